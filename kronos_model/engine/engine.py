@@ -1,0 +1,135 @@
+"""The engine: many series at once, a bar at a time."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence as Many
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.engine.scheduler import Scheduler
+from kronos_model.engine.sequence import Generation, Sequence, SeriesRequest
+from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What computes; ``ModelRunner`` in production, a scripted one in tests."""
+
+    max_context: int
+
+    def run(self, sequences: Many[Sequence]) -> None: ...
+
+    def detokenize(self, sequence: Sequence) -> NDArray[np.float32]: ...
+
+    def release(self, sequence: Sequence) -> None: ...
+
+
+class Engine:
+    """Takes series at any time and advances all of them by one bar in each ``step``.
+
+    Not thread-safe: one thread owns it, submits, steps and cancels.
+    """
+
+    def __init__(self, runner: Runner, *, max_slots: int = 64, max_prefill_tokens: int = 2048) -> None:
+        self.runner = runner
+        self.scheduler = Scheduler(max_slots, max_prefill_tokens)
+        self._live: list[Generation] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    def submit(
+        self, request: SeriesRequest, on_done: Callable[[Generation], Any] | None = None
+    ) -> Generation:
+        """Queue a series; raises InputError where its horizon exceeds the context."""
+        if request.horizon > self.runner.max_context:
+            raise InputError(
+                f"pred_len {request.horizon} is beyond this model's max_context {self.runner.max_context}; "
+                f"ask for at most {self.runner.max_context} bars",
+                code="PRED_LEN_TOO_LONG",
+                field="pred_len",
+                details={"pred_len": request.horizon, "max_context": self.runner.max_context},
+            )
+        generation = Generation(request, on_done)
+        self.scheduler.add(generation)
+        self._live.append(generation)
+        return generation
+
+    def cancel(self, generation: Generation, error: KronosError | None = None) -> None:
+        """End a generation now, by ``error`` (else Cancelled), and free its slots."""
+        if not generation.done:
+            self._fail(generation, error or Cancelled("the forecast was cancelled"))
+
+    def step(self) -> None:
+        """One more bar for every running sequence."""
+        self._end_late()
+        batch = self.scheduler.schedule()
+        now = time.monotonic()
+        for sequence in batch.prefill:
+            timings = sequence.generation.timings
+            timings.admitted = now if timings.admitted is None else timings.admitted
+        if len(batch):
+            self._run(list(batch))
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        for generation in list(self._live):
+            deadline = generation.request.deadline
+            if deadline is not None and now >= deadline:
+                self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
+
+    def _run(self, sequences: list[Sequence]) -> None:
+        """Run a step; where it fails, each sequence alone, so that one cannot take the others along."""
+        try:
+            self.runner.run(sequences)
+        except Exception as error:  # a kernel may raise anything, and only its own sequence shall fail
+            if len(sequences) > 1:
+                log.warning("a step of %d sequences failed, running each alone", len(sequences), exc_info=True)
+                for sequence in sequences:
+                    self._run([sequence])
+            elif not sequences[0].generation.done:
+                log.error("a sequence failed alone", exc_info=True)
+                self._fail(sequences[0].generation, _as_kronos_error(error))
+            return
+        for sequence in sequences:
+            self._advance(sequence)
+
+    def _advance(self, sequence: Sequence) -> None:
+        generation = sequence.generation
+        if generation.done:  # another round of it failed in this very step
+            return
+        if generation.timings.first_bar is None:
+            generation.timings.first_bar = time.monotonic()
+        sequence.num_generated += 1
+        generation.num_bars_done += sequence.num_paths
+        if not sequence.is_complete:
+            return
+        try:
+            paths = self.runner.detokenize(sequence)
+        except Exception as error:  # as in _run
+            log.error("a sequence failed on its way back to bars", exc_info=True)
+            self._fail(generation, _as_kronos_error(error))
+            return
+        self.scheduler.release(sequence)
+        self.runner.release(sequence)
+        if generation.num_bars_done == generation.num_bars_total:
+            self._live.remove(generation)
+        generation.accept(sequence, paths)
+
+    def _fail(self, generation: Generation, error: KronosError) -> None:
+        for sequence in self.scheduler.drop(generation):
+            self.runner.release(sequence)
+        self._live.remove(generation)
+        generation.fail(error)
+
+
+def _as_kronos_error(error: Exception) -> KronosError:
+    if isinstance(error, KronosError):
+        return error
+    wrapped = KronosError(f"the model failed on this series ({type(error).__name__}); see the worker's log")
+    wrapped.__cause__ = error
+    return wrapped
