@@ -173,7 +173,8 @@ class ModelRunner:
     ) -> tuple[Tensor, Tensor]:
         """s1 from the context, then s2 given s1: each (R,)."""
         head, dependency = self.model.head, self.model.dep_layer
-        params = RowParams.of(sequences, self.device)
+        rows = [sequence.request.sampling for sequence in sequences for _ in range(sequence.num_paths)]
+        params = RowParams.of(rows, self.device)
 
         def draw(name: str, logits: Tensor) -> Tensor:
             noise = torch.cat([state.noise.draw(name, logits.shape[-1]) for state in states])

@@ -4,6 +4,7 @@ The draw is ``argmax(p / noise)`` with exponential noise, which on the CPU is wh
 does: a generator seeded with n gives the tokens that the reference gives under ``torch.manual_seed(n)``.
 """
 
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 import torch
@@ -49,9 +50,8 @@ class RowParams:
     filters: bool
 
     @classmethod
-    def of(cls, sequences: list[Sequence], device: torch.device) -> "RowParams":
-        """One row for each path of each sequence, in order."""
-        rows: list[SamplingParams] = [s.request.sampling for s in sequences for _ in range(s.num_paths)]
+    def of(cls, rows: Many[SamplingParams], device: torch.device) -> "RowParams":
+        """From the parameters of each row, in order."""
 
         def column(values: list[float] | list[int]) -> Tensor:
             return torch.tensor(values, device=device).unsqueeze(-1)

@@ -1,0 +1,21 @@
+"""Series to forecast, from synthetic candles."""
+
+import numpy as np
+
+from kronos_model.candles import time_features, to_bars
+from kronos_model.engine.sequence import SamplingParams, SeriesRequest
+from kronos_model.synthetic import candles
+
+
+def series_request(
+    seed: int, lookback: int, horizon: int, sampling: SamplingParams | None = None
+) -> SeriesRequest:
+    """Instrument ``seed``: its first ``lookback`` bars, then ``horizon`` to forecast."""
+    series = candles(seed, lookback + horizon)
+    stamps = time_features(np.array(series.timestamps, dtype="datetime64[s]"))
+    return SeriesRequest(
+        bars=to_bars(series[:lookback].columns),
+        stamps=stamps[:lookback],
+        future_stamps=stamps[lookback:],
+        sampling=sampling or SamplingParams(seed=seed),
+    )

@@ -1,0 +1,34 @@
+"""What a forecast is once its paths are there: mean, quantiles and the paths themselves. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.candles import FloatArray, repair_bars
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The sampled futures of one series.
+
+    ``paths`` (sample_count, H, 6) float32 in the order of ``candles.COLUMNS``, unscaled; ``seed`` is the one
+    the paths were drawn with, given or not.
+    """
+
+    paths: FloatArray
+    seed: int
+
+    def repaired(self) -> "Forecast":
+        """The same forecast of bars that a market could print; see ``candles.repair_bars``."""
+        return Forecast(repair_bars(self.paths), self.seed)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean over the paths, (H, 6)."""
+        return self.paths.mean(axis=0, dtype=np.float64)
+
+    def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
+        """Quantiles over the paths, (len(levels), H, 6), linear between two paths."""
+        return np.quantile(self.paths.astype(np.float64), levels, axis=0)

@@ -1,0 +1,217 @@
+"""KronosPredictor: forecasts from DataFrames, with the signature that scripts for the reference use."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from huggingface_hub.utils import tqdm
+from numpy.typing import NDArray
+
+from kronos_model.candles import COLUMNS, time_features, to_bars
+from kronos_model.device import move_to_device, resolve_device
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
+from kronos_model.errors import CandleError, InputError, TimestampError
+from kronos_model.forecast import Forecast
+from kronos_model.model import Kronos
+from kronos_model.seeds import derive_series_seed
+from kronos_model.tokenizer import KronosTokenizer
+
+Timestamps = pd.Series | pd.DatetimeIndex | Sequence[Any]
+
+
+class KronosPredictor:
+    """A model and its tokenizer on one device, ready to forecast.
+
+    Args:
+        model, tokenizer: loaded checkpoints that fit each other; they are moved and put in eval mode.
+        device: as ``resolve_device`` takes it; ``device_warning`` says where it could not be had.
+        max_context: bars the model sees at most; 512 for Kronos-small and -base, 2048 for -mini.
+        clip: scaled values are clipped to ±clip.
+        max_slots: paths that run together; more are run in rounds.
+    """
+
+    def __init__(
+        self,
+        model: Kronos,
+        tokenizer: KronosTokenizer,
+        device: str | torch.device | None = "auto",
+        max_context: int = 512,
+        clip: float = 5,
+        *,
+        max_slots: int = 64,
+    ) -> None:
+        requested = str(device) if isinstance(device, torch.device) else device
+        resolved, warning = resolve_device(requested)
+        model, resolved, placement_warning = move_to_device(model, resolved)
+        tokenizer, resolved, tokenizer_warning = move_to_device(tokenizer, resolved)
+        model = model.to(resolved)  # where the tokenizer alone did not fit, both fall back
+        self.model, self.tokenizer = model.eval(), tokenizer.eval()
+        self.device = resolved
+        self.device_warning = warning or placement_warning or tokenizer_warning
+        self.max_context = max_context
+        runner = ModelRunner(self.model, self.tokenizer, max_context=max_context, clip=clip)
+        self._engine = Engine(runner, max_slots=max_slots)
+
+    def predict(
+        self,
+        df: pd.DataFrame,
+        x_timestamp: Timestamps,
+        y_timestamp: Timestamps,
+        pred_len: int,
+        T: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        sample_count: int = 1,
+        seed: int | None = None,
+        verbose: bool = False,
+    ) -> pd.DataFrame:
+        """The mean forecast of one series.
+
+        Args:
+            df: the lookback, one bar a row; columns open, high, low, close and, where there are any, volume
+                and amount.
+            x_timestamp, y_timestamp: wall-clock times of the lookback's bars and of the ``pred_len`` bars to
+                come.
+            T, top_k, top_p, sample_count: temperature, filters (0 and 1.0 filter nothing), number of paths.
+            seed: without one it is drawn from torch's default generator, so ``torch.manual_seed`` fixes it.
+            verbose: show a progress bar.
+
+        Returns:
+            ``pred_len`` rows of the six columns, indexed by ``y_timestamp``; ``attrs["seed"]`` is the seed.
+
+        Raises:
+            InputError: candles, timestamps, horizon or sampling parameters that cannot be used.
+        """
+        return self.predict_batch(
+            [df], [x_timestamp], [y_timestamp], pred_len, T, top_k, top_p, sample_count, seed, verbose
+        )[0]
+
+    def predict_batch(
+        self,
+        df_list: Sequence[pd.DataFrame],
+        x_timestamp_list: Sequence[Timestamps],
+        y_timestamp_list: Sequence[Timestamps],
+        pred_len: int | Sequence[int],
+        T: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        sample_count: int = 1,
+        seed: int | None = None,
+        verbose: bool = False,
+    ) -> list[pd.DataFrame]:
+        """Mean forecasts of several series, which may differ in lookback and, by a list, in ``pred_len``.
+
+        Series 0 uses ``seed``, series i one derived from (seed, i); each forecast is what the series would
+        get alone with its own seed. Otherwise as ``predict``.
+        """
+        forecasts = self.forecast_batch(
+            df_list,
+            x_timestamp_list,
+            y_timestamp_list,
+            pred_len,
+            T=T,
+            top_k=top_k,
+            top_p=top_p,
+            sample_count=sample_count,
+            seed=seed,
+            verbose=verbose,
+        )
+        frames = []
+        for forecast, y_timestamp in zip(forecasts, y_timestamp_list, strict=True):
+            frame = pd.DataFrame(forecast.mean, columns=list(COLUMNS), index=pd.Index(y_timestamp))
+            frame.attrs["seed"] = forecast.seed
+            frames.append(frame)
+        return frames
+
+    def forecast_batch(
+        self,
+        df_list: Sequence[pd.DataFrame],
+        x_timestamp_list: Sequence[Timestamps],
+        y_timestamp_list: Sequence[Timestamps],
+        pred_len: int | Sequence[int],
+        *,
+        T: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        sample_count: int = 1,
+        seed: int | None = None,
+        repair: bool = False,
+        verbose: bool = False,
+    ) -> list[Forecast]:
+        """As ``predict_batch``, with every path, quantiles and the seed of each series.
+
+        ``repair`` makes each path's bars possible ones (high at least open and close, …).
+        """
+        horizons = [pred_len] * len(df_list) if isinstance(pred_len, int) else list(pred_len)
+        counts = {len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}
+        if len(counts) != 1:
+            raise InputError("df_list, x_timestamp_list, y_timestamp_list and pred_len differ in length")
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, ()).item())
+        requests = [
+            SeriesRequest(
+                bars=_bars(df),
+                stamps=_stamps(x_timestamp, len(df), "x_timestamp"),
+                future_stamps=_stamps(y_timestamp, horizon, "y_timestamp"),
+                sampling=SamplingParams(T, top_k, top_p, sample_count, derive_series_seed(seed, index)),
+            )
+            for index, (df, x_timestamp, y_timestamp, horizon) in enumerate(
+                zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)
+            )
+        ]
+        forecasts = [
+            Forecast(generation.paths, generation.request.sampling.seed)
+            for generation in self._generate(requests, verbose)
+        ]
+        return [forecast.repaired() for forecast in forecasts] if repair else forecasts
+
+    def _generate(self, requests: Sequence[SeriesRequest], verbose: bool) -> list[Generation]:
+        generations: list[Generation] = []
+        try:
+            for request in requests:
+                generations.append(self._engine.submit(request))
+            total = sum(generation.num_bars_total for generation in generations)
+            with tqdm(total=total, unit="bar", disable=not verbose) as progress:
+                while self._engine.has_work:
+                    self._engine.step()
+                    progress.update(sum(generation.num_bars_done for generation in generations) - progress.n)
+        finally:
+            for generation in generations:  # a refused or interrupted batch leaves nothing behind
+                self._engine.cancel(generation)
+        return generations
+
+
+def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
+    columns = {name: df[name].to_numpy(dtype=np.float64) for name in COLUMNS if name in df.columns}
+    for name, values in columns.items():
+        bad_rows = np.flatnonzero(~np.isfinite(values))
+        if len(bad_rows):
+            row = int(bad_rows[0])
+            raise CandleError(
+                f"column {name!r} holds {values[row]} in row {row}; drop or fill such rows first",
+                code="NOT_FINITE",
+                field=name,
+                details={"row": row},
+            )
+    return to_bars(columns)
+
+
+def _stamps(timestamps: Timestamps, expected: int, field: str) -> NDArray[np.int64]:
+    """Time features (T, 5) of the wall clock as written, whatever its zone."""
+    if len(timestamps) != expected:
+        raise TimestampError(
+            f"{field} has {len(timestamps)} entries where {expected} are needed",
+            code="LENGTH_MISMATCH",
+            field=field,
+        )
+    index = pd.DatetimeIndex(timestamps)
+    if index.hasnans:
+        row = int(np.flatnonzero(index.isna())[0])
+        raise TimestampError(
+            f"{field} has no time in row {row}", code="BAD_TIMESTAMP", field=field, details={"row": row}
+        )
+    return time_features(index.tz_localize(None).to_numpy(dtype="datetime64[s]"))
