@@ -1,0 +1,96 @@
+"""Where a checkpoint lies: bundled with this package, in a local folder, or on the model hub."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
+
+from kronos_model.errors import CheckpointError, CheckpointMissing
+from kronos_model.hub import CONFIG_NAME, fetch_checkpoint
+
+BUNDLED_FOLDER = Path(__file__).parent / "checkpoints"
+
+Origin = Literal["bundled", "folder", "hub"]
+Part = Literal["model", "tokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """Where a loaded module came from.
+
+    Attributes:
+        id: bundled name, hub id, or the folder's path as it was given.
+        revision: full commit hash of a checkpoint from the hub, else None.
+        origin: which of the three kinds.
+        folder: folder that holds ``config.json`` and ``model.safetensors``.
+    """
+
+    id: str
+    revision: str | None
+    origin: Origin
+    folder: Path
+
+
+def bundled_names() -> tuple[str, ...]:
+    """Names of the checkpoints that come with this package."""
+    return tuple(sorted(config.parents[1].name for config in BUNDLED_FOLDER.glob(f"*/model/{CONFIG_NAME}")))
+
+
+def locate_checkpoint(
+    source: str | os.PathLike[str],
+    part: Part,
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> CheckpointSource:
+    """Find the files of a checkpoint, downloading them when they are on the hub and not cached.
+
+    Args:
+        source: a bundled name, a local folder, or a hub id, tried in this order; a path object is always a
+            folder. A folder that holds a pair (``model/`` and ``tokenizer/``) stands for its ``part``.
+        part: which half of a pair is wanted.
+        revision: branch, tag or commit hash on the hub; refused for anything else, which has no revisions.
+        cache_dir, local_files_only, token: as in ``huggingface_hub``; used for hub ids only.
+
+    Raises:
+        CheckpointMissing: a name that is none of the three, and as in ``kronos_model.hub.fetch_checkpoint``.
+        CheckpointUnreachable, CheckpointError: as there.
+    """
+    if origin := _local_origin(source):
+        if revision is not None:
+            raise CheckpointError(
+                f"Revision '{revision}' cannot be had of '{source}', which is on this machine: "
+                "only checkpoints on the hub have revisions."
+            )
+        folder = BUNDLED_FOLDER / source if origin == "bundled" else Path(source)
+        if not (folder / CONFIG_NAME).exists() and (folder / part).is_dir():
+            folder = folder / part
+        return CheckpointSource(id=str(source), revision=None, origin=origin, folder=folder)
+    folder = fetch_checkpoint(
+        str(source), revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token
+    )
+    return CheckpointSource(id=str(source), revision=folder.name, origin="hub", folder=folder)
+
+
+def _local_origin(source: str | os.PathLike[str]) -> Origin | None:
+    """ "bundled" or "folder" for what is on this machine, None for what may be on the hub."""
+    if isinstance(source, str) and source in bundled_names():
+        return "bundled"
+    # Unlike Path.is_dir, this one takes any string: empty, too long, with a zero byte.
+    if os.path.isdir(source):  # noqa: PTH112
+        return "folder"
+    known = ", ".join(bundled_names())
+    if not isinstance(source, str):
+        raise CheckpointMissing(f"There is no checkpoint folder '{os.fspath(source)}'.")
+    try:
+        validate_repo_id(source)
+    except HFValidationError as error:
+        raise CheckpointMissing(
+            f"'{source}' is neither a bundled checkpoint ({known}) nor a folder nor a hub id (owner/name)."
+        ) from error
+    return None

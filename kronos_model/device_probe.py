@@ -1,0 +1,131 @@
+"""What can be learned of the machine's devices: the one place that asks CUDA, MPS and the host.
+
+The rest of the package reasons over a ``DeviceProbe``, so that every combination of hardware can be tried on
+any machine.
+"""
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+NOT_AVAILABLE = "not available"
+# How PyTorch says that there is nothing to use, as opposed to something that does not work.
+_ABSENT = (
+    "Found no NVIDIA driver",
+    "No CUDA GPUs are available",
+    "no CUDA-capable device",
+    "not compiled with CUDA",
+)
+_MAX_REASON_CHARS = 120
+
+
+class DeviceProbe(Protocol):
+    """Answers about devices. No method raises for a device that is absent or broken."""
+
+    def cuda_device_count(self) -> int:
+        """Number of GPUs that the driver shows, whether or not they can be used."""
+        ...
+
+    def failure(self, device: torch.device) -> str | None:
+        """None when a tiny computation succeeds on the device.
+
+        Otherwise "not available" when there is no such device, or "not usable (reason)".
+        """
+        ...
+
+    def name(self, device: torch.device) -> str:
+        """Product name, e.g. "NVIDIA H200"."""
+        ...
+
+    def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
+        """Total and free memory, None where unknown; of the host for the CPU."""
+        ...
+
+    def driver_version(self) -> str | None:
+        """Version of the NVIDIA kernel driver, None where there is none or it is unknown."""
+        ...
+
+
+class TorchProbe:
+    """The real machine, through PyTorch and ``/proc``. Calls CUDA only for CUDA devices."""
+
+    def cuda_device_count(self) -> int:
+        return torch.cuda.device_count() if _cuda_is_built() else 0
+
+    def failure(self, device: torch.device) -> str | None:
+        if device.type == "cpu":
+            return None
+        if device.type == "cuda" and not _cuda_is_built():
+            return NOT_AVAILABLE
+        if device.type == "mps" and not torch.backends.mps.is_available():
+            return NOT_AVAILABLE
+        try:
+            ones = torch.ones(2, 2, device=device)
+            (ones @ ones).sum().item()
+        except (RuntimeError, AssertionError, OSError) as error:
+            reason = short_reason(error)
+            return NOT_AVAILABLE if any(text in reason for text in _ABSENT) else f"not usable ({reason})"
+        return None
+
+    def name(self, device: torch.device) -> str:
+        try:
+            if device.type == "cuda":
+                return torch.cuda.get_device_name(device)
+        except (RuntimeError, AssertionError):
+            return device.type
+        cpu = (
+            _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)")
+            or platform.processor()
+            or platform.machine()
+        )
+        return cpu if device.type == "cpu" else f"{device.type} on {cpu}"
+
+    def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
+        try:
+            if device.type == "cuda":
+                free, total = torch.cuda.mem_get_info(device)
+                return total, free
+            if device.type == "mps":
+                total = torch.mps.recommended_max_memory()
+                return total, total - torch.mps.driver_allocated_memory()
+        except (RuntimeError, AssertionError):
+            return None, None
+        return _host_memory_bytes()
+
+    def driver_version(self) -> str | None:
+        return _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([0-9][0-9.]+)")
+
+
+def _cuda_is_built() -> bool:
+    # A constant of the build, so that a CPU build's CUDA is never asked anything.
+    return bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
+
+
+def short_reason(error: BaseException) -> str:
+    """The first sentence of an error; PyTorch's go on for paragraphs."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].split(". ")[0].rstrip(".")[:_MAX_REASON_CHARS]
+
+
+def _host_memory_bytes() -> tuple[int | None, int | None]:
+    total_kib = _first_match("/proc/meminfo", r"MemTotal:\s*(\d+) kB")
+    free_kib = _first_match("/proc/meminfo", r"MemAvailable:\s*(\d+) kB")
+    if total_kib and free_kib:
+        return int(total_kib) * 1024, int(free_kib) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
+    except (AttributeError, ValueError, OSError):  # not POSIX, or a name this system does not have
+        return None, None
+
+
+def _first_match(path: str, pattern: str) -> str | None:
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(pattern, text)
+    return match.group(1).strip() if match else None

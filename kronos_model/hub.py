@@ -1,0 +1,153 @@
+"""Fetching a checkpoint's two files from the model hub, or from the hub's cache on this machine.
+
+The download, its locks, resuming and the cache's layout are ``huggingface_hub``'s. Added here: one quick
+question to the hub before any download, because the library repeats a failed one for up to six minutes;
+both files from one commit; and errors that say what is missing or unreachable and what to do about it.
+"""
+
+import functools
+import logging
+import os
+import re
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+from huggingface_hub.errors import (
+    DisabledRepoError,
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from kronos_model.errors import CheckpointError, CheckpointMissing, CheckpointUnreachable
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+METADATA_TIMEOUT_S = 5.0
+
+_COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
+_WAYS_OUT = (
+    "Connect this machine to the hub once, copy a filled cache to it (HF_HOME), "
+    "name a local folder, or use the bundled checkpoint 'kronos-tiny'."
+)
+
+logger = logging.getLogger(__name__)
+
+
+def fetch_checkpoint(
+    repo_id: str,
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> Path:
+    """Folder in the hub's cache that holds ``config.json`` and ``model.safetensors`` of one commit.
+
+    A full commit hash whose files are cached needs no network. A branch or tag is looked up on the hub
+    first; when the hub does not answer or denies access, what is cached for it is used. ``HF_ENDPOINT``,
+    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` mean what they mean in ``huggingface_hub``.
+
+    Returns: the snapshot folder; its name is the commit hash.
+
+    Raises:
+        CheckpointMissing: the hub does not know the repository, revision or one of the files, or hides them.
+        CheckpointUnreachable: not cached, and the hub does not answer or must not be asked.
+        CheckpointError: the download failed on this machine (disk full, cache not writable).
+    """
+    name = f"'{repo_id}'" if revision is None else f"'{repo_id}' at revision '{revision}'"
+    snapshot = functools.partial(_snapshot, repo_id, revision, cache_dir=cache_dir, token=token)
+    offline = local_files_only or constants.is_offline_mode()
+    pinned = revision is not None and _COMMIT_HASH.fullmatch(revision) is not None
+    if offline or pinned:
+        try:
+            return snapshot(local_files_only=True)
+        except LocalEntryNotFoundError as error:
+            if offline:
+                message = f"The checkpoint {name} is not cached, and offline mode forbids asking the hub."
+                raise CheckpointUnreachable(f"{message} {_WAYS_OUT}") from error
+    try:
+        config_url = hf_hub_url(repo_id, CONFIG_NAME, revision=revision)
+        get_hf_file_metadata(config_url, timeout=METADATA_TIMEOUT_S, token=token)
+    except (RevisionNotFoundError, RemoteEntryNotFoundError) as error:
+        raise _explained(error, repo_id, name) from error
+    except (httpx2.HTTPError, OSError) as error:
+        try:
+            folder = snapshot(local_files_only=True)
+        except LocalEntryNotFoundError:
+            raise _explained(error, repo_id, name) from error
+        logger.warning("%s Using the cached commit %s.", _explained(error, repo_id, name), folder.name)
+        return folder
+    try:
+        return snapshot(local_files_only=False)
+    except (httpx2.HTTPError, OSError, RuntimeError) as error:  # RuntimeError: hf_xet's failed transfers
+        raise _explained(error, repo_id, name) from error
+
+
+def _snapshot(
+    repo_id: str,
+    revision: str | None,
+    *,
+    cache_dir: str | os.PathLike[str] | None,
+    token: str | bool | None,
+    local_files_only: bool,
+) -> Path:
+    download = functools.partial(
+        hf_hub_download,
+        repo_id,
+        cache_dir=None if cache_dir is None else Path(cache_dir),
+        token=token,
+        local_files_only=local_files_only,
+        etag_timeout=METADATA_TIMEOUT_S,
+    )
+    folder = Path(download(CONFIG_NAME, revision=revision)).parent
+    # The branch may move between the two files; the first one's commit holds both together.
+    download(WEIGHTS_NAME, revision=folder.name)
+    return folder
+
+
+def _explained(error: Exception, repo_id: str, name: str) -> CheckpointError:
+    """The package's own error for what ``huggingface_hub`` raised; the most particular kinds come first."""
+    hub = constants.ENDPOINT
+    match error:
+        case GatedRepoError():
+            return CheckpointMissing(
+                f"'{repo_id}' is gated: ask for access at {hub}/{repo_id}, then pass a token or set HF_TOKEN."
+            )
+        case RepositoryNotFoundError():
+            return CheckpointMissing(
+                f"The hub at {hub} shows no model '{repo_id}'. Check the spelling; "
+                "if it is private, pass a token or set HF_TOKEN."
+            )
+        case RevisionNotFoundError():
+            return CheckpointMissing(f"The hub at {hub} has a model '{repo_id}', but no checkpoint {name}.")
+        case DisabledRepoError():
+            return CheckpointMissing(f"'{repo_id}' has been disabled on the hub at {hub}.")
+        case RemoteEntryNotFoundError():
+            return CheckpointMissing(
+                f"The checkpoint {name} lacks a file on the hub ({_short(error)}). Both {CONFIG_NAME} and "
+                f"{WEIGHTS_NAME} are needed; pickled weights (pytorch_model.bin) are never loaded."
+            )
+        case HfHubHTTPError() if error.response.status_code in (401, 403):
+            return CheckpointMissing(
+                f"The hub at {hub} refuses access to '{repo_id}' (status {error.response.status_code}). "
+                "Check the token, or HF_TOKEN."
+            )
+        case httpx2.HTTPError() | LocalEntryNotFoundError() | RuntimeError():
+            return CheckpointUnreachable(
+                f"The checkpoint {name} could not be fetched from {hub} ({_short(error)}). {_WAYS_OUT}"
+            )
+        case _:
+            return CheckpointError(
+                f"The checkpoint {name} could not be downloaded into the cache ({_short(error)})."
+            )
+
+
+def _short(error: Exception) -> str:
+    """The first line of an error, which names it; the library's further lines are advice for other cases."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
