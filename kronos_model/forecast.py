@@ -27,8 +27,10 @@ class Forecast:
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean over the paths, (H, 6)."""
-        return self.paths.mean(axis=0, dtype=np.float64)
+        mean: NDArray[np.float64] = self.paths.mean(axis=0, dtype=np.float64)
+        return mean
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
         """Quantiles over the paths, (len(levels), H, 6), linear between two paths."""
-        return np.quantile(self.paths.astype(np.float64), levels, axis=0)
+        quantiles: NDArray[np.float64] = np.quantile(self.paths.astype(np.float64), levels, axis=0)
+        return quantiles

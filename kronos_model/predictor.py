@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from huggingface_hub.utils import tqdm
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from kronos_model.candles import COLUMNS, time_features, to_bars
 from kronos_model.device import move_to_device, resolve_device
@@ -208,7 +208,7 @@ def _stamps(timestamps: Timestamps, expected: int, field: str) -> NDArray[np.int
             code="LENGTH_MISMATCH",
             field=field,
         )
-    index = pd.DatetimeIndex(timestamps)
+    index = pd.DatetimeIndex(pd.Index(timestamps))
     if index.hasnans:
         row = int(np.flatnonzero(index.isna())[0])
         raise TimestampError(

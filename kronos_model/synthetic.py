@@ -53,7 +53,8 @@ def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]
     minutes = session_minutes(spacing_minutes)
     num_days = -(-bars // len(minutes))
     days = np.busday_offset(np.datetime64(FIRST_DAY), np.arange(num_days)).astype("datetime64[m]")
-    return (days[:, None] + minutes.astype("timedelta64[m]")[None, :]).ravel()[:bars]
+    times: NDArray[np.datetime64] = days[:, None] + minutes.astype("timedelta64[m]")[None, :]
+    return times.ravel()[:bars]
 
 
 def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: float = 50.0) -> Candles:

@@ -2,10 +2,15 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
+
+# The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
+# take many times as long as one. Child processes inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture

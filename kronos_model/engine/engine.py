@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence as Many
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,7 +89,9 @@ class Engine:
             self.runner.run(sequences)
         except Exception as error:  # a kernel may raise anything, and only its own sequence shall fail
             if len(sequences) > 1:
-                log.warning("a step of %d sequences failed, running each alone", len(sequences), exc_info=True)
+                log.warning(
+                    "a step of %d sequences failed, running each alone", len(sequences), exc_info=True
+                )
                 for sequence in sequences:
                     self._run([sequence])
             elif not sequences[0].generation.done:

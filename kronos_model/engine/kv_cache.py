@@ -53,7 +53,7 @@ class KVCache:
         paths_at_once = max(1, MAX_SCORE_ROWS // q.shape[2])
         if q.shape[0] <= paths_at_once:
             return _attend(q, prompt_k, prompt_v, own_k, own_v)
-        parts = (tensor.split(paths_at_once) for tensor in (q, own_k, own_v))
+        parts = (torch.split(tensor, paths_at_once) for tensor in (q, own_k, own_v))
         return torch.cat([_attend(a, prompt_k, prompt_v, b, c) for a, b, c in zip(*parts, strict=True)])
 
 
@@ -63,13 +63,14 @@ def _attend(q: Tensor, prompt_k: Tensor, prompt_v: Tensor, own_k: Tensor, own_v:
     prompt_length, own_length = prompt_k.shape[1], own_k.shape[2]
     q = q / math.sqrt(head_dim)
     by_head = q.transpose(0, 1).reshape(num_heads, num_paths * num_new, head_dim)
-    on_prompt = (by_head @ prompt_k.mT).view(num_heads, num_paths, num_new, prompt_length)
+    on_prompt = by_head @ prompt_k.mT  # (H, S · n, P)
     on_own = q @ own_k.mT  # (S, H, n, M)
     if num_new > 1 and own_length > 1:
         hidden = torch.ones(num_new, own_length, dtype=torch.bool, device=q.device)
         on_own = on_own.masked_fill(hidden.triu(own_length - num_new + 1), -math.inf)
-    weights = torch.cat((on_prompt.transpose(0, 1), on_own), dim=-1).softmax(-1)  # (S, H, n, P + M)
-    prompt_weights = weights[..., :prompt_length].transpose(0, 1).reshape(num_heads, -1, prompt_length)
+    by_path = on_prompt.view(num_heads, num_paths, num_new, prompt_length).transpose(0, 1)
+    weights = torch.cat((by_path, on_own), dim=-1).softmax(-1)  # (S, H, n, P + M)
+    prompt_weights = weights[..., :prompt_length].transpose(0, 1).reshape(on_prompt.shape)
     from_prompt = (prompt_weights @ prompt_v).view(num_heads, num_paths, num_new, head_dim)
     return from_prompt.transpose(0, 1) + weights[..., prompt_length:] @ own_v
 

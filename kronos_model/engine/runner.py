@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from kronos_model.candles import Scaling
 from kronos_model.engine.kv_cache import Chunk, KVCache, OwnChunk, PromptChunk
 from kronos_model.engine.sampling import NoiseSource, RowParams, sample
 from kronos_model.engine.sequence import Sequence
-from kronos_model.layers import rotate
+from kronos_model.engine.stack import BlockStack, new_cache, split_heads
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -75,8 +75,8 @@ class ModelRunner:
         self.max_context = max_context
         self.clip = clip
         self.device = model.head.proj_s1.weight.device
-        self._rotary = _rotary_tables(model.transformer, max_context)
-        self._decoder_rotary = _rotary_tables(tokenizer.decoder, max_context)
+        self._transformer = BlockStack(model.transformer, max_context)
+        self._decoder = BlockStack(tokenizer.decoder, max_context)
         self._states: dict[Sequence, SequenceState] = {}
 
     @torch.inference_mode()
@@ -107,20 +107,19 @@ class ModelRunner:
         scaling = Scaling.fit(request.bars)
         scaled = torch.from_numpy(scaling.apply(request.bars, self.clip)).to(self.device)
         s1, s2 = self.tokenizer.encode(scaled.unsqueeze(0))  # (1, T) each; all of the lookback is encoded
-        prompt = torch.stack((s1, s2))[..., -self.max_context :]  # type: ignore[arg-type]
+        prompt = torch.stack((s1, s2))[..., -self.max_context :]  # (2, 1, L)
         prompt_length = prompt.shape[-1]
         stamps = np.concatenate((request.stamps[-prompt_length:], request.future_stamps))
         # The last bar is never read back, so one bar less than the horizon is cached.
         capacity = min(request.horizon, self.max_context) - 1
         paths = sequence.num_paths
-        blocks, dependency = self.model.transformer, self.model.dep_layer.cross_attn
         return SequenceState(
             scaling=scaling,
             prompt=prompt,
             own=prompt.new_zeros(2, paths, request.horizon),
             stamps=torch.from_numpy(stamps).to(self.device),
-            blocks=_cache_for([block.self_attn for block in blocks], paths, capacity),
-            dependency=_cache_for([dependency], paths, capacity),
+            blocks=self._transformer.new_cache(paths, capacity),
+            dependency=new_cache([self.model.dep_layer.cross_attn], paths, capacity),
             noise=NoiseSource(sequence),
         )
 
@@ -153,16 +152,16 @@ class ModelRunner:
         positions = torch.cat(batch.positions)
         x = self.model.embed(tokens[0], tokens[1], torch.cat(batch.stamps))  # (N, d_model)
         chunks = [(state.blocks, chunk) for state, chunk in batch.chunks]
-        x = _run_blocks(self.model.transformer, x, chunks, self._rotary, positions)
-        context = self.model.norm(x)
+        context: Tensor = self.model.norm(self._transformer.run(x, chunks, positions))
         attention = self.model.dep_layer.cross_attn
-        k, v = (_split_heads(project(context), attention.n_heads) for project in (attention.k_proj, attention.v_proj))
+        projections = attention.k_proj(context), attention.v_proj(context)
+        k, v = (split_heads(projection, attention.n_heads) for projection in projections)
         first = 0
         for state, chunk in batch.chunks:
             rows = slice(first, first + chunk.num_tokens)
             chunk.store(state.dependency, 0, k[rows], v[rows])
             first = rows.stop
-        return context[torch.cat(batch.newest)]  # type: ignore[no-any-return]
+        return context[torch.cat(batch.newest)]
 
     def _sample(
         self,
@@ -182,8 +181,9 @@ class ModelRunner:
 
         s1 = draw("s1", head.proj_s1(context))
         attention = dependency.cross_attn
-        q = _split_heads(attention.q_proj(self.model.embedding.emb_s1(s1)), attention.n_heads)  # (R, h, hd)
-        by_sequence = q.unsqueeze(2).split([sequence.num_paths for sequence in sequences])
+        q = split_heads(attention.q_proj(self.model.embedding.emb_s1(s1)), attention.n_heads)
+        paths = [sequence.num_paths for sequence in sequences]
+        by_sequence = torch.split(q.unsqueeze(2), paths)  # (S, H, 1, head_dim) each
         mixed = [
             state.dependency.attend(0, query, last_chunk[state].own_length)
             for state, query in zip(states, by_sequence, strict=True)
@@ -198,67 +198,20 @@ class ModelRunner:
         kept_prompt = max(0, min(state.prompt_length + horizon, self.max_context) - horizon)
         prompt = state.prompt[..., state.prompt_length - kept_prompt :]
         paths_at_once = max(1, MAX_DETOKENIZED_BARS // horizon)
-        parts = [self._decode(prompt, own) for own in state.own.split(paths_at_once, dim=1)]
+        parts = [self._decode(prompt, own) for own in torch.split(state.own, paths_at_once, dim=1)]
         return state.scaling.undo(torch.cat(parts).float().cpu().numpy())
 
     def _decode(self, prompt: Tensor, own: Tensor) -> Tensor:
         """Tokens of a prompt (2, 1, P) and of paths (2, S, H) → scaled bars of the paths (S, H, 6)."""
         _, paths, horizon = own.shape
         prompt_length = prompt.shape[-1]
-        decoder = self.tokenizer.decoder
-        cache = _cache_for([block.self_attn for block in decoder], paths, horizon)
+        cache = self._decoder.new_cache(paths, horizon)
         chunks: list[tuple[KVCache, Chunk]] = [(cache, OwnChunk(paths, horizon, 0))]
         if prompt_length:
             chunks.insert(0, (cache, PromptChunk(prompt_length)))
         tokens = torch.cat((prompt.reshape(2, -1), own.reshape(2, -1)), dim=1)
         positions = torch.arange(prompt_length + horizon, device=self.device)
         positions = torch.cat((positions[:prompt_length], positions[prompt_length:].repeat(paths)))
-        x = self.tokenizer.embed_tokens(tokens[0], tokens[1])
-        x = _run_blocks(decoder, x, chunks, self._decoder_rotary, positions)
+        x = self._decoder.run(self.tokenizer.embed_tokens(tokens[0], tokens[1]), chunks, positions)
         bars: Tensor = self.tokenizer.head(x[prompt_length:])
         return bars.view(paths, horizon, -1)
-
-
-RotaryTables = tuple[Tensor, Tensor]
-
-
-def _rotary_tables(blocks: nn.ModuleList, num_positions: int) -> RotaryTables | None:
-    """Every block's rotary is the same; None where a stack has no blocks."""
-    return blocks[0].self_attn.rotary.tables(num_positions) if len(blocks) else None  # type: ignore[union-attr]
-
-
-def _cache_for(attentions: list[nn.Module], num_paths: int, capacity: int) -> KVCache:
-    first = attentions[0]
-    return KVCache(
-        len(attentions), first.n_heads, first.head_dim, num_paths, capacity, like=first.k_proj.weight
-    )
-
-
-def _split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """(N, d_model) → (N, H, head_dim)."""
-    return x.view(x.shape[0], n_heads, -1)
-
-
-def _run_blocks(
-    blocks: nn.ModuleList,
-    x: Tensor,
-    chunks: list[tuple[KVCache, Chunk]],
-    rotary: RotaryTables | None,
-    positions: Tensor,
-) -> Tensor:
-    """A stack of blocks over flat tokens x (N, d_model), attention chunk by chunk over the caches."""
-    if rotary is None:
-        return x
-    cos, sin = (table[positions].unsqueeze(1) for table in rotary)  # (N, 1, head_dim)
-    sizes = [chunk.num_tokens for _, chunk in chunks]
-    for layer, block in enumerate(blocks):
-        attention = block.self_attn
-        normed = block.norm1(x)
-        q = rotate(_split_heads(attention.q_proj(normed), attention.n_heads), cos, sin)
-        k = rotate(_split_heads(attention.k_proj(normed), attention.n_heads), cos, sin)
-        v = _split_heads(attention.v_proj(normed), attention.n_heads)
-        parts = zip(chunks, q.split(sizes), k.split(sizes), v.split(sizes), strict=True)
-        mixed = [chunk.attend(cache, layer, *qkv) for (cache, chunk), *qkv in parts]
-        x = x + attention.out_proj(torch.cat(mixed).flatten(1))
-        x = x + block.ffn(block.norm2(x))
-    return x

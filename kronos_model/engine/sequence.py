@@ -36,7 +36,9 @@ class SamplingParams:
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p must be above 0 and at most 1 (off), not {self.top_p}", field="top_p")
         if self.sample_count < 1:
-            raise InputError(f"sample_count must be at least 1, not {self.sample_count}", field="sample_count")
+            raise InputError(
+                f"sample_count must be at least 1, not {self.sample_count}", field="sample_count"
+            )
         if not 0 <= self.seed <= MAX_SEED:
             raise InputError(f"seed must be between 0 and 2**63 − 1, not {self.seed}", field="seed")
 

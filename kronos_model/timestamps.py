@@ -1,0 +1,242 @@
+"""Timestamps of bars: ISO 8601 strings as wall-clock times, their order, and writing them back.
+
+Wall clock means the time as written, whatever its offset; the model's time features come from it and it is
+never converted. Instants (wall clock minus offset) serve only for order and spacing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from functools import cached_property, lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.errors import TimestampError
+
+_ISO_8601: Final = re.compile(
+    r"\d{4}-\d{2}-\d{2}"
+    r"(?:(?P<separator>[T ])\d{2}:\d{2}(?P<seconds>:\d{2})?(?:[.,](?P<fraction>\d{1,9}))?"
+    r"(?P<offset>Z|[+-]\d{2}(?::?\d{2}(?::?\d{2})?)?)?)?",
+    re.ASCII,
+)
+_ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
+_EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
+_DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
+_SECOND: Final = np.timedelta64(1, "s")
+
+
+@dataclass(frozen=True, eq=False)
+class Timestamps:
+    """Parsed timestamps, strictly ascending.
+
+    Attributes:
+        texts: as written, (T,).
+        wall: the wall clock as written, (T,) datetime64[us].
+        offsets_s: seconds east of UTC, (T,) int64; None where the timestamps are naive.
+    """
+
+    texts: tuple[str, ...]
+    wall: NDArray[np.datetime64]
+    offsets_s: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def is_aware(self) -> bool:
+        """Whether the timestamps carry offsets."""
+        return self.offsets_s is not None
+
+    @cached_property
+    def instants(self) -> NDArray[np.datetime64]:
+        """(T,) datetime64[us] in UTC; the wall clock itself where the timestamps are naive."""
+        return self.wall if self.offsets_s is None else self.wall - self.offsets_s * _SECOND
+
+
+def parse_timestamps(
+    texts: Sequence[str], *, field: str = "timestamps", zone: tzinfo | None = None
+) -> Timestamps:
+    """Read ISO 8601 timestamps in the extended form, ``2024-06-18T09:35:00+08:00``.
+
+    The separator is T or one space; seconds, fractions (kept to the microsecond) and the offset, Z included,
+    may be left out, and so may the whole time of day. They must ascend strictly: by instant where they have
+    offsets, else by wall clock.
+
+    Args:
+        field: name to use in errors.
+        zone: where given, each offset must be the one that this zone has at that time.
+
+    Raises TimestampError with the first row at fault and one of the codes BAD_TIMESTAMP, MIXED_TIMEZONES,
+    TIMESTAMPS_NOT_ASCENDING, TIMEZONE_MISMATCH.
+    """
+    parsed = [_parse(text, row, field) for row, text in enumerate(texts)]
+    # numpy reads text several times faster than it converts datetime objects.
+    wall = np.array([clock for clock, _ in parsed], dtype="datetime64[us]")  # (T,)
+    offsets = [offset for _, offset in parsed]
+    is_aware = bool(offsets) and offsets[0] is not None
+    for row, offset in enumerate(offsets):
+        if (offset is not None) != is_aware:
+            raise TimestampError(
+                f"{field}, row {row}: {texts[row]!r} has {'no' if is_aware else 'an'} offset, but row 0 has "
+                f"{'one' if is_aware else 'none'}: write all timestamps of a job's series alike",
+                code="MIXED_TIMEZONES",
+                field=field,
+                details={"row": row},
+            )
+    seconds = [int(offset.total_seconds()) for offset in offsets if offset is not None]
+    stamps = Timestamps(tuple(texts), wall, np.array(seconds, dtype=np.int64) if is_aware else None)
+    if zone is not None and stamps.offsets_s is not None:
+        _check_offsets(stamps, zone, field)
+    _check_order(stamps, field)
+    return stamps
+
+
+def check_continues(lookback: Timestamps, future: Timestamps, *, field: str = "future_timestamps") -> None:
+    """Refuse future timestamps that do not come after the lookback, or are not written like it.
+
+    Raises TimestampError (MIXED_TIMEZONES or TIMESTAMPS_NOT_ASCENDING), its row counted in ``future``.
+    """
+    if future.is_aware != lookback.is_aware:
+        raise TimestampError(
+            f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
+            f"{'have' if lookback.is_aware else 'do not'}: write both alike",
+            code="MIXED_TIMEZONES",
+            field=field,
+            details={"row": 0},
+        )
+    if future.instants[0] <= lookback.instants[-1]:
+        raise TimestampError(
+            f"{field}, row 0: {future.texts[0]!r} is not after the last bar, {lookback.texts[-1]!r}",
+            code="TIMESTAMPS_NOT_ASCENDING",
+            field=field,
+            details={"row": 0},
+        )
+
+
+@lru_cache(maxsize=256)
+def load_timezone(name: str) -> ZoneInfo:
+    """The IANA time zone of that name, such as ``America/New_York``.
+
+    Raises TimestampError (TIMEZONE_UNKNOWN).
+    """
+    try:
+        if _ZONE_NAME.fullmatch(name):
+            return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
+        pass
+    raise TimestampError(
+        f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York",
+        code="TIMEZONE_UNKNOWN",
+        field="timezone",
+    )
+
+
+def offset_s(wall: datetime, zone: tzinfo) -> int:
+    """The zone's seconds east of UTC at a wall-clock time; ``fold`` 1 means the later of a repeated hour."""
+    offset = wall.replace(tzinfo=zone).utcoffset()
+    assert offset is not None, "a zone knows the offset of every time"
+    return int(offset.total_seconds())
+
+
+def exists_in(zone: tzinfo, wall: datetime) -> bool:
+    """Whether a wall-clock time is not among those that the zone skips as clocks go forward."""
+    # In such a gap, and only there, the offset before the change is the smaller one.
+    return offset_s(wall, zone) >= offset_s(wall.replace(fold=1), zone)
+
+
+def write_like(
+    example: str, wall: NDArray[np.datetime64], offsets_s: NDArray[np.int64] | None
+) -> tuple[str, ...]:
+    """Wall-clock times (H,) and their offsets in the form of ``example``.
+
+    Separator, precision and the offset's style are kept; digits are added only where they would be lost, and
+    an offset that Z cannot say is written ``+08:00``.
+    """
+    form = _ISO_8601.fullmatch(example)
+    if form is None:
+        raise ValueError(f"not a timestamp: {example!r}")
+    fraction_us = (wall - wall.astype("datetime64[s]")).astype("timedelta64[us]").astype(np.int64)
+    digits = len(form["fraction"] or "")
+    while digits < 6 and np.any(fraction_us % 10 ** (6 - digits)):
+        digits += 1
+    full: list[str] = wall.astype("datetime64[us]").astype(str).tolist()
+    if digits:
+        length = _SECOND_CHARS + 1 + digits
+        texts = [text[:length].ljust(length, "0") for text in full]
+    elif form["seconds"] or np.any(wall.astype("datetime64[m]") != wall):
+        texts = [text[:_SECOND_CHARS] for text in full]
+    elif form["separator"] or np.any(wall.astype("datetime64[D]") != wall):
+        texts = [text[:_MINUTE_CHARS] for text in full]
+    else:
+        texts = [text[:_DAY_CHARS] for text in full]
+    if form["separator"] == " ":
+        texts = [text.replace("T", " ") for text in texts]
+    if offsets_s is not None:
+        texts = [
+            text + _write_offset(int(offset), form["offset"] or "")
+            for text, offset in zip(texts, offsets_s, strict=True)
+        ]
+    return tuple(texts)
+
+
+def _parse(text: str, row: int, field: str) -> tuple[str, timedelta | None]:
+    """The wall clock as text that numpy reads, and the offset."""
+    try:
+        form = _ISO_8601.fullmatch(text)
+        if form is not None:
+            offset = datetime.fromisoformat(text).utcoffset()
+            end = form.start("offset") if offset is not None else len(text)
+            return text[: min(end, _MICROSECOND_CHARS)].replace(",", "."), offset
+    except (TypeError, ValueError):  # not a string; or the digits fit, but there is no such date or time
+        pass
+    raise TimestampError(
+        f"{field}, row {row}: {ascii(text)[:60]} is not an ISO 8601 timestamp: write it like {_EXAMPLE}",
+        code="BAD_TIMESTAMP",
+        field=field,
+        details={"row": row},
+    )
+
+
+def _check_order(stamps: Timestamps, field: str) -> None:
+    instants = stamps.instants
+    late = instants[1:] <= instants[:-1]
+    if late.any():
+        row = int(np.argmax(late)) + 1
+        raise TimestampError(
+            f"{field}, row {row}: {stamps.texts[row]!r} is not after {stamps.texts[row - 1]!r}: sort the "
+            "bars, drop repeated ones, add offsets where an hour repeats as clocks go back",
+            code="TIMESTAMPS_NOT_ASCENDING",
+            field=field,
+            details={"row": row},
+        )
+
+
+def _check_offsets(stamps: Timestamps, zone: tzinfo, field: str) -> None:
+    assert stamps.offsets_s is not None
+    times: list[datetime] = stamps.wall.tolist()
+    for row, (time, written) in enumerate(zip(times, stamps.offsets_s.tolist(), strict=True)):
+        if written == offset_s(time, zone) or written == offset_s(time.replace(fold=1), zone):
+            continue
+        raise TimestampError(
+            f"{field}, row {row}: {stamps.texts[row]!r} does not have {zone}'s offset: the time features are "
+            "read off the clock as written, so write the timestamps in that zone or leave 'timezone' out",
+            code="TIMEZONE_MISMATCH",
+            field=field,
+            details={"row": row},
+        )
+
+
+def _write_offset(offset_s: int, like: str) -> str:
+    if like == "Z" and offset_s == 0:
+        return "Z"
+    minutes, seconds = divmod(abs(offset_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    colon = "" if len(like) in (5, 7) and ":" not in like else ":"
+    text = f"{'-' if offset_s < 0 else '+'}{hours:02}"
+    if minutes or seconds or len(like) != 3:
+        text += f"{colon}{minutes:02}"
+    return text + (f"{colon}{seconds:02}" if seconds else "")

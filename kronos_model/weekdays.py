@@ -1,0 +1,98 @@
+"""On which weekdays an instrument trades, read off the days on which it has bars."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.errors import TimestampError
+
+FRIDAY, SATURDAY, SUNDAY = 4, 5, 6
+
+MAX_DAYS_CLOSED: Final = 4
+"""A longer run of days without bars (a holiday week, a suspension) says nothing about single weekdays."""
+
+
+class CannotInfer(TimestampError):
+    """The lookback does not show how its timestamps go on."""
+
+    code = "CANNOT_INFER_TIMESTAMPS"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the timestamps to come cannot be inferred ({reason}): pass future_timestamps",
+            field="future_timestamps",
+        )
+
+
+@dataclass(frozen=True)
+class Weekdays:
+    """Which weekdays are open.
+
+    Attributes:
+        is_open: one entry a weekday, Monday first; None where the lookback cannot tell.
+        is_known: whether the lookback itself shows it, one entry a weekday.
+        num_missing: days without bars among the open weekdays, longer closures apart.
+    """
+
+    is_open: tuple[bool | None, ...]
+    is_known: tuple[bool, ...]
+    num_missing: int
+
+    @classmethod
+    def of(cls, days: NDArray[np.int64]) -> "Weekdays":
+        """From the days with bars, ascending, counted from 1970-01-01.
+
+        A weekday is open where it has bars at least as often as not. A Monday to Friday that is passed over
+        just once may be a day off, so it counts as unknown. An unknown weekday is taken as open where no hint
+        speaks against it: a Monday to Friday where neither Saturday nor Sunday trades, any where both do.
+        """
+        gaps = np.diff(days)
+        short = np.flatnonzero((gaps > 1) & (gaps <= MAX_DAYS_CLOSED + 1))
+        off = np.concatenate([days[:0], *(np.arange(days[i] + 1, days[i + 1]) for i in short)])
+        traded = np.bincount(weekday_of(days), minlength=7).tolist()
+        missed = np.bincount(weekday_of(off), minlength=7).tolist()
+        trades = [bool(had) and had >= lacked for had, lacked in zip(traded, missed, strict=True)]
+        num_weekend = trades[SATURDAY] + trades[SUNDAY]
+        is_known = tuple(bool(traded[day] or missed[day] > (day < SATURDAY)) for day in range(7))
+        unknown = [num_weekend == 2 or (day < SATURDAY and not num_weekend) or None for day in range(7)]
+        is_open = tuple(trades[day] if is_known[day] else unknown[day] for day in range(7))
+        num_missing = sum(lacked for lacked, opens in zip(missed, is_open, strict=True) if opens)
+        return cls(is_open, is_known, num_missing)
+
+    def with_weekend_closed(self) -> "Weekdays":
+        """The same, with Saturday and Sunday closed where nothing is known of either."""
+        if self.is_open[SATURDAY] or self.is_open[SUNDAY]:
+            return self
+        return replace(self, is_open=(*self.is_open[:SATURDAY], False, False))
+
+    def assumes_weekend_between(self, first: date, last: date) -> bool:
+        """Whether one of the days after ``first``, up to ``last``, is a Friday to Sunday not seen so far."""
+        weekdays = ((first + timedelta(days=ahead)).weekday() for ahead in range(1, (last - first).days + 1))
+        return any(weekday >= FRIDAY and not self.is_known[weekday] for weekday in weekdays)
+
+    def after(self, day: date) -> Iterator[date]:
+        """The open days after ``day``.
+
+        Raises CannotInfer on coming to a weekday of which the lookback does not tell.
+        """
+        if not any(self.is_open):
+            raise CannotInfer("no weekday has bars more often than not")
+        while True:
+            day += timedelta(days=1)
+            is_open = self.is_open[day.weekday()]
+            if is_open is None:
+                raise CannotInfer(f"the lookback does not show whether there are bars on a {day:%A}")
+            if is_open:
+                yield day
+
+
+Days = TypeVar("Days", int, NDArray[np.int64])
+
+
+def weekday_of(days: Days) -> Days:
+    """Weekday, Monday 0, of days counted from 1970-01-01, which was a Thursday."""
+    return (days + 3) % 7
