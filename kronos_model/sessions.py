@@ -109,8 +109,8 @@ def session_walls(
     if not weekdays.assumes_weekend_between(to_datetime(wall[-1]).date(), times[-1].date()):
         return times, None
     return times, (
-        "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday and "
-        "Sunday as closed. Pass future_timestamps, or a longer lookback, where that is wrong."
+        "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
+        "and Sunday as closed. Pass future_timestamps, or a longer lookback, where that is wrong."
     )
 
 

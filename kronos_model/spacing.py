@@ -3,9 +3,10 @@
 The rules, tried in this order; the first that fits is followed:
 
 - **One bar a day or fewer.** Monthly bars (any whole number of months apart) on the same day of the month,
-  its last day, or its first or last weekday; weekly bars (any whole number of weeks) on the same weekday; bars
-  a constant number of days apart; daily bars on those weekdays on which the lookback has bars. All keep the
-  wall-clock time.
+  its last day, or its first or last weekday; weekly bars (any whole number of weeks) on the same weekday;
+  bars a constant number of days apart; daily bars on those weekdays on which the lookback has bars, as far as
+  it reaches: without having seen a weekend it does not say whether Saturdays trade. All keep the wall-clock
+  time.
 - **Constant spacing within the day.** A lookback without a break is continued without one, by instant: over
   daylight-saving changes hours that do not exist are skipped, and an hour that repeats appears twice where
   bars have offsets, once where they are naive. A break that the lookback has not seen is not made up; but a
@@ -13,9 +14,8 @@ The rules, tried in this order; the first that fits is followed:
   to Sunday without the lookback having shown a weekend.
 - **Sessions**, where the lookback shows breaks: see ``sessions.py``.
 
-One missing bar, or a day off, does not hide a rule. Where none fits, or what is asked for lies beyond what
-the lookback shows, the answer is an error: a week of daily bars, or a day of intraday ones with breaks, is
-easily sent along, and nothing is guessed in its place.
+One missing bar, or a day off, does not hide a rule; days off to come are not foreseen. Where no rule fits, or
+what is asked for lies beyond what the lookback shows, the answer is an error.
 """
 
 from calendar import monthrange
@@ -43,7 +43,7 @@ from kronos_model.timestamps import Timestamps, exists_in, offset_s, write_like
 from kronos_model.weekdays import SATURDAY, CannotInfer, Weekdays, weekday_of
 
 HOUR: Final = DAY // 24
-SATURDAY_NOON: Final = FRIDAY_NOON + DAY
+MID_WEEKEND: Final = (FRIDAY_NOON + DAY, FRIDAY_NOON + 2 * DAY)
 """No market that closes for the weekend is still open then, nor opens again before Sunday noon."""
 LAST_TIME: Final = np.datetime64("9999-12-31T23:59:59.999999")
 
@@ -195,13 +195,13 @@ def _warn_of_breaks(lookback: Timestamps, future: Timestamps) -> str | None:
     """Where no break was seen, and none could have been."""
     if lookback.instants[-1] - lookback.instants[0] < np.timedelta64(1, "D"):
         unseen = "night"
-    elif _in_week(future, FRIDAY_NOON, WEEK).any() and not _in_week(lookback, SATURDAY_NOON, WEEK).any():
+    elif _in_week(future, FRIDAY_NOON, WEEK).any() and not _in_week(lookback, *MID_WEEKEND).any():
         unseen = "weekend"
     else:
         return None
     return (
-        f"The lookback shows no break, but it does not reach over a {unseen} either: its spacing goes on without "
-        "one. Pass future_timestamps, or a longer lookback, where the market closes."
+        f"The lookback shows no break, but it does not reach over a {unseen} either: its spacing goes on "
+        "without one. Pass future_timestamps, or a longer lookback, where the market closes."
     )
 
 

@@ -120,7 +120,7 @@ class OwnChunk:
 
     def _by_path(self, x: Tensor) -> Tensor:
         """(S · n, H, hd) → (S, H, n, hd)."""
-        return x.view(self.num_paths, self.length, *x.shape[1:]).transpose(1, 2)
+        return x.reshape(self.num_paths, self.length, *x.shape[1:]).transpose(1, 2)
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
         """Put k and v (S · n, H, hd) into the cache."""

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from kronos_model.candles import Scaling
 from kronos_model.engine.kv_cache import Chunk, KVCache, OwnChunk, PromptChunk
+from kronos_model.engine.linear import FusedLinear
 from kronos_model.engine.sampling import NoiseSource, RowParams, sample
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.stack import BlockStack, new_cache, split_heads
-from kronos_model.model import Kronos
+from kronos_model.model import DEPENDENCY_HEADS, Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_DETOKENIZED_BARS = 4096
@@ -66,9 +67,10 @@ class ModelRunner:
     """Runs one model and its tokenizer on their device for the sequences the scheduler picks.
 
     ``run`` changes a sequence's state only when the whole step has succeeded, so that a step that failed
-    can be run again for each sequence alone.
+    can be run again for each sequence alone. The weights are taken as they are at construction.
     """
 
+    @torch.inference_mode()
     def __init__(self, model: Kronos, tokenizer: KronosTokenizer, *, max_context: int, clip: float) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -77,6 +79,14 @@ class ModelRunner:
         self.device = model.head.proj_s1.weight.device
         self._transformer = BlockStack(model.transformer, max_context)
         self._decoder = BlockStack(tokenizer.decoder, max_context)
+        attention = model.dep_layer.cross_attn
+        self._dependency_kv = FusedLinear(attention.k_proj, attention.v_proj)
+        self._dependency_out = FusedLinear(attention.out_proj)
+        # The sibling query is a row of the embedding, projected: one table serves all steps.
+        self._sibling_queries = attention.q_proj(
+            model.embedding.emb_s1.weight
+        ).detach()  # (vocabulary, d_model)
+        self._s1_head, self._s2_head = FusedLinear(model.head.proj_s1), FusedLinear(model.head.proj_s2)
         self._states: dict[Sequence, SequenceState] = {}
 
     @torch.inference_mode()
@@ -153,9 +163,7 @@ class ModelRunner:
         x = self.model.embed(tokens[0], tokens[1], torch.cat(batch.stamps))  # (N, d_model)
         chunks = [(state.blocks, chunk) for state, chunk in batch.chunks]
         context: Tensor = self.model.norm(self._transformer.run(x, chunks, positions))
-        attention = self.model.dep_layer.cross_attn
-        projections = attention.k_proj(context), attention.v_proj(context)
-        k, v = (split_heads(projection, attention.n_heads) for projection in projections)
+        k, v = split_heads(self._dependency_kv(context), 2 * DEPENDENCY_HEADS).chunk(2, dim=1)
         first = 0
         for state, chunk in batch.chunks:
             rows = slice(first, first + chunk.num_tokens)
@@ -171,7 +179,6 @@ class ModelRunner:
         last_chunk: dict[SequenceState, Chunk],
     ) -> tuple[Tensor, Tensor]:
         """s1 from the context, then s2 given s1: each (R,)."""
-        head, dependency = self.model.head, self.model.dep_layer
         rows = [sequence.request.sampling for sequence in sequences for _ in range(sequence.num_paths)]
         params = RowParams.of(rows, self.device)
 
@@ -179,17 +186,16 @@ class ModelRunner:
             noise = torch.cat([state.noise.draw(name, logits.shape[-1]) for state in states])
             return sample(logits, params, noise.to(self.device))
 
-        s1 = draw("s1", head.proj_s1(context))
-        attention = dependency.cross_attn
-        q = split_heads(attention.q_proj(self.model.embedding.emb_s1(s1)), attention.n_heads)
+        s1 = draw("s1", self._s1_head(context))
+        q = split_heads(self._sibling_queries[s1], DEPENDENCY_HEADS)
         paths = [sequence.num_paths for sequence in sequences]
         by_sequence = torch.split(q.unsqueeze(2), paths)  # (S, H, 1, head_dim) each
         mixed = [
             state.dependency.attend(0, query, last_chunk[state].own_length)
             for state, query in zip(states, by_sequence, strict=True)
         ]
-        informed = dependency.norm(context + attention.out_proj(torch.cat(mixed).flatten(1)))
-        return s1, draw("s2", head.proj_s2(informed))
+        informed = self.model.dep_layer.norm(context + self._dependency_out(torch.cat(mixed).flatten(1)))
+        return s1, draw("s2", self._s2_head(informed))
 
     @torch.inference_mode()
     def detokenize(self, sequence: Sequence) -> NDArray[np.float32]:
