@@ -150,12 +150,12 @@ def _by_week(wall: NDArray[np.int64], clock: time) -> Iterator[datetime] | None:
 def _by_day(wall: NDArray[np.int64], clock: time) -> Iterator[datetime] | None:
     """Bars on the weekdays that the lookback trades on, or a constant number of days apart."""
     days = wall // DAY
-    gaps = np.diff(days)
     last = to_datetime(wall[-1]).date()
-    if gaps[0] > 1 and np.all(gaps == gaps[0]):
-        return (datetime.combine(last + timedelta(days=ahead), clock) for ahead in count(gaps[0], gaps[0]))
+    step = common_spacing(days)
+    if step > 1 and np.all(np.diff(days) == step):
+        return (datetime.combine(last + timedelta(days=ahead), clock) for ahead in count(step, step))
     weekdays = Weekdays.of(days)
-    if weekdays.num_missing > MAX_DAYS_OFF * len(days) or common_spacing(days) > 3:
+    if weekdays.num_missing > MAX_DAYS_OFF * len(days) or step > 3:
         return None
     return (datetime.combine(day, clock) for day in weekdays.after(last))
 

@@ -37,7 +37,7 @@ class FusedLinear:
 
 def _reorder(weight: Tensor) -> Tensor | None:
     """The weight in oneDNN's blocked order; None where that cannot be had."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     try:
         with torch.inference_mode():

@@ -1,0 +1,28 @@
+# The verbs that people, CI and pre-commit share. `./kronos setup --dev` installs what they need.
+PYTHON ?= .venv/bin/python
+BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
+
+.PHONY: format lint types contracts test bench ci
+
+format:
+	$(PYTHON) -m ruff check --fix-only --quiet .
+	$(PYTHON) -m ruff format .
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types:
+	$(PYTHON) -m mypy
+
+contracts:
+	$(dir $(PYTHON))lint-imports
+
+test:
+	$(PYTHON) -m pytest
+
+bench:
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PYTHON) $$script; done
+
+ci:
+	.ci/run

@@ -1,0 +1,144 @@
+"""``demo`` and ``up`` as a user runs them: real Redis, real worker, and nothing left running."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from kronos_model.synthetic import candles
+from worker.client import ForecastClient
+from worker.local import LocalRedis, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-P", "-m", "worker"]
+MARK = "TEST_ONE_MACHINE"
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="reads /proc to find processes"
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """No settings of the user's, and a mark by which every process started from here is found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KRONOS_", "FLOWER_"))}
+    return {**kept, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}
+
+
+def running(environment: dict[str, str]) -> list[str]:
+    """The command lines of all processes that carry the mark; zombies have none."""
+    mark = f"{MARK}={environment[MARK]}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def run_demo(
+    folder: Path, environment: dict[str, str], *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    command = [*COMMAND, "demo", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def test_the_demo_makes_a_chart_and_leaves_nothing_running(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    without_gpu = {**environment, "CUDA_VISIBLE_DEVICES": ""}
+    done = run_demo(tmp_path, without_gpu, "--pred-len", "8", "--samples", "4", "--device", "cuda:7")
+    assert done.returncode == 0, done.stderr
+    warning = "CUDA device 'cuda:7' requested but CUDA not available. Falling back to CPU."
+    assert f"Warning  {warning}" in done.stdout
+    assert "kronos-tiny" in done.stdout
+    assert "its forecast means nothing" in done.stdout
+    chart = tmp_path / "output" / "forecast.png"
+    assert f"Chart    {chart}" in done.stdout
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert running(environment) == []
+
+
+def test_the_demo_uses_the_redis_it_is_told_and_the_users_candles(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    sample = candles(seed=5, bars=120).as_dict()
+    rows = [",".join(map(str, row)) for row in zip(*sample.values(), strict=True)]
+    (tmp_path / "mine.csv").write_text("\n".join([",".join(name.title() for name in sample), *rows]))
+    with LocalRedis() as redis:
+        theirs = {**environment, "KRONOS_REDIS_URL": redis.url}
+        done = run_demo(tmp_path, theirs, "--csv", "mine.csv", "--pred-len", "3", "--output", "mine.png")
+        assert done.returncode == 0, done.stderr
+    assert "the one at KRONOS_REDIS_URL" in done.stdout
+    assert (tmp_path / "mine.png").exists()
+    assert running(environment) == []
+
+
+def test_the_demo_shows_why_the_worker_did_not_start(environment: dict[str, str], tmp_path: Path) -> None:
+    done = run_demo(tmp_path, environment, "--model", "no-such-model")
+    assert done.returncode == 1
+    assert "the worker ended before it was ready" in done.stderr
+    assert "no-such-model" in done.stderr
+    assert running(environment) == []
+
+
+def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [*COMMAND, "demo"]
+    demo = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    assert demo.stdout.readline().startswith("Redis")
+    demo.send_signal(signal.SIGINT)
+    assert "Interrupted" in demo.communicate(timeout=30)[0]
+    assert demo.returncode == 130
+    assert running(environment) == []
+
+
+def test_up_serves_jobs_and_flower_until_it_is_told_to_end(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port())]
+    log = tmp_path / "up.log"
+    with log.open("w") as output:
+        up = subprocess.Popen([*COMMAND, "up", *ports], cwd=tmp_path, env=environment, stdout=output)
+    try:
+        url = await_match(log, r"KRONOS_REDIS_URL=(\S+)")
+        password = await_match(log, r"user kronos, password (\S+)")
+        await_match(log, r"^worker \| .*(ready\.)")
+        with ForecastClient(url) as client:
+            result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
+            assert result.model.id == "kronos-tiny"
+            assert [worker["state"] for worker in client.workers()] == ["ready"]
+        flower = f"http://127.0.0.1:{ports[-1]}/api/workers"
+        await_match(log, r"flower \| .*(Visit me)")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(flower)
+        credentials = b64encode(f"kronos:{password}".encode()).decode()
+        request = urllib.request.Request(flower, headers={"Authorization": f"Basic {credentials}"})
+        with urllib.request.urlopen(request) as answer:
+            json.load(answer)
+    finally:
+        up.send_signal(signal.SIGTERM)
+        status = up.wait(timeout=60)
+    assert status == 0
+    assert running(environment) == []
+
+
+def await_match(log: Path, pattern: str, timeout_s: float = 60) -> str:
+    """The first group of the pattern, once the log has it."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if found := re.search(pattern, log.read_text(), re.MULTILINE):
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"no {pattern} in:\n{log.read_text()}")

@@ -1,0 +1,5 @@
+"""``python -m worker``: the same commands as ``./kronos``."""
+
+from worker.cli import cli
+
+cli(prog_name="kronos")

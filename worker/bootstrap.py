@@ -1,0 +1,155 @@
+"""Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
+
+With the threads and solo pools this process itself holds the model. With prefork each child does, and the
+parent, which must not have run torch before it forks, asks a short-lived process for the device.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+import billiard
+import click
+from celery import concurrency, signals
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.concurrency.solo import TaskPool as SoloPool
+
+from click.core import ParameterSource
+
+from kronos_model.errors import KronosError
+from worker.app import app
+from worker.routing import queue_for
+from worker.settings import get_settings
+from worker.takeover import GpuTakeover
+
+log = logging.getLogger(__name__)
+
+RESOLVE = """
+import json, sys
+from kronos_model.device import resolve_device
+device, warning = resolve_device(sys.argv[1])
+json.dump([str(device), warning], sys.stdout)
+"""
+
+app.steps["consumer"].add(GpuTakeover)
+
+# Not Celery's own defaults, which click calls a default map.
+GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
+
+_num_children = 0  # of the prefork pool; 0 where this process holds the model itself
+_process: Any = None  # a worker.process.WorkerProcess; not annotated, since importing it imports torch
+
+
+def current_process() -> Any:
+    """This process's WorkerProcess; there is one wherever tasks run."""
+    if _process is None:
+        raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
+    return _process
+
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start(node: str, num_processes: int = 1) -> Any:
+    """Load in this process; a checkpoint or device that cannot be had ends it with one line."""
+    global _process
+    from worker.process import WorkerProcess
+
+    try:
+        _process = WorkerProcess(get_settings(), node)
+        _process.start(num_processes)
+    except KronosError as error:
+        log.critical("%s: %s", error.code, error.message)
+        raise SystemExit(1) from None
+    return _process
+
+
+def _resolve_elsewhere(requested: str) -> str:
+    """The device that the children will resolve, found without running torch here."""
+    if requested == "cpu":
+        return "cpu"
+    done = subprocess.run(
+        [sys.executable, "-c", RESOLVE, requested], capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode:
+        log.critical("the device %r cannot be resolved: %s", requested, done.stderr.strip().splitlines()[-1])
+        raise SystemExit(1)
+    device: str = json.loads(done.stdout)[0]
+    return device
+
+
+@signals.worker_init.connect
+def choose_pool(sender: Any, **_: Any) -> None:
+    """Threads unless the command line names a pool; as many jobs as that pool is good for.
+
+    Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
+    comes just before Celery reads both attributes.
+    """
+    context = click.get_current_context(silent=True)
+
+    def is_given(name: str) -> bool:
+        return context is not None and context.get_parameter_source(name) in GIVEN
+
+    if context is not None and not is_given("pool"):
+        sender.pool_cls = "threads"
+    pool = concurrency.get_implementation(sender.pool_cls)
+    is_prefork = issubclass(pool, PreforkPool)
+    if not is_given("concurrency"):
+        # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
+        sender.concurrency = (
+            _num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
+        )
+    global _num_children
+    _num_children = sender.concurrency if is_prefork else 0
+
+
+@signals.celeryd_after_setup.connect
+def set_up(sender: str, instance: Any, **_: Any) -> None:
+    """Before the first connection: the device decides the queue, and the model is there before any job."""
+    if _num_children:
+        device = _resolve_elsewhere(get_settings().device).partition(":")[0]
+        if device != "cpu":
+            log.critical("the prefork pool works on the CPU only (device %s); use --pool threads", device)
+            raise SystemExit(1)
+        queue = queue_for(device)
+    else:
+        queue = _start(sender).queue
+    instance.app.amqp.queues.select([queue])
+
+
+@signals.worker_process_init.connect
+def set_up_child(sender: Any = None, **_: Any) -> None:
+    """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
+    if _num_children:
+        index = getattr(billiard.current_process(), "index", os.getpid())
+        _start(f"{sender}/{index}", _num_children).ready()
+
+
+@signals.worker_ready.connect
+def announce_ready(**_: Any) -> None:
+    if _process is not None:
+        _process.ready()
+
+
+@signals.after_setup_logger.connect
+def keep_our_lines(**_: Any) -> None:
+    """Plain ``celery worker`` logs from WARNING up; what a worker runs on must be there too."""
+    logging.getLogger("worker").setLevel(logging.INFO)
+
+
+@signals.worker_shutting_down.connect
+def drain(**_: Any) -> None:
+    if _process is not None:
+        _process.drain()
+
+
+@signals.worker_shutdown.connect
+@signals.worker_process_shutdown.connect
+def stop(**_: Any) -> None:
+    if _process is not None:
+        _process.stop()

@@ -1,0 +1,219 @@
+"""Child processes of one machine's stack: named, logged line by line, ended together, never orphaned.
+
+Each child runs in a session of its own, so that Ctrl-C reaches this process only and the order of ending is
+decided here. A guard, one small shell beside each child, ends it when this process is killed.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+POLL_S = 0.05
+NUM_TAIL_LINES = 200
+
+# Reads the child's number, then waits for the end of its standard input, which comes when the process that
+# holds the other end is gone, however it went. $1: seconds between SIGTERM and SIGKILL.
+_GUARD = """
+read -r child || exit 0
+read -r _
+kill -TERM "$child" 2>/dev/null
+while [ "$1" -gt 0 ] && kill -0 -"$child" 2>/dev/null; do sleep 1; set -- "$(($1 - 1))"; done
+kill -KILL -"$child" 2>/dev/null
+"""
+
+LineSink = Callable[[str, str], None]
+
+
+class LocalStackError(RuntimeError):
+    """A part of the one-machine stack could not start; the message says what to do."""
+
+
+class ChildProcess:
+    """One running child and what it printed last.
+
+    :param sink: called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own
+    :param stdin: sent to the child and closed, for what must not stand on a command line
+    :param grace_s: how long it may take to end after SIGTERM, before SIGKILL
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        sink: LineSink | None = None,
+        grace_s: int = 10,
+    ) -> None:
+        self.name = name
+        self.grace_s = grace_s
+        self._is_stopped = False
+        self._sink = sink
+        self._tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
+        # First the guard: were it started second, a kill in between would leave the child alone.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", str(grace_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                env=dict(env) if env is not None else None,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._dismiss_guard()
+            raise LocalStackError(f"{name} cannot be started: {error}") from error
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(f"{self._process.pid}\n".encode())
+        self._guard.stdin.flush()
+        self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
+        self._reader.start()
+        assert self._process.stdin is not None
+        # A child that has died already shows itself by its exit status.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(stdin)
+            self._process.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative: the number of the signal that ended it."""
+        return self._process.poll()
+
+    def tail(self, num_lines: int = 15) -> list[str]:
+        """The last lines it printed."""
+        if self.exit_status is not None:
+            self._reader.join(timeout=1)
+        return list(self._tail)[-num_lines:]
+
+    def stop(self) -> int:
+        """End it with SIGTERM, after ``grace_s`` with SIGKILL; returns its exit status."""
+        if self._is_stopped:
+            return self._process.wait()
+        # To the child alone: it knows in which order its own children end.
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=self.grace_s)
+        self.kill()
+        status = self._process.wait()
+        self._reader.join(timeout=1)
+        self._dismiss_guard()
+        self._is_stopped = True
+        return status
+
+    def kill(self) -> None:
+        """End the child and whatever it started at once."""
+        # macOS answers EPERM instead of ESRCH for a group whose last member is a zombie.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._tail.append(line.rstrip("\n"))
+            if self._sink is not None:
+                self._sink(self.name, line.rstrip("\n"))
+
+    def _dismiss_guard(self) -> None:
+        # Killed before its standard input closes: by then the group's number may be another's.
+        self._guard.kill()
+        self._guard.wait()
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+
+
+class ProcessStack:
+    """Children that live and end together: stopped in reverse order of their start.
+
+    Inside ``with`` the first SIGINT, SIGTERM or SIGHUP raises ``KeyboardInterrupt``, and so leads to the end;
+    a further one while they are ending kills them. Use it from the main thread.
+    """
+
+    def __init__(self, sink: LineSink | None = None) -> None:
+        self._sink = sink
+        self._children: list[ChildProcess] = []
+        self._previous: dict[int, Any] = {}
+        self._ending = False
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # What is ignored (nohup, a background job of a script) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        grace_s: int = 10,
+    ) -> ChildProcess:
+        """Start a child; its lines go to the stack's sink.
+
+        :raises LocalStackError: when it cannot be started
+        """
+        child = ChildProcess(name, command, env=env, stdin=stdin, sink=self._sink, grace_s=grace_s)
+        self.adopt(child)
+        return child
+
+    def adopt(self, child: ChildProcess) -> None:
+        """Look after a child that was started elsewhere, as after the stack's own."""
+        self._children.append(child)
+
+    def dead(self) -> ChildProcess | None:
+        """The first child that has ended by itself, if any."""
+        return next((child for child in self._children if child.exit_status is not None), None)
+
+    def wait(self) -> ChildProcess:
+        """Until a child ends by itself; returns that.
+
+        :raises KeyboardInterrupt: when the end is asked for by a signal
+        """
+        while (child := self.dead()) is None:
+            time.sleep(POLL_S)
+        return child
+
+    def stop(self) -> None:
+        """End all, the last started first."""
+        self._ending = True
+        while self._children:
+            self._children[-1].stop()
+            self._children.pop()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._ending:
+            self._ending = True
+            raise KeyboardInterrupt
+        for child in reversed(self._children):
+            child.kill()

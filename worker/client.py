@@ -1,0 +1,291 @@
+"""ForecastClient: enqueue forecasts from any app, without torch.
+
+client = ForecastClient("redis://127.0.0.1:6379/0")
+result = client.forecast(df, pred_len=96, sample_count=20)
+result.series[0].frame()
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from celery.exceptions import TimeoutError as CeleryTimeout
+from celery.result import AsyncResult
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from worker.app import make_app
+from worker.connection import connect
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.jobs import ForecastJob, parse_job, prepare
+from worker.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STATE, SCHEMA_VERSION, Priority
+from worker.contract.results import ForecastResult
+from worker.jobs import JobRecords
+from worker.routing import Status, choose_queue, live_workers
+from worker.series import CandleSource, as_many, series_payload
+from worker.settings import Settings, get_settings
+
+WORKERS_KNOWN_FOR_S: Final = 1.0
+NO_PRED_LEN_LIMIT: Final = 2**31
+
+
+@dataclass(frozen=True)
+class JobState:
+    """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
+
+    name: str
+    bars_done: int | None = None
+    bars_total: int | None = None
+
+
+class ForecastHandle:
+    """An enqueued job."""
+
+    def __init__(self, job_id: str, queue: str, result: "AsyncResult[Any]", records: JobRecords) -> None:
+        self.id = job_id
+        self.queue = queue
+        self._result = result
+        self._records = records
+
+    def __repr__(self) -> str:
+        return f"ForecastHandle(id={self.id!r}, queue={self.queue!r})"
+
+    def state(self) -> JobState:
+        """Where the job is now."""
+        with _reachable(self.id):
+            meta = self._result.backend.get_task_meta(self.id)
+        info = meta.get("result") if meta["status"] == PROGRESS_STATE else None
+        if isinstance(info, dict):
+            return JobState(meta["status"], info.get("bars_done"), info.get("bars_total"))
+        return JobState(meta["status"])
+
+    def wait(self, timeout_s: float | None = None) -> ForecastResult:
+        """The result, once it is there.
+
+        Raises JobError: the job's own, or TIMEOUT where it is not done in time (it goes on; wait again).
+        """
+        try:
+            with _reachable(self.id):
+                payload = self._result.get(timeout=timeout_s)
+        except CeleryTimeout:
+            raise JobError(
+                ErrorCode.TIMEOUT, f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
+            ) from None
+        except JobError as error:
+            raise error from None
+        return ForecastResult.model_validate(payload)
+
+    def cancel(self) -> None:
+        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
+        with _reachable(self.id):
+            self._records.request_cancel(self.id)
+
+
+class ForecastClient:
+    """Enqueues forecast jobs and waits for their results. May be shared between threads.
+
+    Args:
+        url: the workers' Redis; ``KRONOS_REDIS_URL`` where left out.
+        settings: limits and lifetimes, as the workers have them; from the environment where left out.
+    """
+
+    def __init__(self, url: str | None = None, *, settings: Settings | None = None) -> None:
+        settings = settings or get_settings()
+        if url is not None:
+            settings = settings.with_redis_url(url)
+        self._settings = settings
+        self._app = make_app(settings)
+        self._redis = connect(settings.redis_url.get_secret_value())
+        self._records = JobRecords(self._redis, 2 * settings.result_ttl_s)
+        self._workers: list[Status] = []
+        self._workers_read_at = float("-inf")
+
+    def __enter__(self) -> "ForecastClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self._app.close()
+        self._redis.close()
+
+    def workers(self) -> list[Status]:
+        """The status of every live worker, as announced."""
+        with _reachable():
+            return live_workers(self._redis)
+
+    def forecast(
+        self,
+        candles: CandleSource | Sequence[CandleSource],
+        *,
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> ForecastResult:
+        """``submit`` and ``wait`` in one; a job that is not done in time is cancelled."""
+        handle = self.submit(candles, **options)
+        try:
+            return handle.wait(timeout_s)
+        except JobError as error:
+            if error.code == ErrorCode.TIMEOUT:
+                handle.cancel()
+            raise
+
+    def submit(
+        self,
+        candles: CandleSource | Sequence[CandleSource],
+        *,
+        pred_len: int | None = None,
+        series_ids: Sequence[str] | None = None,
+        timestamps: Iterable[Any] | None = None,
+        future_timestamps: Iterable[Any] | None = None,
+        timezone: str | None = None,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 0.9,
+        sample_count: int = 1,
+        seed: int | None = None,
+        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        paths: bool = False,
+        repair: bool = True,
+        model: str | None = None,
+        device: str = "auto",
+        allow_fallback: bool = True,
+        deadline_s: float | None = None,
+        priority: Priority = "normal",
+        job_id: str | None = None,
+    ) -> ForecastHandle:
+        """Enqueue one job.
+
+        Args:
+            candles: a DataFrame or a mapping of columns, or a list of them for several series.
+            pred_len: bars to forecast; may be left out where ``future_timestamps`` says it.
+            series_ids: names of the series; "0", "1", … where left out.
+            timestamps, future_timestamps: of the only series, or a list of lists for several. Future ones
+                that are left out are inferred from the lookback's spacing.
+            timezone: IANA zone that inferred timestamps follow.
+            temperature, top_k, top_p, sample_count, seed: sampling; without a seed it follows from the id.
+            quantiles, paths, repair: what comes back.
+            device, allow_fallback: which pool, and whether the CPU will do where it has no GPU worker.
+            job_id: the id to use; the same id with the same content is safe to submit again.
+
+        Raises:
+            JobError: what the worker would answer, as far as it can be known here; NO_GPU_WORKER;
+                BROKER_UNREACHABLE where nothing was enqueued; ENQUEUE_UNCERTAIN where that is not known.
+        """
+        job_id = job_id or str(uuid.uuid4())
+        sources = as_many(candles)
+        ids = list(series_ids) if series_ids is not None else [str(index) for index in range(len(sources))]
+        several = isinstance(candles, list | tuple)
+        payload: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "series": [
+                series_payload(
+                    source,
+                    series_id,
+                    timestamps=_of_series(timestamps, index, several),
+                    future_timestamps=_of_series(future_timestamps, index, several),
+                    timezone=timezone,
+                )
+                for index, (source, series_id) in enumerate(zip(sources, ids, strict=True))
+            ],
+            "sampling": {
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "sample_count": sample_count,
+                "seed": seed,
+            },
+            "output": {"quantiles": list(quantiles), "paths": paths, "repair": repair},
+            "device": device,
+            "allow_fallback": allow_fallback,
+            "priority": priority,
+        }
+        optional = {"pred_len": pred_len, "model": model, "deadline_s": deadline_s}
+        payload |= {name: value for name, value in optional.items() if value is not None}
+        job = self._check(payload, job_id)
+        with _reachable():
+            queue = choose_queue(device, allow_fallback, self._known_workers())
+            seconds, microseconds = self._redis.time()
+        payload["submitted_at"] = seconds + microseconds / 1e6
+        return self._enqueue(job, payload, job_id, queue)
+
+    def _check(self, payload: dict[str, Any], job_id: str) -> ForecastJob:
+        """What the worker would refuse is refused here, before it is sent."""
+        limits = self._settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)  # the worker knows its model's
+        size = len(json.dumps(payload, separators=(",", ":")))
+        if size > limits.max_message_bytes:
+            raise JobError(
+                ErrorCode.LIMIT_EXCEEDED,
+                f"the job takes {size} bytes, the limit is {limits.max_message_bytes}; send fewer series a job",
+                "series",
+                {"limit": limits.max_message_bytes, "actual": size},
+            )
+        job = parse_job(payload, limits)
+        prepare(job, job_id, limits)
+        return job
+
+    def _enqueue(self, job: ForecastJob, payload: dict[str, Any], job_id: str, queue: str) -> ForecastHandle:
+        try:
+            result = self._app.send_task(
+                FORECAST_TASK,
+                kwargs={"job": payload},
+                task_id=job_id,
+                queue=queue,
+                priority=CELERY_PRIORITIES[job.priority],
+                # By default Celery repeats the arguments, candles and all, in headers and events.
+                argsrepr="()",
+                kwargsrepr=_short(job),
+                retry=False,
+            )
+        except (OperationalError, RedisError) as error:
+            raise JobError(
+                ErrorCode.ENQUEUE_UNCERTAIN,
+                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with the "
+                "same job_id",
+                None,
+                {"job_id": job_id},
+            ) from error
+        return ForecastHandle(job_id, queue, result, self._records)
+
+    def _known_workers(self) -> list[Status]:
+        """The live workers, read at most once a second."""
+        now = time.monotonic()
+        if now - self._workers_read_at > WORKERS_KNOWN_FOR_S:
+            self._workers = live_workers(self._redis)
+            self._workers_read_at = now
+        return self._workers
+
+
+class _reachable:
+    """Turns a Redis that does not answer into a coded error."""
+
+    def __init__(self, job_id: str | None = None) -> None:
+        self._job_id = job_id
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, RedisError | OperationalError):
+            details = {} if self._job_id is None else {"job_id": self._job_id}
+            raise JobError(
+                ErrorCode.BROKER_UNREACHABLE,
+                f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
+                None,
+                details,
+            ) from error
+
+
+def _of_series(values: Any, index: int, several: bool) -> Any:
+    return values[index] if several and values is not None else values
+
+
+def _short(job: ForecastJob) -> str:
+    """What events and Flower show in place of the arguments."""
+    names = ", ".join(series.id for series in job.series[:3]) + (", …" if len(job.series) > 3 else "")
+    return f"{{'series': '{names}', 'samples': {job.sampling.sample_count}}}"

@@ -1,0 +1,11 @@
+"""The wire: what a job, a result and an error look like. Apps and workers share it; no torch.
+
+names.py       tasks, queues, priorities, keys in Redis
+errors.py      the one list of error codes, and the exception that carries one
+columns.py     columns as JSON arrays or base64
+limits.py      how large a job may be
+jobs.py        a forecast job, and reading one from outside
+preparing.py   a job's series as arrays, with their future timestamps and seeds
+results.py     a forecast's result
+schemas.py     the JSON schemas in docs/
+"""

@@ -1,0 +1,106 @@
+"""How large a job may be, checked before any work is put into it."""
+
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from kronos_model.candles import COLUMNS
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.forecast import ForecastJob
+
+BYTES_PER_NUMBER: Final = 20
+"""A forecast's number as JSON: up to 17 digits, sign, point and comma."""
+BYTES_PER_TIMESTAMP: Final = 30
+BYTES_PER_SERIES: Final = 1024
+"""Names of columns and quantiles, id and seed."""
+
+
+class Limits(BaseModel):
+    """What a worker accepts. ``max_pred_len`` is what its model can see, the others are settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_series: PositiveInt = 64
+    max_bars: PositiveInt = 8192
+    max_pred_len: PositiveInt = 512
+    max_sample_count: PositiveInt = 256
+    max_paths: PositiveInt = 4096
+    max_message_bytes: PositiveInt = 8 * 2**20
+    max_result_bytes: PositiveInt = 16 * 2**20
+
+
+def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
+    """Refuse what is absurdly large before its form is looked at.
+
+    Raises JobError LIMIT_EXCEEDED.
+    """
+    series = payload.get("series")
+    if not isinstance(series, list):
+        return
+    _check_most(len(series), limits.max_series, "series", "series in a job: send several jobs")
+    num_bytes = 0
+    for index, one in enumerate(series):
+        if not isinstance(one, dict):
+            continue
+        for name in ("timestamps", *COLUMNS):
+            values = one.get(name)
+            field = f"series.{index}.{name}"
+            if isinstance(values, str):
+                num_bytes += len(values)
+            elif isinstance(values, list):
+                check_num_bars(len(values), limits, field)
+                num_bytes += sum(len(value) if isinstance(value, str) else 2 for value in values)
+    _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
+
+
+def check_job(job: ForecastJob, limits: Limits) -> None:
+    """Refuse a job that asks for too much.
+
+    Raises JobError: LIMIT_EXCEEDED, PRED_LEN_TOO_LONG, RESULT_TOO_LARGE.
+    """
+    samples = job.sampling.sample_count
+    _check_most(samples, limits.max_sample_count, "sampling.sample_count", "sample paths a series")
+    _check_most(
+        samples * len(job.series),
+        limits.max_paths,
+        "sampling.sample_count",
+        "sample paths in a job, over all its series: send several jobs",
+    )
+    _check_most(
+        job.horizon,
+        limits.max_pred_len,
+        "pred_len",
+        "bars ahead, which is what the model can see: ask for fewer",
+        ErrorCode.PRED_LEN_TOO_LONG,
+    )
+    _check_most(
+        result_bytes(job),
+        limits.max_result_bytes,
+        "output",
+        "bytes in a result, as estimated: ask for fewer series, quantiles, bars or no paths",
+        ErrorCode.RESULT_TOO_LARGE,
+    )
+
+
+def result_bytes(job: ForecastJob) -> int:
+    """An upper estimate of the result's size as JSON."""
+    tables = 1 + len(job.output.quantiles) + (job.sampling.sample_count if job.output.paths else 0)
+    per_bar = BYTES_PER_TIMESTAMP + tables * len(COLUMNS) * BYTES_PER_NUMBER
+    return len(job.series) * (BYTES_PER_SERIES + job.horizon * per_bar)
+
+
+def check_num_bars(num_bars: int, limits: Limits, field: str) -> None:
+    """Refuse a column or series that is too long. Raises JobError LIMIT_EXCEEDED."""
+    _check_most(num_bars, limits.max_bars, field, "bars in a series: send the newest ones")
+
+
+def _check_most(
+    actual: int, limit: int, field: str, what: str, code: ErrorCode = ErrorCode.LIMIT_EXCEEDED
+) -> None:
+    if actual > limit:
+        raise JobError(
+            code,
+            f"{field}: {actual} is more than the worker's limit of {limit} {what}",
+            field,
+            {"limit": limit, "actual": actual},
+        )

@@ -1,0 +1,52 @@
+"""Writes the wire's JSON schemas and examples: ``python -m worker.contract.schemas docs``."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from worker.contract.examples import example_error, example_job, example_result
+from worker.contract.forecast import ForecastJob
+from worker.contract.results import ErrorReport, ForecastResult
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Everything that is published, by path below the documentation's folder."""
+    return {
+        "schemas/forecast-job.json": {"$schema": DIALECT, **ForecastJob.model_json_schema()},
+        "schemas/forecast-result.json": {
+            "$schema": DIALECT,
+            **ForecastResult.model_json_schema(mode="serialization"),
+        },
+        "schemas/error.json": {"$schema": DIALECT, **ErrorReport.model_json_schema(mode="serialization")},
+        "examples/forecast-job.json": example_job(),
+        "examples/forecast-result.json": example_result(),
+        "examples/error.json": example_error(),
+    }
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """A document as it stands in its file."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def write(folder: Path) -> None:
+    """Write all documents below ``folder``."""
+    for name, document in documents().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(as_text(document), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m worker.contract.schemas", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the documentation's folder")
+    write(parser.parse_args(arguments).folder)
+
+
+if __name__ == "__main__":
+    main()

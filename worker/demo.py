@@ -1,0 +1,238 @@
+"""One forecast from an empty machine to a chart: Redis, a worker, a job, its result, a picture."""
+
+import json
+import os
+import secrets
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import pandas as pd
+from celery.states import READY_STATES
+from redis import Redis
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kronos_model.checkpoint_source import BUNDLED_FOLDER
+from kronos_model.synthetic import candles
+from worker.candle_file import read_candles
+from worker.children import ChildProcess, LocalStackError, ProcessStack
+from worker.client import ForecastClient, ForecastHandle
+from worker.connection import connect
+from worker.contract.names import worker_key
+from worker.contract.results import ForecastResult
+from worker.local import LocalRedis
+from worker.own_commands import model_choice, names_redis, own_command, own_environment, own_node
+from worker.settings import Settings
+
+READY_TIMEOUT_S = 900  # a first start may download a model
+RESULT_TIMEOUT_S = 10  # it is there already
+POLL_S = 0.1
+SAMPLE_SEED = 11
+NUM_BARS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the demo forecasts, with what, and where the chart goes; None: the bundled sample, or as set."""
+
+    csv_file: Path | None = None
+    lookback: int = 400
+    model: str | None = None
+    tokenizer: str | None = None
+    device: str | None = None
+    pred_len: int = 48
+    samples: int = 10
+    seed: int = 7
+    output: Path | None = None
+
+
+def run_demo(options: DemoOptions, settings: Settings) -> int:
+    """Run it all, printing what happens; returns 0, or 130 when interrupted.
+
+    Raises:
+        InputError: the CSV file cannot be used.
+        LocalStackError: Redis or the worker cannot be started; the message has the log's last lines.
+        JobError: the forecast failed.
+    """
+    console = Console(highlight=False)
+    lookback, name = load_lookback(options)
+    chart = chart_path(options.output)
+    try:
+        status, result = _compute(console, options, settings, lookback)
+    except KeyboardInterrupt:
+        console.print("Interrupted; all that was started is stopped.")
+        return 130
+    untrained = is_untrained(result.model.id)
+    _report(console, result, status, untrained)
+    _draw(lookback, name, result, chart, untrained)
+    console.print(f"\nChart    {chart}", soft_wrap=True)
+    return 0
+
+
+def _compute(
+    console: Console, options: DemoOptions, settings: Settings, lookback: pd.DataFrame
+) -> tuple[dict[str, Any], ForecastResult]:
+    """Start what is needed, forecast, stop it again; returns the worker's status and the result."""
+    with ExitStack() as exits:
+        url = settings.redis_url.get_secret_value()
+        stack = ProcessStack()
+        if names_redis(settings):
+            exits.enter_context(stack)
+            console.print("Redis    the one at KRONOS_REDIS_URL")
+        else:
+            redis = exits.enter_context(LocalRedis())
+            exits.enter_context(stack)
+            # The stack ends it after the worker, which still has something to tell it.
+            stack.adopt(redis.child)
+            url = redis.url
+            console.print(f"Redis    started on {redis.address}")
+        choice = model_choice(settings, options.model, options.tokenizer)
+        status = _start_worker(console, stack, url, choice, options)
+        return status, _forecast(console, stack, url, lookback, options)
+
+
+def load_lookback(options: DemoOptions) -> tuple[pd.DataFrame, str]:
+    """The bars to forecast from, and what to call them."""
+    if options.csv_file is not None:
+        return read_candles(options.csv_file, options.lookback), options.csv_file.name
+    return pd.DataFrame(candles(SAMPLE_SEED, options.lookback).as_dict()), "sample candles"
+
+
+def chart_path(output: Path | None) -> Path:
+    """Where the chart goes: as asked, else below the working folder, else where anybody may write."""
+    if output is not None:
+        return output.resolve()
+    if os.access(Path.cwd(), os.W_OK):
+        return Path.cwd() / "output" / "forecast.png"
+    return Path(gettempdir()) / "kronos-forecast.png"
+
+
+def is_untrained(model: str) -> bool:
+    """Whether a bundled checkpoint says that it has learned nothing yet."""
+    try:
+        metadata = json.loads((BUNDLED_FOLDER / model / "metadata.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return metadata.get("trained") is False
+
+
+def _start_worker(
+    console: Console, stack: ProcessStack, url: str, choice: dict[str, str], options: DemoOptions
+) -> dict[str, Any]:
+    """Start a worker and wait until it announces that it is ready; returns its status."""
+    environment = {"KRONOS_REDIS_URL": url, **choice}
+    if options.device is not None:
+        environment["KRONOS_DEVICE"] = options.device
+    node = own_node(f"demo-{secrets.token_hex(4)}")
+    # No neighbours to ask how they are: that would cost a second.
+    command = own_command("worker", "--hostname", node, "--without-mingle")
+    child = stack.start("worker", command, env=own_environment(environment))
+    with console.status("Worker   starting, loading the model …"), connect(url) as redis:
+        status = _await_ready(redis, node, child)
+    console.print(
+        f"Worker   ready on {status['device']}, queue {status['queue']}: {status['model']['id']}, "
+        f"{status['num_parameters']:,} parameters, loaded in {status['load_s']:.1f} s",
+        soft_wrap=True,
+    )
+    return status
+
+
+def _await_ready(redis: Redis, node: str, child: ChildProcess) -> dict[str, Any]:
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        announced = redis.get(worker_key(node))
+        status: dict[str, Any] = json.loads(announced) if announced is not None else {}
+        if status.get("state") == "ready":
+            return status
+        if child.exit_status is not None:
+            raise LocalStackError(f"the worker ended before it was ready; its log:\n{_indented(child)}")
+        time.sleep(POLL_S)
+    raise LocalStackError(f"the worker was not ready after {READY_TIMEOUT_S} s; its log:\n{_indented(child)}")
+
+
+def _indented(child: ChildProcess) -> str:
+    return "\n".join(f"    {line}" for line in child.tail())
+
+
+def _forecast(
+    console: Console, stack: ProcessStack, url: str, lookback: pd.DataFrame, options: DemoOptions
+) -> ForecastResult:
+    """Enqueue the job and follow it to its result."""
+    with ForecastClient(url) as client:
+        handle = client.submit(
+            lookback, pred_len=options.pred_len, sample_count=options.samples, seed=options.seed
+        )
+        paths = f"{options.samples} paths of {options.pred_len} bars"
+        console.print(f"Job      {handle.id}: {paths} from {len(lookback)}")
+        try:
+            _follow(console, stack, handle, options.pred_len * options.samples)
+            return handle.wait(timeout_s=RESULT_TIMEOUT_S)
+        except KeyboardInterrupt:
+            # On a Redis of the user's it would be computed by the next worker.
+            handle.cancel()
+            raise
+
+
+def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> None:
+    """Show how far the job is until it has ended, one way or the other."""
+    bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
+    with Progress(TextColumn("Forecast"), *bars, console=console) as progress:
+        bar = progress.add_task("forecast", total=num_bars)
+        while (state := handle.state()).name not in READY_STATES:
+            if (dead := stack.dead()) is not None:
+                raise LocalStackError(f"{dead.name} died during the forecast; its log:\n{_indented(dead)}")
+            progress.update(bar, completed=state.bars_done or 0)
+            time.sleep(POLL_S)
+        if state.name == "SUCCESS":
+            progress.update(bar, completed=num_bars)
+
+
+def _report(console: Console, result: ForecastResult, status: dict[str, Any], untrained: bool) -> None:
+    console.print(f"\nDevice   {result.device}")
+    # The worker's own device warning comes with its results as well; each is said once.
+    for text in dict.fromkeys(
+        filter(None, [result.device_warning, status["device_warning"], *result.warnings])
+    ):
+        console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
+    console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
+    if untrained:
+        console.print(
+            "         This checkpoint is untrained: its forecast means nothing.", style="bold yellow"
+        )
+    spent = result.timings_ms
+    phases = ", ".join(
+        f"{name} {getattr(spent, name):.0f} ms" for name in ("queued", "prefill", "decode", "total")
+    )
+    console.print(f"Time     {phases}")
+    table = Table(title=f"The first {NUM_BARS_SHOWN} bars, mean of paths", title_justify="left")
+    series = result.series[0]
+    table.add_column("time")
+    for column in series.mean:
+        table.add_column(column, justify="right")
+    for row, timestamp in enumerate(series.timestamps[:NUM_BARS_SHOWN]):
+        table.add_row(timestamp, *(amount_text(values[row]) for values in series.mean.values()))
+    console.print(table)
+
+
+def amount_text(value: float) -> str:
+    """With as many decimals as say something: prices of cents and amounts of millions share a table."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"
+
+
+def _draw(lookback: pd.DataFrame, name: str, result: ForecastResult, path: Path, untrained: bool) -> None:
+    from worker.chart import draw_chart, forecast_view  # matplotlib: half a second, needed at the end only
+
+    series = result.series[0]
+    note = f"{result.model.id} on {result.device}, seed {series.seed}"
+    if untrained:
+        note += "; an untrained checkpoint, so this forecast means nothing"
+    quantiles = {level: columns["close"] for level, columns in series.quantiles.items()}
+    view = forecast_view(series.timestamps, series.mean["close"], series.mean["volume"], quantiles)
+    draw_chart(lookback, view, path, title=f"{name}: {len(view.close)} bars ahead", note=note)

@@ -1,0 +1,42 @@
+"""This package's commands as child processes: their command lines, environments, and default model."""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from worker.settings import Settings
+
+BUNDLED_MODEL = "kronos-tiny"
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+
+
+def own_command(*arguments: str) -> list[str]:
+    """The command line of a child that runs one of this package's commands."""
+    # -P: a folder named worker in the working folder is not this one.
+    return [sys.executable, "-P", "-m", "worker", *arguments]
+
+
+def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for such a child, with ``settings`` (whole variable names) on top."""
+    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **settings}
+
+
+def own_node(name: str) -> str:
+    """A Celery node name on this host."""
+    return f"{name}@{socket.gethostname()}"
+
+
+def names_redis(settings: Settings) -> bool:
+    """Whether the environment names a Redis, which is then used instead of starting one."""
+    return "redis_url" in settings.model_fields_set
+
+
+def model_choice(settings: Settings, model: str | None, tokenizer: str | None) -> dict[str, str]:
+    """The variables that choose a worker's checkpoint: as given, else as set, else the bundled one."""
+    if model is None and settings.model is None:
+        model = BUNDLED_MODEL
+    given = {"KRONOS_MODEL": model, "KRONOS_TOKENIZER": tokenizer}
+    return {name: value for name, value in given.items() if value is not None}

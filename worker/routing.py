@@ -1,0 +1,115 @@
+"""Which queue a job goes to, and which workers are alive.
+
+A worker announces itself under its own key every few seconds while its engine is alive, so what is read here
+is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loading.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from redis import Redis
+
+from worker.connection import connect
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, KEY_PREFIX, STATUS_TASK, worker_key
+
+WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
+ANNOUNCEMENT_TTL_S: Final = 15
+ANNOUNCEMENT_INTERVAL_S: Final = 5
+
+State = Literal["loading", "ready", "draining"]
+Status = Mapping[str, Any]
+"""A worker's whole status as announced; ``status.WorkerStatus`` makes it."""
+
+
+def queue_for(device: str) -> str:
+    """The queue of a worker on this resolved device, or of a job that asks for it by name."""
+    return CPU_QUEUE if device == "cpu" else GPU_QUEUE
+
+
+def announce(redis: Redis, node: str, status: Status) -> None:
+    """Publish a worker's status, to be renewed before it expires."""
+    now_s = time.time()
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.set(worker_key(node), json.dumps(status), ex=ANNOUNCEMENT_TTL_S)
+        # The index spares readers a scan over all keys of a database that may be shared. It errs towards
+        # naming too many: the key decides who is alive.
+        pipe.zadd(WORKERS_KEY, {node: now_s})
+        pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
+        pipe.execute()
+
+
+def withdraw(redis: Redis, node: str) -> None:
+    """Take a worker's announcement back."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.delete(worker_key(node))
+        pipe.zrem(WORKERS_KEY, node)
+        pipe.execute()
+
+
+def live_workers(redis: Redis) -> list[Status]:
+    """The status of every live worker, ordered by node name."""
+    nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
+    if not nodes:
+        return []
+    announced = redis.mget([worker_key(node) for node in nodes])
+    return [json.loads(text) for text in announced if text is not None]
+
+
+def is_gpu_ready(workers: Iterable[Status]) -> bool:
+    """Whether any worker of the gpu pool is ready to take jobs."""
+    return any(worker["queue"] == GPU_QUEUE and worker["state"] == "ready" for worker in workers)
+
+
+def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+    """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
+
+    Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
+    """
+    if device == "cpu":
+        return CPU_QUEUE
+    if is_gpu_ready(workers):
+        return GPU_QUEUE
+    if device != "auto" and not allow_fallback:
+        raise no_gpu_worker(device)
+    return CPU_QUEUE
+
+
+def no_gpu_worker(device: str) -> JobError:
+    """The error of a job that must have a GPU and cannot."""
+    return JobError(
+        ErrorCode.NO_GPU_WORKER,
+        f"device {device!r} was asked for, no GPU worker is ready, and the job forbids falling back; "
+        "start a GPU worker or allow falling back to the CPU",
+        "device",
+        {},
+    )
+
+
+class TaskRouter:
+    """Celery's ``task_routes`` for our tasks: whoever sends them through our app need not name a queue."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._url = redis_url
+
+    @cached_property
+    def _redis(self) -> Redis:
+        return connect(self._url)
+
+    def __call__(
+        self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
+    ) -> dict[str, str] | None:
+        if name == STATUS_TASK:
+            ready = [worker for worker in live_workers(self._redis) if worker["state"] == "ready"]
+            return {"queue": ready[0]["queue"] if ready else CPU_QUEUE}
+        if name != FORECAST_TASK:
+            return None
+        job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
+        job = job if isinstance(job, Mapping) else {}
+        device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
+        # What is malformed is for the worker to answer, with its code.
+        workers = live_workers(self._redis) if device != "cpu" else []
+        return {"queue": choose_queue(str(device), bool(allow_fallback), workers)}

@@ -1,0 +1,99 @@
+"""Every setting, from environment variables with the prefix ``KRONOS_``, as one frozen value.
+
+Read once per process by ``get_settings``; everything below takes the value as an argument.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from worker.contract.jobs import Limits
+
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names the variable and what it takes."""
+
+
+class Settings(BaseSettings):
+    """The service's settings. Names in the environment are these in capitals behind ``KRONOS_``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="KRONOS_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    redis_url: SecretStr = Field(
+        SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
+    )
+
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    model: str | None = Field(
+        None, description="hub id, folder or bundled name; NeoQuasar/Kronos-small where not set"
+    )
+    tokenizer: str | None = Field(
+        None, description="likewise; the one that belongs to the model where not set"
+    )
+    model_revision: str | None = Field(None, description="branch, tag or commit of the model on the hub")
+    tokenizer_revision: str | None = Field(None, description="branch, tag or commit of the tokenizer")
+    max_context: int | None = Field(
+        None, ge=1, description="bars the model sees at most; what the model was published with where not set"
+    )
+
+    max_jobs: int = Field(64, ge=1, description="jobs that one worker process holds at once")
+    max_slots: int = Field(64, ge=1, description="sample paths that one worker process computes at once")
+    max_prefill_bars: int = Field(2048, ge=1, description="bars of lookback that one step computes")
+
+    max_series: int = Field(64, ge=1, description="series in one job")
+    max_bars: int = Field(8192, ge=1, description="bars of lookback in one series")
+    max_sample_count: int = Field(256, ge=1, description="sample paths of one series")
+    max_paths: int = Field(4096, ge=1, description="sample paths of one job, over all its series")
+    max_message_bytes: int = Field(8 * 2**20, ge=1024, description="size of one job as JSON")
+    max_result_bytes: int = Field(16 * 2**20, ge=1024, description="size of one result as JSON, estimated")
+
+    result_ttl_s: int = Field(3600, ge=1, description="how long results stay")
+    visibility_timeout_s: int = Field(
+        3600, ge=1, description="a job whose worker vanished is delivered again after this time"
+    )
+    gpu_grace_s: float = Field(
+        60, ge=0, description="CPU workers take from the gpu queue once no GPU worker was ready for this time"
+    )
+
+    flower_user: str = Field("kronos", description="Flower's user name")
+    flower_password: SecretStr | None = Field(
+        None, description="Flower's password; made up by `up` if not set"
+    )
+
+    def with_redis_url(self, url: str) -> "Settings":
+        """The same settings for another Redis."""
+        return self.model_copy(update={"redis_url": SecretStr(url)})
+
+    def limits(self, max_pred_len: int) -> Limits:
+        """What a job may ask for; ``max_pred_len`` is the model's max_context."""
+        return Limits(
+            max_series=self.max_series,
+            max_bars=self.max_bars,
+            max_pred_len=max_pred_len,
+            max_sample_count=self.max_sample_count,
+            max_paths=self.max_paths,
+            max_message_bytes=self.max_message_bytes,
+            max_result_bytes=self.max_result_bytes,
+        )
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Settings from the environment, with ``overrides`` on top; raises SettingsError."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = "KRONOS_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise SettingsError(f"{name} cannot be used: {first['msg']}") from None
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The process's settings, read on first use."""
+    return load_settings()

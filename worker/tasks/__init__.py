@@ -1,0 +1,1 @@
+"""The Celery tasks; a task's file is named like its task."""

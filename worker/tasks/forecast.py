@@ -1,0 +1,201 @@
+"""``kronos.forecast``: one job from the queue to its one outcome."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from celery import Task
+from celery.exceptions import Reject
+from redis.exceptions import RedisError
+
+from kronos_model.candles import time_features, to_bars
+from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
+from kronos_model.errors import KronosError
+from kronos_model.forecast import Forecast
+from worker.app import app
+from worker.bootstrap import current_process
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.jobs import ForecastJob, PreparedSeries, parse_job, prepare
+from worker.contract.names import FORECAST_TASK, PROGRESS_STATE
+from worker.contract.results import ForecastResult, SeriesForecast, Timings, series_result
+from worker.process import WorkerProcess
+from worker.routing import no_gpu_worker
+from worker.service import EngineDied, JobRun, deadline_from
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S: Final = 1.0
+
+
+@app.task(name=FORECAST_TASK, bind=True, throws=(JobError,), typing=False)
+def forecast(self: "Task[Any, Any]", *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Compute one job; its result as JSON, or JobError.
+
+    Whatever goes wrong becomes a JobError with a code, so that every job ends in one of the two.
+    """
+    process: WorkerProcess = current_process()
+    job_id = str(self.request.id)
+    try:
+        result = _run(self, process, job_id, _payload(args, kwargs))
+    except EngineDied as error:
+        raise Reject(str(error), requeue=True) from None
+    except JobError:
+        process.served.service.count(succeeded=False)
+        raise
+    except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
+        process.served.service.count(succeeded=False)
+        log.exception("job %s failed on a defect", job_id)
+        raise JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id") from None
+    finally:
+        _forget_cancel(process, job_id)
+    process.served.service.count(succeeded=True)
+    return result
+
+
+def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The job, sent as the one keyword argument ``job``."""
+    unknown = sorted(set(kwargs) - {"job"})
+    if args or unknown:
+        raise JobError(
+            ErrorCode.UNKNOWN_FIELD,
+            "send the job as the keyword argument 'job', and nothing beside it",
+            unknown[0][:100] if unknown else None,
+        )
+    if "job" not in kwargs:
+        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
+    return kwargs["job"]
+
+
+def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:
+    started = time.monotonic()
+    job = parse_job(payload, process.limits)
+    device_warning = _check_device(job, process)
+    _check_model(job, process)
+    series = prepare(job, job_id, process.limits)
+    waited_s = process.records.waited_s(job_id, job.submitted_at)
+    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
+    if remaining_s is not None and remaining_s <= 0:
+        raise JobError(
+            ErrorCode.DEADLINE,
+            f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s; "
+            "allow more time or add workers",
+            "deadline_s",
+        )
+    if process.records.is_cancelled(job_id):
+        raise JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
+
+    deadline = deadline_from(remaining_s)
+    run = process.served.service.submit(job_id, [_request(one, job, deadline) for one in series])
+    generations = _wait(task, process, run)
+    total_s = time.monotonic() - started
+    summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
+    warnings = [warning for one in series for warning in one.warnings]
+    result = ForecastResult(
+        series=tuple(summaries),
+        model=process.served.info,
+        device=str(process.device),
+        device_warning=device_warning,
+        queue=_queue_of(task, process),
+        worker=process.node,
+        timings_ms=_timings(generations, waited_s, total_s),
+        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
+    )
+    return result.model_dump(mode="json")
+
+
+def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
+    """Why the job does not run where it asked to, or this worker not where it was told to; None if neither."""
+    wanted, actual = job.device, process.device
+    if wanted in ("auto", actual.type, str(actual)):
+        return process.device_warning
+    if actual.type == "cpu":
+        if not job.allow_fallback:
+            raise no_gpu_worker(wanted)
+        return (
+            f"{'MPS' if wanted == 'mps' else 'CUDA'} device '{wanted}' requested but no GPU worker is ready. "
+            "Falling back to CPU."
+        )
+    return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
+
+
+def _check_model(job: ForecastJob, process: WorkerProcess) -> None:
+    if job.model is not None and job.model != process.served.info.id:
+        raise JobError(
+            ErrorCode.MODEL_NOT_ALLOWED,
+            f"this worker serves {process.served.info.id} only; leave model out or name that one",
+            "model",
+            {"served": process.served.info.id},
+        )
+
+
+def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
+    sampling = job.sampling
+    return SeriesRequest(
+        bars=to_bars(series.columns),
+        stamps=time_features(series.wall),
+        future_stamps=time_features(series.future_wall),
+        sampling=SamplingParams(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            sample_count=sampling.sample_count,
+            seed=series.seed,
+        ),
+        deadline=deadline,
+    )
+
+
+def _wait(task: "Task[Any, Any]", process: WorkerProcess, run: JobRun) -> list[Generation]:
+    """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
+    told = 0
+    while not process.served.service.wait(run, PROGRESS_INTERVAL_S):
+        try:
+            if process.records.is_cancelled(run.job_id):
+                process.served.service.cancel(run)
+            elif run.num_bars_done != told:
+                told = run.num_bars_done
+                progress = {"bars_done": told, "bars_total": run.num_bars_total}
+                task.update_state(state=PROGRESS_STATE, meta=progress)
+        except RedisError as error:
+            log.warning("job %s: progress could not be told: %s", run.job_id, error)
+    try:
+        return run.result()
+    except KronosError as error:
+        prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
+        raise JobError.from_kronos(error, prefix=prefix if error.field else "") from None
+
+
+def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -> SeriesForecast:
+    forecast = Forecast(generation.paths, series.seed)
+    if job.output.repair:
+        forecast = forecast.repaired()
+    return series_result(series, forecast, job.output)
+
+
+def _queue_of(task: "Task[Any, Any]", process: WorkerProcess) -> str:
+    """The queue that the job came by: a CPU worker may be standing in for the gpu pool."""
+    delivery = task.request.delivery_info or {}
+    return str(delivery.get("routing_key") or process.queue)
+
+
+def _timings(generations: Sequence[Generation], waited_s: float, total_s: float) -> Timings:
+    """``queued`` counts the wait for a worker and for slots; of each phase, the longest of any series."""
+    phases = [generation.timings.durations_s() for generation in generations]
+    queued_s, prefill_s, decode_s = (
+        max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
+    )
+    before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
+    return Timings(
+        queued=round((before_s + queued_s) * 1000, 3),
+        prefill=round(prefill_s * 1000, 3),
+        decode=round(decode_s * 1000, 3),
+        total=round((before_s + total_s) * 1000, 3),
+    )
+
+
+def _forget_cancel(process: WorkerProcess, job_id: str) -> None:
+    try:
+        process.records.forget_cancel(job_id)
+    except RedisError as error:
+        log.warning("job %s: its cancellation mark stays until it expires: %s", job_id, error)

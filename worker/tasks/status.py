@@ -1,0 +1,18 @@
+"""``kronos.status``: every live worker's status, the answering one's first."""
+
+from typing import Any
+
+from celery import Task
+
+from worker.app import app
+from worker.bootstrap import current_process
+from worker.contract.names import STATUS_TASK
+from worker.routing import live_workers
+
+
+@app.task(name=STATUS_TASK, bind=True)
+def status(self: "Task[Any, Any]") -> dict[str, Any]:
+    """``{"workers": [...]}``, each as announced; the first is the process that answers, as of now."""
+    process = current_process()
+    others = [worker for worker in live_workers(process.redis) if worker["node"] != process.node]
+    return {"workers": [process.status(), *others]}
