@@ -35,6 +35,13 @@ EPOCH: Final = datetime(1970, 1, 1)
 
 MAX_TRADING_DAYS: Final = 10
 MAX_VOTES: Final = 4
+MAX_HISTORY: Final = 10 * WEEK
+"""What lies further back tells nothing about next week's sessions."""
+MAX_BREAKS: Final = 1000
+MAX_SILENCE: Final = 4 * DAY
+"""The longest stretch without bars that is looked over for the next one."""
+MIN_SHARE_OF_DAY: Final = 0.25
+"""A lookback with fewer bars than this share of a full day's has not shown a day."""
 MAX_MISMATCH: Final = 0.1
 
 SHORTEST_BREAK: Final = DAY // 96
@@ -56,22 +63,34 @@ def bridge_outages(
     it is shorter than any break and no other day of the lookback could show whether it recurs.
     """
     gaps = np.diff(clock)
-    closures = Closures(clock)
+    num_missing = gaps // spacing - 1
+    is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
     seen = set((clock % DAY).tolist())
     added = [clock]
-    for index in np.flatnonzero((gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0)):
+    num_added, num_unknown = 0, 0
+    for index in np.flatnonzero(is_candidate):
         missing = np.arange(clock[index] + spacing, clock[index + 1], spacing)
-        first = int(missing[0])
-        if first % DAY in seen:
+        if int(missing[0]) % DAY in seen:
             is_outage = all(at % DAY in seen for at in missing.tolist())
         else:
-            other_days = range(first - (first - int(clock[0])) // DAY * DAY, int(clock[-1]) + 1, DAY)
-            is_outage = len(missing) * spacing < shortest_break and all(
-                at == first or closures.contain(at) for at in other_days
-            )
+            num_unknown += 1
+            is_outage = len(missing) * spacing < shortest_break and _is_passed_once(clock, int(missing[0]))
         if is_outage:
             added.append(missing)
+            num_added += len(missing)
+        if num_added > len(clock) or num_unknown > MAX_BREAKS:
+            return clock  # so full of gaps that they are its nature; also a bound on the work
     return np.sort(np.concatenate(added))
+
+
+def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
+    """Whether no other day could show a bar at this time of day, closures apart."""
+    days = np.unique(clock // DAY)
+    nearby = np.unique(np.concatenate([days - 1, days, days + 1]))
+    times = nearby * DAY + at % DAY
+    times = times[(times > clock[0]) & (times < clock[-1]) & (times != at)]
+    after = np.searchsorted(clock, times)
+    return not np.any(clock[after] - clock[after - 1] < DAY)
 
 
 class Closures:
@@ -99,6 +118,7 @@ def session_walls(
 
     Raises CannotInfer.
     """
+    wall = np.unique(wall[wall > wall[-1] - MAX_HISTORY])  # as clocks go back, an hour comes twice
     spacing = _spacing_within_day(wall)
     wall = bridge_outages(wall, spacing)
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
@@ -162,14 +182,19 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
 
 def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetime]:
     """Every time of day that the lookback's spacing could hit, where its history expects a bar."""
-    last = int(wall[-1])
+    if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
+        raise CannotInfer("the lookback shows a break but not a whole day")
+    newest = last = int(wall[-1])
     steps = np.arange(last, last + DAY, spacing)
     times = np.unique(np.concatenate([wall, steps]) % DAY).tolist()
     history = _History(wall)
     for midnight in count(last - last % DAY, DAY):
         for at in times:
             if midnight + at > last and history.expects(midnight + at):
-                yield to_datetime(midnight + at)
+                newest = midnight + at
+                yield to_datetime(newest)
+        if midnight - newest > MAX_SILENCE:
+            raise CannotInfer("the bars come at times of day that change")
 
 
 class _History:

@@ -21,7 +21,7 @@ what is asked for lies beyond what the lookback shows, the answer is an error.
 from calendar import monthrange
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta, tzinfo
 from itertools import count, islice
 from typing import Final
 
@@ -30,7 +30,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from kronos_model.sessions import (
     DAY,
+    EPOCH,
     FRIDAY_NOON,
+    MICROSECOND,
     MONDAY,
     SHORTEST_BREAK,
     WEEK,
@@ -120,6 +122,8 @@ def _by_month(wall: NDArray[np.int64], clock: time) -> Iterator[datetime] | None
 
 def _months_from(last: int, step: int, choose: Callable[[int, int], date], clock: time) -> Iterator[datetime]:
     for month in count(last + step, step):
+        if month // 12 > MAXYEAR:
+            raise OverflowError
         yield datetime.combine(choose(month // 12, month % 12 + 1), clock)
 
 
@@ -224,15 +228,29 @@ def _at_walls(lookback: Timestamps, times: list[datetime], zone: tzinfo | None) 
     wall = np.array(times, dtype="datetime64[us]")
     if lookback.offsets_s is None:
         return _written(lookback, wall, None)
-    newest = int(lookback.offsets_s[-1])
-    offsets_s = np.array([newest if zone is None else offset_s(at, zone) for at in times])
+    if zone is None:
+        return _written(lookback, wall, np.full(len(wall), lookback.offsets_s[-1]))
+    newest = int(lookback.instants[-1].astype(np.int64))
+    offsets_s = np.empty(len(wall), dtype=np.int64)
+    for row, at in enumerate(times):
+        offsets_s[row] = offset_s(at, zone)
+        if _instant(at, int(offsets_s[row])) <= newest:  # the second of two hours as clocks go back
+            offsets_s[row] = offset_s(at.replace(fold=1), zone)
+        newest = _instant(at, int(offsets_s[row]))
     return _written(lookback, wall, offsets_s)
+
+
+def _instant(wall: datetime, offset: int) -> int:
+    """µs since 1970 in UTC."""
+    return (wall - EPOCH - timedelta(seconds=offset)) // MICROSECOND
 
 
 def _at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
     """Constant spacing by instant, from ``last`` (as ``_instants`` has it) on."""
+    if last + spacing * num_bars > LAST_TIME.astype(np.int64):
+        raise OverflowError
     if zone is None:
         wall = lookback.wall[-1] + np.arange(1, num_bars + 1) * np.timedelta64(spacing, "us")
         newest = None if lookback.offsets_s is None else np.full(num_bars, lookback.offsets_s[-1])

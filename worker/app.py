@@ -16,6 +16,9 @@ from worker.settings import Settings, get_settings
 UNACKED_KEY: Final = "kronos.forecast.unacked"
 
 
+RESULT_BACKEND: Final = "worker.result_backend:CodedRedisBackend"
+
+
 def celery_config(settings: Settings) -> dict[str, Any]:
     """What differs from Celery's defaults, and why."""
     url = settings.redis_url.get_secret_value()
@@ -71,6 +74,7 @@ def make_app(settings: Settings) -> Celery:
     # Not the current app: a host that has a Celery app of its own keeps it.
     app = Celery("kronos", set_as_current=False)
     app.conf.update(celery_config(settings))
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
     return app
 
 

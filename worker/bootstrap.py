@@ -9,30 +9,23 @@ import logging
 import os
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import billiard
 import click
 from celery import concurrency, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
-
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
 from worker.app import app
 from worker.routing import queue_for
-from worker.settings import get_settings
+from worker.settings import explain, get_settings
 from worker.takeover import GpuTakeover
 
 log = logging.getLogger(__name__)
-
-RESOLVE = """
-import json, sys
-from kronos_model.device import resolve_device
-device, warning = resolve_device(sys.argv[1])
-json.dump([str(device), warning], sys.stdout)
-"""
 
 app.steps["consumer"].add(GpuTakeover)
 
@@ -50,37 +43,47 @@ def current_process() -> Any:
     return _process
 
 
-
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _refuse(reason: str) -> NoReturn:
+    """End this process with one line. Celery would log any other exception of a signal and go on."""
+    log.critical("%s", reason)
+    raise SystemExit(1)
 
 
 def _start(node: str, num_processes: int = 1) -> Any:
     """Load in this process; a checkpoint or device that cannot be had ends it with one line."""
     global _process
-    from worker.process import WorkerProcess
-
     try:
+        from worker.process import WorkerProcess
+
         _process = WorkerProcess(get_settings(), node)
         _process.start(num_processes)
     except KronosError as error:
-        log.critical("%s: %s", error.code, error.message)
+        _refuse(explain(error))
+    except Exception:  # a worker without a model must not take jobs, whatever went wrong
+        log.exception("the worker cannot start")
         raise SystemExit(1) from None
     return _process
 
 
-def _resolve_elsewhere(requested: str) -> str:
+def _device_of_children() -> str:
     """The device that the children will resolve, found without running torch here."""
-    if requested == "cpu":
-        return "cpu"
-    done = subprocess.run(
-        [sys.executable, "-c", RESOLVE, requested], capture_output=True, text=True, check=False, timeout=120
+    tried = subprocess.run(
+        [sys.executable, "-m", "worker.preflight"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
     )
-    if done.returncode:
-        log.critical("the device %r cannot be resolved: %s", requested, done.stderr.strip().splitlines()[-1])
-        raise SystemExit(1)
-    device: str = json.loads(done.stdout)[0]
-    return device
+    if tried.returncode:
+        _refuse("the device and the model could not be tried, see above")
+    outcome = json.loads(tried.stdout)
+    if "error" in outcome:
+        _refuse(outcome["error"])
+    return str(outcome["device"])
 
 
 @signals.worker_init.connect
@@ -112,10 +115,9 @@ def choose_pool(sender: Any, **_: Any) -> None:
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Before the first connection: the device decides the queue, and the model is there before any job."""
     if _num_children:
-        device = _resolve_elsewhere(get_settings().device).partition(":")[0]
+        device = _device_of_children()
         if device != "cpu":
-            log.critical("the prefork pool works on the CPU only (device %s); use --pool threads", device)
-            raise SystemExit(1)
+            _refuse(f"the prefork pool works on the CPU only, not on {device}; use --pool threads")
         queue = queue_for(device)
     else:
         queue = _start(sender).queue

@@ -44,6 +44,13 @@ def cli() -> None:
     """
 
 
+def run_celery(arguments: list[str]) -> None:
+    """What ``celery -A worker.app …`` does, its exit status included, which ``app.worker_main`` drops."""
+    from celery.bin.celery import celery
+
+    celery(args=["--app", "worker.app", *arguments], prog_name="celery", auto_envvar_prefix="CELERY")
+
+
 @cli.command(context_settings={"ignore_unknown_options": True})
 @click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run side by side.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Jobs taken at once.")
@@ -64,14 +71,13 @@ def worker(
     if device is not None:
         # Before the settings are read, and for children of a prefork pool as well.
         os.environ["KRONOS_DEVICE"] = device
-    from worker.app import app
-
+    get_settings()  # what cannot be read ends here with one line, in Celery with a traceback
     arguments = ["worker", "--loglevel", loglevel]
     if pool is not None:
         arguments += ["--pool", pool]
     if concurrency is not None:
         arguments += ["--concurrency", str(concurrency)]
-    app.worker_main([*arguments, *celery_arguments])
+    run_celery([*arguments, *celery_arguments])
 
 
 @cli.command()
@@ -111,9 +117,7 @@ def flower(address: str, port: int) -> None:
         raise click.ClickException("set KRONOS_FLOWER_PASSWORD: Flower shows all jobs and can revoke them")
     # By Flower's own variable, since a command line shows the password to everybody on the machine.
     os.environ["FLOWER_BASIC_AUTH"] = f"{settings.flower_user}:{settings.flower_password.get_secret_value()}"
-    from worker.app import app
-
-    app.start(["flower", f"--address={address}", f"--port={port}"])
+    run_celery(["flower", f"--address={address}", f"--port={port}"])
 
 
 @cli.command()

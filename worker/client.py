@@ -221,7 +221,7 @@ class ForecastClient:
         if size > limits.max_message_bytes:
             raise JobError(
                 ErrorCode.LIMIT_EXCEEDED,
-                f"the job takes {size} bytes, the limit is {limits.max_message_bytes}; send fewer series a job",
+                f"the job takes {size} bytes, the limit is {limits.max_message_bytes}; send fewer series",
                 "series",
                 {"limit": limits.max_message_bytes, "actual": size},
             )
@@ -245,8 +245,8 @@ class ForecastClient:
         except (OperationalError, RedisError) as error:
             raise JobError(
                 ErrorCode.ENQUEUE_UNCERTAIN,
-                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with the "
-                "same job_id",
+                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with "
+                "the same job_id",
                 None,
                 {"job_id": job_id},
             ) from error

@@ -29,6 +29,7 @@ from worker.local import LocalRedis
 from worker.own_commands import model_choice, names_redis, own_command, own_environment, own_node
 from worker.settings import Settings
 
+ANNOUNCED_TIMEOUT_S = 120  # it announces itself as loading as soon as torch is imported
 READY_TIMEOUT_S = 900  # a first start may download a model
 RESULT_TIMEOUT_S = 10  # it is there already
 POLL_S = 0.1
@@ -143,16 +144,19 @@ def _start_worker(
 
 
 def _await_ready(redis: Redis, node: str, child: ChildProcess) -> dict[str, Any]:
-    deadline_s = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < deadline_s:
+    started_s = time.monotonic()
+    timeout_s = ANNOUNCED_TIMEOUT_S
+    while time.monotonic() - started_s < timeout_s:
         announced = redis.get(worker_key(node))
-        status: dict[str, Any] = json.loads(announced) if announced is not None else {}
-        if status.get("state") == "ready":
-            return status
+        if announced is not None:
+            status: dict[str, Any] = json.loads(announced)
+            if status["state"] == "ready":
+                return status
+            timeout_s = READY_TIMEOUT_S
         if child.exit_status is not None:
             raise LocalStackError(f"the worker ended before it was ready; its log:\n{_indented(child)}")
         time.sleep(POLL_S)
-    raise LocalStackError(f"the worker was not ready after {READY_TIMEOUT_S} s; its log:\n{_indented(child)}")
+    raise LocalStackError(f"the worker was not ready after {timeout_s} s; its log:\n{_indented(child)}")
 
 
 def _indented(child: ChildProcess) -> str:

@@ -13,7 +13,7 @@ from worker.contract.errors import ErrorCode, JobError
 TIMESTAMP_NAMES: Final = ("timestamps", "timestamp", "datetime", "date", "time")
 
 CandleSource = Any
-"""A pandas or polars DataFrame, or a mapping: columns open, high, low, close, volume?, amount?, timestamps."""
+"""A pandas or polars DataFrame, or a mapping, with the price columns, volume, amount and timestamps."""
 
 
 def series_payload(

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from kronos_model.errors import CheckpointError, KronosError
 from worker.contract.jobs import Limits
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -91,6 +92,14 @@ def load_settings(**overrides: Any) -> Settings:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "KRONOS_" + "_".join(str(part) for part in first["loc"]).upper()
         raise SettingsError(f"{name} cannot be used: {first['msg']}") from None
+
+
+def explain(error: KronosError) -> str:
+    """Why a worker cannot start with these settings, in one line that names the variables to change."""
+    line = f"{error.code}: {error.message}"
+    if isinstance(error, CheckpointError):
+        line += " KRONOS_MODEL and KRONOS_TOKENIZER choose another, as KRONOS_MODEL=kronos-tiny does."
+    return line
 
 
 @lru_cache(maxsize=1)

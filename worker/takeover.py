@@ -69,7 +69,9 @@ class GpuTakeover(bootsteps.StartStopStep):
             log.warning("which GPU workers are ready is not known, nothing changes: %s", error)
             return
         if stand_in and not self._standing_in:
-            log.warning("no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace.grace_s)
+            log.warning(
+                "no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace.grace_s
+            )
             consumer.add_task_queue(GPU_QUEUE)
         elif self._standing_in and not stand_in:
             log.info("a GPU worker is ready: leaving queue gpu to it")

@@ -44,7 +44,7 @@ class BlockStack:
         return new_cache(self._attentions, num_paths, capacity)
 
     def run(self, x: Tensor, chunks: Sequence[tuple[KVCache, Chunk]], positions: Tensor) -> Tensor:
-        """Flat tokens x (N, d_model), chunk after chunk, at ``positions`` (N,) of their windows → the same."""
+        """Flat tokens x (N, d_model), chunk after chunk, at ``positions`` (N,) of their windows."""
         if self._rotary is None:
             return x
         cos, sin = (table[positions].unsqueeze(1) for table in self._rotary)  # (N, 1, head_dim)

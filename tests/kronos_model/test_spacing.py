@@ -1,15 +1,18 @@
 """Each market's bars are made by its own calendar, cut anywhere, and the bars after the cut inferred."""
 
 from collections.abc import Callable, Iterable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kronos_model.candles import time_features
 from kronos_model.errors import TimestampError
 from kronos_model.spacing import infer_future
-from kronos_model.timestamps import load_timezone, parse_timestamps
+from kronos_model.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
+from kronos_model.weekdays import CannotInfer
 
 NEW_YEAR = date(2024, 1, 1)  # a Monday
 MONDAY_TO_FRIDAY = range(5)
@@ -339,3 +342,57 @@ def test_time_features_of_inferred_bars_are_those_of_the_wall_clock() -> None:
 
     assert time_features(future.wall).tolist() == [[0, 3, 6, 10, 3]]  # Sunday, 10 March, 03:00
     assert future.instants[0] - stamps.instants[-1] == np.timedelta64(1, "h")
+
+
+SECOND_US = 10**6
+SPACINGS_US = st.sampled_from(
+    [1, *(SECOND_US * spacing for spacing in (1, 60, 300, 3600, 14400, 86400, 7 * 86400, 30 * 86400, 10**9))]
+)
+
+
+def future_or_none(lookback: Timestamps, num_bars: int, zone: str | None = None) -> Timestamps | None:
+    """None where it is refused as it should be; anything else that is raised fails the test."""
+    try:
+        return infer_future(lookback, num_bars, None if zone is None else load_timezone(zone)).timestamps
+    except CannotInfer:
+        return None
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(
+    start=st.datetimes(datetime(2024, 1, 1), datetime(2024, 12, 31)),
+    runs=st.lists(st.tuples(SPACINGS_US, st.integers(1, 40)), min_size=1, max_size=12),
+    zone=st.sampled_from([None, "UTC", "America/New_York", "Asia/Shanghai"]),
+    is_aware=st.booleans(),
+)
+def test_any_lookback_is_continued_in_order_or_refused(
+    start: datetime, runs: list[tuple[int, int]], zone: str | None, is_aware: bool
+) -> None:
+    offsets_us = np.cumsum([0, *(spacing for spacing, repeats in runs for _ in range(repeats))])
+    offsets_us = offsets_us[offsets_us < 7900 * 365 * 86400 * SECOND_US]
+    times = [start.replace(tzinfo=UTC) + timedelta(microseconds=offset) for offset in offsets_us.tolist()]
+    if is_aware:
+        local = [time.astimezone(load_timezone(zone or "America/New_York")) for time in times]
+        lookback = parse_timestamps([time.isoformat() for time in local])
+    else:
+        lookback = parse_timestamps([time.replace(tzinfo=None).isoformat() for time in times])
+
+    future = future_or_none(lookback, 60, zone)
+
+    if future is not None:
+        check_continues(lookback, future)
+        again = parse_timestamps(future.texts)
+        assert len(again) == 60
+        assert np.array_equal(again.wall, future.wall)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("unit", ["us", "s", "m"])
+def test_lookbacks_made_to_take_long_do_not(unit: str) -> None:
+    rng = np.random.default_rng(3)
+    spacings = rng.choice([1, 1, 1, 2, 3, 900, 7000, 80_000], size=8191)
+    times = np.datetime64("1970-01-01", unit) + np.concatenate([[0], np.cumsum(spacings)])
+
+    future = future_or_none(parse_timestamps(times.astype("datetime64[us]").astype(str).tolist()), 512)
+
+    assert future is None or len(future) == 512

@@ -2,7 +2,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.candles import time_features
@@ -248,6 +248,7 @@ def test_no_digit_is_lost() -> None:
     assert write_like("2024-01-31", wall, None) == ("2024-02-01T00:00:00.25", "2024-02-01T00:00:00.50")
 
 
+@settings(deadline=None)
 @given(
     start=st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1)),
     step_us=st.integers(1, 10**12),

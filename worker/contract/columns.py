@@ -5,12 +5,13 @@ Both say the same, as the model computes in float32; base64 is shorter and read 
 
 import base64
 import binascii
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from worker.contract.errors import ErrorCode
@@ -44,7 +45,7 @@ def decode_column(column: str | Sequence[float]) -> NDArray[np.float64]:
         try:
             return np.array(column, dtype=np.float64)
         except OverflowError:
-            row = next(row for row, value in enumerate(column) if abs(value) > np.finfo(np.float64).max)
+            row = next(row for row, value in enumerate(column) if abs(value) > sys.float_info.max)
             raise ColumnError(
                 ErrorCode.VALUE_TOO_LARGE, f"row {row} holds a number beyond any float", row
             ) from None
@@ -84,6 +85,7 @@ def _read(column: Any) -> str | tuple[float, ...]:
 Column = Annotated[
     str | tuple[float, ...],
     PlainValidator(_read),
+    PlainSerializer(lambda column: column, return_type=Any),
     WithJsonSchema(
         {
             "anyOf": [

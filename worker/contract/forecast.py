@@ -1,8 +1,18 @@
 """A forecast job: its fields, their defaults and ranges."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from kronos_model.candles import COLUMNS
@@ -10,7 +20,8 @@ from kronos_model.seeds import MAX_SEED
 from worker.contract.columns import Column
 from worker.contract.names import SCHEMA_VERSION, Priority
 
-MAX_QUANTILES = 32
+MAX_QUANTILES: Final = 32
+MAX_COUNT: Final = 2**31 - 1
 
 
 def _printable(text: str) -> str:
@@ -25,9 +36,25 @@ def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
     return levels
 
 
+def _texts(values: Any) -> tuple[str, ...]:
+    """By hand, as pydantic would report every element that is wrong, however many there are."""
+    if not isinstance(values, list | tuple):
+        raise PydanticCustomError("texts_type", "an array of strings")
+    if not set(map(type, values)) <= {str}:
+        row = next(row for row, value in enumerate(values) if type(value) is not str)
+        raise PydanticCustomError("text_type", "a string in row {row}", {"row": row})
+    return tuple(values)
+
+
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-TimestampTexts = Annotated[tuple[Annotated[str, Field(max_length=40)], ...], Field(strict=False)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+TimestampTexts = Annotated[
+    tuple[str, ...],
+    PlainValidator(_texts),
+    PlainSerializer(list, return_type=list[str]),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 
@@ -68,11 +95,11 @@ class Sampling(WireModel):
     """How the future is drawn."""
 
     temperature: float = Field(default=1.0, ge=0.01, le=100, description="below 1 calmer, above 1 wilder")
-    top_k: int = Field(default=0, ge=0, description="only the k most likely tokens; 0 for all")
+    top_k: int = Field(default=0, ge=0, le=MAX_COUNT, description="only the k most likely tokens; 0 for all")
     top_p: float = Field(
         default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
     )
-    sample_count: int = Field(default=1, ge=1, description="paths to draw for each series")
+    sample_count: Count = Field(default=1, description="paths to draw for each series")
     seed: Seed | None = Field(default=None, description="from the task's id where left out")
 
 
@@ -80,7 +107,10 @@ class Output(WireModel):
     """What comes back."""
 
     quantiles: Annotated[
-        tuple[Quantile, ...], Field(strict=False, max_length=MAX_QUANTILES), AfterValidator(_distinct)
+        tuple[Quantile, ...],
+        Field(strict=False, max_length=MAX_QUANTILES),
+        FailFast(),
+        AfterValidator(_distinct),
     ] = Field(default=(0.1, 0.5, 0.9), description="levels of the quantiles over the paths")
     paths: bool = Field(default=False, description="whether every path comes back")
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
@@ -91,8 +121,8 @@ class ForecastJob(WireModel):
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
-    pred_len: int | None = Field(
-        default=None, ge=1, description="bars to forecast; may be left out where future_timestamps are given"
+    pred_len: Count | None = Field(
+        default=None, description="bars to forecast; may be left out where future_timestamps are given"
     )
     sampling: Sampling = Sampling()
     output: Output = Output()

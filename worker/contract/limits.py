@@ -8,6 +8,9 @@ from kronos_model.candles import COLUMNS
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.forecast import ForecastJob
 
+MAX_FIELDS: Final = 64
+"""In one JSON object; far more than any object of the contract has."""
+
 BYTES_PER_NUMBER: Final = 20
 """A forecast's number as JSON: up to 17 digits, sign, point and comma."""
 BYTES_PER_TIMESTAMP: Final = 30
@@ -34,6 +37,9 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
 
     Raises JobError LIMIT_EXCEEDED.
     """
+    _check_num_fields(payload, "job")
+    for name in ("sampling", "output"):
+        _check_num_fields(payload.get(name), name)
     series = payload.get("series")
     if not isinstance(series, list):
         return
@@ -42,6 +48,7 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     for index, one in enumerate(series):
         if not isinstance(one, dict):
             continue
+        _check_num_fields(one, f"series.{index}")
         for name in ("timestamps", *COLUMNS):
             values = one.get(name)
             field = f"series.{index}.{name}"
@@ -51,6 +58,11 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
                 check_num_bars(len(values), limits, field)
                 num_bytes += sum(len(value) if isinstance(value, str) else 2 for value in values)
     _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
+
+
+def _check_num_fields(part: object, field: str) -> None:
+    if isinstance(part, dict):  # each unknown field would cost an error report of its own
+        _check_most(len(part), MAX_FIELDS, field, "fields in an object: see the contract")
 
 
 def check_job(job: ForecastJob, limits: Limits) -> None:

@@ -105,7 +105,7 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
 
 
 def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
-    """Why the job does not run where it asked to, or this worker not where it was told to; None if neither."""
+    """Why the job does not run where it asked to, or this worker not where it was told to."""
     wanted, actual = job.device, process.device
     if wanted in ("auto", actual.type, str(actual)):
         return process.device_warning

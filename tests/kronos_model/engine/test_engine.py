@@ -80,7 +80,7 @@ def test_more_paths_than_slots_run_in_rounds_and_come_back_in_order(runner):
     engine = Engine(runner, max_slots=2)
     generation = engine.submit(request(1, paths=5, horizon=1))
     finish(engine)
-    assert [step for step in runner.steps] == [[(1, 2)], [(1, 2)], [(1, 1)]]
+    assert runner.steps == [[(1, 2)], [(1, 2)], [(1, 1)]]
     assert generation.paths[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
     assert generation.num_bars_done == generation.num_bars_total == 5
 

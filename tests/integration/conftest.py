@@ -1,0 +1,109 @@
+"""A real Redis and real worker processes, on the checkpoint whose forecasts by the reference are known."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from redis import Redis
+
+from worker.client import ForecastClient
+from worker.local import LocalRedis
+from worker.routing import live_workers
+
+ROOT = Path(__file__).parents[2]
+PARITY = ROOT / "tests" / "data" / "parity" / "a"
+CASES = json.loads((PARITY / "cases.json").read_text())["cases"]
+START_TIMEOUT_S = 60
+
+PARITY_SETTINGS = {
+    "KRONOS_MODEL": str(PARITY / "model"),
+    "KRONOS_TOKENIZER": str(PARITY / "tokenizer"),
+    "KRONOS_MAX_CONTEXT": "128",
+}
+
+
+class WorkerUnderTest:
+    """A worker process, its log, and what it announces."""
+
+    def __init__(self, redis: LocalRedis, log: Path, command: list[str], settings: dict[str, str]) -> None:
+        self.log = log
+        self._redis = Redis.from_url(redis.url, decode_responses=True)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
+        self.node = f"worker-{log.stem}@test"
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command, "--hostname", self.node],
+                cwd=ROOT,
+                env=inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def announcements(self) -> list[dict]:
+        return [worker for worker in live_workers(self._redis) if worker["node"].startswith(self.node)]
+
+    def wait_until_ready(self, num_processes: int = 1) -> "WorkerUnderTest":
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            states = [worker["state"] for worker in self.announcements()]
+            if states.count("ready") == num_processes:
+                return self
+            time.sleep(0.05)
+        pytest.fail(f"the worker is not ready:\n{self.log.read_text()}")
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                pytest.fail(f"the worker did not stop on SIGTERM:\n{self.log.read_text()}")
+        return self.process.returncode
+
+
+StartWorker = Callable[..., WorkerUnderTest]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def start_worker(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
+    """Starts workers on the module's Redis, and ends them with it."""
+    folder = tmp_path_factory.mktemp("workers")
+    started: list[WorkerUnderTest] = []
+
+    def start(*arguments: str, command: tuple[str, ...] = (), **settings: str) -> WorkerUnderTest:
+        command = command or ("celery", "-A", "worker.app", "worker")
+        worker = WorkerUnderTest(redis, folder / f"{len(started)}.log", [*command, *arguments], settings)
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+@pytest.fixture(scope="module")
+def client(redis: LocalRedis) -> Iterator[ForecastClient]:
+    with ForecastClient(redis.url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def candles() -> pd.DataFrame:
+    """The bars that the reference forecast from."""
+    return pd.read_csv(PARITY / "candles.csv")

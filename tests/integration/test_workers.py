@@ -1,0 +1,173 @@
+"""How workers start, announce themselves, share queues and stop."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.integration.conftest import ROOT, StartWorker
+from worker.client import ForecastClient
+from worker.contract.errors import ErrorCode, JobError
+from worker.local import LocalRedis
+from worker.routing import announce, withdraw
+
+WAIT_S = 30
+KRONOS = ("worker", "worker")
+
+
+def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "worker", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "num_processes"),
+    [
+        ((), (), 1),
+        (KRONOS, (), 1),
+        ((), ("--pool", "prefork", "--concurrency", "2"), 2),
+        (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2),
+        ((), ("--pool", "solo"), 1),
+    ],
+    ids=["celery", "kronos", "celery-prefork", "kronos-prefork", "celery-solo"],
+)
+def test_every_way_to_start_forecasts_announces_and_stops(
+    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes
+):
+    worker = start_worker(*arguments, command=command).wait_until_ready(num_processes)
+    announced = worker.announcements()
+    assert {entry["pid"] for entry in announced}.isdisjoint({worker.process.pid}) == (num_processes > 1)
+    assert {(entry["queue"], entry["device"]) for entry in announced} == {("cpu", "cpu")}
+    handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(4)]
+    results = [handle.wait(WAIT_S) for handle in handles]
+    assert {result.worker for result in results} <= {entry["node"] for entry in announced}
+    assert worker.log.read_text().count("ready: device=cpu") == num_processes
+    assert worker.stop() == 0
+    assert worker.announcements() == []
+
+
+def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, client, candles, redis):
+    worker = start_worker(KRONOS_DEVICE="cuda:0")
+    while not worker.announcements():
+        time.sleep(0.02)
+        assert worker.process.poll() is None, worker.log.read_text()
+    # While it is loading it is there already, and so it is while it is busy.
+    assert worker.announcements()[0]["state"] in ("loading", "ready")
+    worker.wait_until_ready()
+    busy = client.submit(candles[:120], pred_len=120, sample_count=64)
+    shown = kronos(redis, "status")
+    assert shown.returncode == 0, shown.stderr
+    assert "CUDA device 'cuda:0' requested but CUDA not available" in " ".join(shown.stdout.split())
+    (status,) = json.loads(kronos(redis, "status", "--json").stdout)
+    assert (status["queue"], status["device"], status["requested_device"]) == ("cpu", "cpu", "cuda:0")
+    assert client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).queue == "cpu"
+    busy.cancel()
+    with contextlib.suppress(JobError):  # it may have come to its end meanwhile
+        busy.wait(WAIT_S)
+    worker.stop()
+
+
+def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client, candles, redis):
+    """The GPU worker here is an announcement: routing and taking over know GPU workers by nothing else."""
+    from redis import Redis
+
+    connection = Redis.from_url(redis.url, decode_responses=True)
+    gpu = {"node": "gpu@test", "state": "ready", "queue": "gpu", "device": "cuda:0"}
+    worker = start_worker(KRONOS_GPU_GRACE_S="1").wait_until_ready()
+    announce(connection, "gpu@test", gpu)
+    with ForecastClient(redis.url) as fresh:
+        jobs = {
+            device: fresh.submit(candles[:40], pred_len=3, device=device)
+            for device in ("auto", "cuda", "cpu")
+        }
+        strict = fresh.submit(candles[:40], pred_len=3, device="cuda", allow_fallback=False)
+    assert {device: job.queue for device, job in jobs.items()} == {"auto": "gpu", "cuda": "gpu", "cpu": "cpu"}
+    assert jobs["cpu"].wait(WAIT_S).device_warning is None
+    withdraw(connection, "gpu@test")
+    for device in ("auto", "cuda"):
+        result = jobs[device].wait(WAIT_S)
+        assert (result.device, result.queue) == ("cpu", "gpu")
+        assert (result.device_warning is None) == (device == "auto")
+    with pytest.raises(JobError) as refused:
+        strict.wait(WAIT_S)
+    assert refused.value.code == ErrorCode.NO_GPU_WORKER
+
+    announce(connection, "gpu@test", gpu)
+    deadline = time.monotonic() + WAIT_S
+    while "leaving queue gpu" not in worker.log.read_text() and time.monotonic() < deadline:
+        announce(connection, "gpu@test", gpu)
+        time.sleep(0.2)
+    with ForecastClient(redis.url) as fresh:
+        waiting = fresh.submit(candles[:40], pred_len=3)
+    assert waiting.queue == "gpu"
+    time.sleep(1)
+    assert waiting.state().name == "PENDING"
+    withdraw(connection, "gpu@test")
+    connection.flushdb()
+    worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
+        ({"KRONOS_TOKENIZER": "kronos-tiny"}, "CHECKPOINT_MISMATCH"),
+        ({"KRONOS_DEVICE": "tpu"}, "cuda:N"),
+        ({"KRONOS_MAX_JOBS": "many"}, "KRONOS_MAX_JOBS"),
+    ],
+    ids=["missing", "mismatch", "device", "setting"],
+)
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, settings, expected, pool):
+    worker = start_worker("--pool", pool, "--concurrency", "1", command=KRONOS, **settings)
+    assert worker.process.wait(60) != 0
+    log = worker.log.read_text()
+    assert expected in log
+    assert "Traceback" not in log
+
+
+def test_without_settings_and_network_a_worker_names_the_ways_out(start_worker, tmp_path):
+    worker = start_worker(
+        command=KRONOS,
+        KRONOS_MODEL="",
+        KRONOS_TOKENIZER="",
+        HF_HOME=str(tmp_path),
+        HF_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert worker.process.wait(60) == 1
+    (line,) = (line for line in worker.log.read_text().splitlines() if "CHECKPOINT_UNREACHABLE" in line)
+    for part in ("NeoQuasar/Kronos-small", "KRONOS_MODEL", "kronos-tiny"):
+        assert part in line
+
+
+def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
+    settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3"}
+    first = start_worker(**settings).wait_until_ready()
+    handles = [client.submit(candles[:120], pred_len=60, sample_count=4, seed=n) for n in range(8)]
+    while handles[0].state().name == "PENDING":
+        time.sleep(0.02)
+    first.process.kill()
+    first.process.wait(10)
+    start_worker(**settings).wait_until_ready()
+    results = [handle.wait(60) for handle in handles]
+    assert len({result.series[0].mean["close"] for result in results}) == 8
+
+
+def test_the_client_says_when_redis_is_not_there(candles):
+    with ForecastClient("redis://127.0.0.1:9/0") as unreachable:
+        started = time.monotonic()
+        with pytest.raises(JobError) as failed:
+            unreachable.submit(candles[:40], pred_len=3)
+        assert failed.value.code == ErrorCode.BROKER_UNREACHABLE
+        assert time.monotonic() - started < 15
