@@ -1,81 +1,10 @@
-"""The Celery app and its configuration: for workers, for clients, for Flower. No torch.
+"""The Celery app of workers and of Flower.
 
 Start a worker with ``celery -A worker.app worker`` or ``kronos worker``; it picks its own queue.
 """
 
-from typing import Any, Final
+from worker.celery_config import make_app
+from worker.settings import get_settings
 
-from celery import Celery
-
-from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE
-from worker.routing import TaskRouter
-from worker.settings import Settings, get_settings
-
-# Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
-# apps' long tasks would be delivered twice.
-UNACKED_KEY: Final = "kronos.forecast.unacked"
-
-
-RESULT_BACKEND: Final = "worker.result_backend:CodedRedisBackend"
-
-
-def celery_config(settings: Settings) -> dict[str, Any]:
-    """What differs from Celery's defaults, and why."""
-    url = settings.redis_url.get_secret_value()
-    return {
-        "broker_url": url,
-        "result_backend": url,
-        # JSON only, in both directions: nothing from outside is unpickled.
-        "task_serializer": "json",
-        "result_serializer": "json",
-        "accept_content": ["json"],
-        "result_accept_content": ["json"],
-        "imports": ["worker.bootstrap", "worker.tasks.forecast", "worker.tasks.status"],
-        # A job is acknowledged once its result is stored, so that a worker that dies loses none.
-        "task_acks_late": True,
-        "worker_prefetch_multiplier": 1,
-        "task_default_queue": CPU_QUEUE,
-        "task_routes": (TaskRouter(url),),
-        "task_default_priority": CELERY_PRIORITIES["normal"],
-        "task_track_started": True,
-        "worker_send_task_events": True,
-        "task_send_sent_event": True,
-        "broker_connection_retry_on_startup": True,
-        "broker_transport_options": {
-            "visibility_timeout": settings.visibility_timeout_s,
-            "unacked_key": UNACKED_KEY,
-            "unacked_index_key": f"{UNACKED_KEY}_index",
-            "unacked_mutex_key": f"{UNACKED_KEY}_mutex",
-            # How often a worker looks for jobs whose holder vanished: every 5 s instead of 100 s.
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-            "queue_order_strategy": "priority",
-            "priority_steps": sorted(CELERY_PRIORITIES.values()),
-            # Without these a half-open connection is waited on for ever.
-            "socket_timeout": 30,
-            "socket_connect_timeout": 5,
-            "socket_keepalive": True,
-            "health_check_interval": 25,
-        },
-        "redis_socket_timeout": 30.0,
-        "redis_socket_connect_timeout": 5.0,
-        "redis_socket_keepalive": True,
-        "redis_backend_health_check_interval": 25,
-        "result_expires": settings.result_ttl_s,
-        "result_backend_always_retry": True,
-        "result_backend_max_retries": 10,
-        # Loading a model takes longer than the 4 s after which a new prefork child counts as dead.
-        "worker_proc_alive_timeout": 600.0,
-    }
-
-
-def make_app(settings: Settings) -> Celery:
-    """A Celery app for these settings."""
-    # Not the current app: a host that has a Celery app of its own keeps it.
-    app = Celery("kronos", set_as_current=False)
-    app.conf.update(celery_config(settings))
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
-    return app
-
-
-app = make_app(get_settings())
+# The current app, because Flower looks results up on that one. Clients make apps of their own.
+app = make_app(get_settings(), set_as_current=True)

@@ -17,7 +17,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from worker.app import make_app
+from worker.celery_config import make_app
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.jobs import ForecastJob, parse_job, prepare

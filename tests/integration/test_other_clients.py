@@ -1,0 +1,176 @@
+"""Apps that have none of our code: plain Celery by task name, and Flower's ``send-task``."""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
+from worker.local import LocalRedis, free_port
+
+GREEDY = next(case for case in CASES if case["name"] == "greedy")
+PASSWORD = "only-for-this-test"
+
+PLAIN_CELERY = """
+import importlib.util, json, sys
+from celery import Celery
+
+for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model"):
+    assert importlib.util.find_spec(absent) is None, absent
+url = sys.argv[1]
+app = Celery(broker=url, backend=url)
+job = json.load(sys.stdin)
+good = app.send_task("kronos.forecast", kwargs={"job": job}, queue="cpu").get(timeout=30)
+bad = app.send_task("kronos.forecast", kwargs={"job": {**job, "pred_len": 0}}, queue="cpu")
+try:
+    bad.get(timeout=30)
+    raise SystemExit("a horizon of 0 came back with a forecast")
+except Exception as error:
+    refused = list(error.args)
+json.dump({"good": good, "bad": refused}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker) -> WorkerUnderTest:
+    return start_worker().wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def job(candles: pd.DataFrame) -> dict:
+    """The reference's greedy case as any client would write it, columns as arrays."""
+    lookback, pred_len = GREEDY["lookback"], GREEDY["pred_len"]
+    past, future = candles[:lookback], candles[lookback : lookback + pred_len]
+    series = {name: past[name].tolist() for name in GREEDY["columns"]}
+    series |= {"id": "x", "timestamps": past["timestamps"].tolist()}
+    series["future_timestamps"] = future["timestamps"].tolist()
+    return {
+        "schema_version": 1,
+        "series": [series],
+        "sampling": {"top_k": 1, "top_p": 1.0, "seed": GREEDY["torch_manual_seed"]},
+        "output": {"repair": False},
+    }
+
+
+def assert_is_the_reference(result: dict) -> None:
+    expected = pd.read_csv(PARITY / "greedy.0.csv")
+    for name in GREEDY["columns"]:
+        np.testing.assert_allclose(result["series"][0]["mean"][name], expected[name], rtol=1e-5)
+
+
+def needed_by(*names: str) -> set[str]:
+    """These distributions and all that they require on this machine, extras left out."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        with contextlib.suppress(PackageNotFoundError):
+            if name not in found:
+                requirements = distribution(name).requires or []
+                found.add(name)
+                waiting += [re.split(r"[^\w.-]", text)[0] for text in requirements if "extra ==" not in text]
+    return found
+
+
+@pytest.fixture(scope="module")
+def only_celery_and_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for ``sys.path`` with celery, redis and what they need, and nothing else."""
+    folder = tmp_path_factory.mktemp("site")
+    for name in needed_by("celery", "redis", "packaging"):  # as celery[redis] installs
+        tops = {Path(str(file)).parts[0] for file in distribution(name).files or []}
+        for top in tops - {"..", "__pycache__"}:
+            source = Path(str(distribution(name).locate_file(top)))
+            if source.exists() and not (folder / top).exists():
+                (folder / top).symlink_to(source)
+    return folder
+
+
+def test_an_environment_with_only_celery_and_redis_gets_the_reference_forecast(
+    worker, redis, job, only_celery_and_redis, tmp_path
+):
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", PLAIN_CELERY, redis.url],
+        input=json.dumps(job),
+        env={"PYTHONPATH": str(only_celery_and_redis), "PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    answers = json.loads(ran.stdout)
+    assert_is_the_reference(answers["good"])
+    assert answers["bad"][0] == "BAD_VALUE"
+    assert answers["bad"][2] == "pred_len"
+
+
+@pytest.fixture(scope="module")
+def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Flower's address, started as an operator starts it."""
+    port = free_port()
+    log = tmp_path_factory.mktemp("flower") / "log"
+    settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_FLOWER_PASSWORD": PASSWORD}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker", "flower", "--port", str(port)],
+            cwd=ROOT,
+            env=os.environ | settings,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and process.poll() is None:
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(f"{address}/healthcheck", timeout=2)
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"Flower does not answer:\n{log.read_text()}")
+        yield address
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def ask(url: str, body: dict | None = None) -> dict:
+    token = base64.b64encode(f"kronos:{PASSWORD}".encode()).decode()
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Authorization": f"Basic {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_a_job_sent_through_flower_gets_the_reference_forecast(worker, flower, job):
+    sent = ask(f"{flower}/api/task/send-task/kronos.forecast", {"kwargs": {"job": job}, "queue": "cpu"})
+    deadline = time.monotonic() + 30
+    while (result := ask(f"{flower}/api/task/result/{sent['task-id']}"))["state"] in ("PENDING", "STARTED"):
+        assert time.monotonic() < deadline, "the job does not come to an end"
+        time.sleep(0.1)
+    assert result["state"] == "SUCCESS"
+    assert_is_the_reference(result["result"])
+
+
+def test_flower_shows_the_worker_and_asks_for_the_password(worker, flower):
+    deadline = time.monotonic() + 30
+    while not (workers := ask(f"{flower}/api/workers?refresh=1")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert worker.node in workers
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{flower}/api/workers", timeout=10)
+    assert refused.value.code == 401
