@@ -1,6 +1,6 @@
 # The verbs that people, CI and pre-commit share. `./kronos setup --dev` installs what they need.
 PYTHON ?= .venv/bin/python
-BENCHMARKS := $(sort $(wildcard benchmarks/[a-z]*.py))
+BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
 .PHONY: format lint types contracts test bench ci
 
@@ -22,7 +22,7 @@ test:
 	$(PYTHON) -m pytest
 
 bench:
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PYTHON) $$script; done
+	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done
 
 ci:
 	.ci/run

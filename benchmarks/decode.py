@@ -13,9 +13,9 @@ import time
 
 import torch
 
-from benchmarks.naive import NaiveForecaster
-from benchmarks.shapes import random_pair
-from benchmarks.workload import series_request
+from benchmarks.support.naive import NaiveForecaster
+from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import SamplingParams, SeriesRequest

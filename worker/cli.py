@@ -71,6 +71,9 @@ def worker(
     if device is not None:
         # Before the settings are read, and for children of a prefork pool as well.
         os.environ["KRONOS_DEVICE"] = device
+    if not {"--hostname", "-n"} & {argument.partition("=")[0] for argument in celery_arguments}:
+        # Two workers on one machine need two names; Celery's default is the same for both.
+        celery_arguments = ("--hostname", f"kronos-{os.getpid()}@%h", *celery_arguments)
     get_settings()  # what cannot be read ends here with one line, in Celery with a traceback
     arguments = ["worker", "--loglevel", loglevel]
     if pool is not None:

@@ -110,7 +110,12 @@ class ForecastClient:
         self.close()
 
     def close(self) -> None:
-        """Give up the connections."""
+        """Give up the connections; handles that are left cannot be waited for any more."""
+        backend: Any = self._app.backend
+        consumer = backend.result_consumer
+        consumer.stop()
+        # Else a handle that is collected later unsubscribes, and reconnects for it, up to 20 s long.
+        consumer.subscribed_to.clear()
         self._app.close()
         self._redis.close()
 
@@ -261,6 +266,10 @@ class ForecastClient:
         return self._workers
 
 
+# Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
+NOT_REACHED: Final = (RedisError, OperationalError, RuntimeError)
+
+
 class _reachable:
     """Turns a Redis that does not answer into a coded error."""
 
@@ -271,7 +280,7 @@ class _reachable:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, RedisError | OperationalError):
+        if isinstance(error, NOT_REACHED):
             details = {} if self._job_id is None else {"job_id": self._job_id}
             raise JobError(
                 ErrorCode.BROKER_UNREACHABLE,

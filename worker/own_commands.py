@@ -36,7 +36,8 @@ def names_redis(settings: Settings) -> bool:
 
 def model_choice(settings: Settings, model: str | None, tokenizer: str | None) -> dict[str, str]:
     """The variables that choose a worker's checkpoint: as given, else as set, else the bundled one."""
-    if model is None and settings.model is None:
-        model = BUNDLED_MODEL
     given = {"KRONOS_MODEL": model, "KRONOS_TOKENIZER": tokenizer}
+    if model is None and settings.model is None:
+        # A revision means another model's; the bundled one has none.
+        given |= {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MODEL_REVISION": "", "KRONOS_TOKENIZER_REVISION": ""}
     return {name: value for name, value in given.items() if value is not None}

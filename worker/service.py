@@ -165,8 +165,12 @@ class ForecastService:
                 return
 
     def _series_done(self, run: JobRun, generation: Generation, index: int) -> None:
-        if generation.error is not None:
-            self._stop_run(run, generation.error, index)
+        """Called by the engine in the middle of a step, which must be over before anything is cancelled."""
+        if run.is_done:
+            return
+        if (error := generation.error) is not None:
+            run.end(error, index)
+            self._commands.put(lambda: self._stop_run(run, error, index))
         elif len(run.generations) == len(run.requests) and all(g.done for g in run.generations):
             self._runs.discard(run)
             run.end()

@@ -38,8 +38,9 @@ def forecast(self: "Task[Any, Any]", *args: Any, **kwargs: Any) -> dict[str, Any
     job_id = str(self.request.id)
     try:
         result = _run(self, process, job_id, _payload(args, kwargs))
-    except EngineDied as error:
-        raise Reject(str(error), requeue=True) from None
+    except (EngineDied, RedisError) as error:
+        # Nothing is wrong with the job: it goes back to the queue.
+        raise Reject(f"{type(error).__name__}: {error}", requeue=True) from None
     except JobError:
         process.served.service.count(succeeded=False)
         raise

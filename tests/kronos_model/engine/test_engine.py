@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.workload import series_request
+from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.sequence import Generation, SamplingParams, Sequence, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.naive import naive_paths
-from benchmarks.workload import series_request
+from benchmarks.support.naive import naive_paths
+from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.sequence import SamplingParams, SeriesRequest
 from tests.kronos_model.engine.conftest import MAX_CONTEXT

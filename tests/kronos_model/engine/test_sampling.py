@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from benchmarks.workload import series_request
+from benchmarks.support.workload import series_request
 from kronos_model.engine.sampling import NoiseSource, RowParams, filter_logits, sample
 from kronos_model.engine.sequence import Generation, SamplingParams, Sequence
 

@@ -1,0 +1,95 @@
+"""How our Celery app differs from Celery's defaults."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import celery
+import pytest
+from celery import Celery
+from kombu.transport.redis import Channel
+
+from worker.app import UNACKED_KEY, make_app
+from worker.contract.names import CELERY_PRIORITIES
+from worker.result_backend import CodedRedisBackend
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def app(settings):
+    with make_app(settings) as app:
+        yield app
+
+
+def test_only_json_is_written_and_read(app):
+    assert app.conf.task_serializer == app.conf.result_serializer == "json"
+    assert app.conf.accept_content == app.conf.result_accept_content == ["json"]
+    assert app.conf.event_serializer == "json"
+
+
+def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps(app):
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        ours = {channel.unacked_key, channel.unacked_index_key, channel.unacked_mutex_key}
+        assert all(key.startswith(UNACKED_KEY) for key in ours)
+        assert len(ours) == 3
+        assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
+
+
+def test_a_job_is_acknowledged_late_and_taken_one_at_a_time(app):
+    assert app.conf.task_acks_late
+    assert app.conf.worker_prefetch_multiplier == 1
+
+
+def test_every_priority_has_a_list_of_its_own(app):
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.priority_steps == sorted(CELERY_PRIORITIES.values())
+        assert connection.default_channel.queue_order_strategy == "priority"
+    assert app.conf.task_default_priority == CELERY_PRIORITIES["normal"]
+
+
+def test_no_connection_waits_for_ever(app):
+    assert app.conf.broker_transport_options["socket_timeout"] > 0
+    assert app.conf.broker_transport_options["socket_connect_timeout"] > 0
+    assert app.conf.redis_socket_timeout > 0
+    assert app.conf.redis_socket_connect_timeout > 0
+    assert 0 < app.conf.result_backend_max_retries < 100
+
+
+def test_settings_reach_the_configuration(settings):
+    settings = settings.model_copy(update={"result_ttl_s": 7, "visibility_timeout_s": 8})
+    with make_app(settings) as app:
+        assert app.conf.result_expires == 7
+        assert app.conf.broker_transport_options["visibility_timeout"] == 8
+        assert app.conf.broker_url == app.conf.result_backend == settings.redis_url.get_secret_value()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_failures_are_stored_by_our_backend_with_and_without_tls(settings, scheme):
+    extra = "?ssl_cert_reqs=required" if scheme == "rediss" else ""
+    with make_app(settings.with_redis_url(f"{scheme}://127.0.0.1:1/0{extra}")) as app:
+        assert type(app.backend) is CodedRedisBackend
+
+
+def test_a_host_keeps_its_own_current_app_and_backend(settings):
+    host = Celery("host", set_as_current=False, broker="memory://", backend="redis://127.0.0.1:1/0")
+    with host:
+        before = celery.current_app._get_current_object()
+        with make_app(settings) as ours:
+            assert celery.current_app._get_current_object() is before
+            assert ours is not before
+        assert type(host.backend) is not CodedRedisBackend
+
+
+def test_importing_the_app_connects_to_nothing():
+    script = (
+        "import socket\n"
+        "def refuse(*_): raise SystemExit('it connected')\n"
+        "socket.socket.connect = refuse\n"
+        "import celery\n"
+        "before = celery.current_app._get_current_object()\n"
+        "import worker.app\n"
+        "assert celery.current_app._get_current_object() is before\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -1,0 +1,55 @@
+"""What Redis knows of a job beside its message and its result."""
+
+import time
+
+import pytest
+
+from worker.contract.names import cancel_key, job_key
+from worker.jobs import JobRecords
+
+
+@pytest.fixture
+def records(redis):
+    return JobRecords(redis, ttl_s=100)
+
+
+def redis_now_s(redis) -> float:
+    seconds, microseconds = redis.time()
+    return seconds + microseconds / 1e6
+
+
+def test_the_wish_to_cancel_is_of_one_job_and_can_be_forgotten(records):
+    assert not records.is_cancelled("a")
+    records.request_cancel("a")
+    assert records.is_cancelled("a")
+    assert not records.is_cancelled("b")
+    records.forget_cancel("a")
+    assert not records.is_cancelled("a")
+    records.forget_cancel("a")
+
+
+def test_everything_kept_of_a_job_expires(records, redis):
+    records.request_cancel("a")
+    records.waited_s("a", None)
+    for key in (cancel_key("a"), job_key("a")):
+        assert 0 < redis.ttl(key) <= 100
+
+
+def test_the_wait_counts_from_the_submission(records, redis):
+    assert records.waited_s("a", redis_now_s(redis) - 30) == pytest.approx(30, abs=1)
+    # A sender's clock may be ahead; whoever asks sees it.
+    assert records.waited_s("a", redis_now_s(redis) + 30) == pytest.approx(-30, abs=1)
+
+
+def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
+    assert records.waited_s("a", None) == 0
+    time.sleep(0.03)
+    again = records.waited_s("a", None)
+    assert 0.03 <= again < 5
+    assert records.waited_s("b", None) == 0
+
+
+def test_the_first_receipt_is_noted_also_where_the_submission_is_known(records, redis):
+    records.waited_s("a", redis_now_s(redis) - 30)
+    time.sleep(0.03)
+    assert 0.03 <= records.waited_s("a", None) < 5

@@ -1,0 +1,105 @@
+"""How failures are stored: a code, and nothing of the worker's machine."""
+
+import json
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.app.trace import build_tracer
+from celery.result import AsyncResult
+from celery.worker.request import Request
+from kombu.utils.uuid import uuid
+
+from worker.app import make_app
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.results import ErrorReport
+
+FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
+
+
+@pytest.fixture
+def app(settings):
+    with make_app(settings) as app:
+
+        @app.task(name="test.run")
+        def run(kind: str) -> str:
+            if kind == "coded":
+                raise FULL_ERROR
+            if kind == "defect":
+                raise ZeroDivisionError("at /srv/private/path.py")
+            return kind
+
+        yield app
+
+
+def trace(app: Celery, kind: str) -> str:
+    """Run the task as a worker's pool does; its outcome goes to the result backend."""
+    task, task_id = app.tasks["test.run"], uuid()
+    # What it raises is for the worker's own log.
+    build_tracer(task.name, task, app=app)(task_id, (kind,), {}, {"id": task_id})
+    return task_id
+
+
+def stored(redis: Any, task_id: str) -> dict[str, Any]:
+    """The raw text in Redis, as a client in any language reads it."""
+    return json.loads(redis.get(f"celery-task-meta-{task_id}"))
+
+
+def assert_coded(meta: dict[str, Any], code: ErrorCode) -> list[Any]:
+    assert meta["status"] == states.FAILURE
+    assert meta["traceback"] is None
+    report = ErrorReport.model_validate(meta["result"])
+    assert report.exc_message[0] == code
+    return meta["result"]["exc_message"]
+
+
+def test_a_coded_error_is_stored_whole_and_without_traceback(app, redis):
+    message = assert_coded(stored(redis, trace(app, "coded")), ErrorCode.NOT_FINITE)
+    assert message == ["NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3}]
+
+
+def test_our_client_gets_the_same_error_back(app):
+    with pytest.raises(JobError) as ended:
+        app.AsyncResult(trace(app, "coded")).get(timeout=5)
+    assert ended.value.args == FULL_ERROR.args
+
+
+def test_any_other_exception_is_a_coded_one_that_tells_nothing_of_the_machine(app, redis):
+    meta = stored(redis, trace(app, "defect"))
+    message = assert_coded(meta, ErrorCode.INTERNAL)
+    assert "ZeroDivisionError" in message[1]
+    assert "path.py" not in json.dumps(meta)
+
+
+def test_a_success_is_stored_as_it_is(app, redis):
+    meta = stored(redis, trace(app, "fine"))
+    assert (meta["status"], meta["result"]) == (states.SUCCESS, "fine")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [("revoked", ErrorCode.CANCELLED), ("terminated", ErrorCode.CANCELLED), ("expired", ErrorCode.DEADLINE)],
+)
+def test_a_revoked_job_ends_as_whoever_waits_expects_it(app, redis, reason, code):
+    task_id = uuid()
+    app.backend.mark_as_revoked(task_id, reason)
+    assert_coded(stored(redis, task_id), code)
+
+
+def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
+    """Through Celery's own request, whose wording of the reason the backend depends on."""
+    task_id = uuid()
+    message = app.amqp.task_message_type(task_id, "test.run", ("fine",), expires="2020-01-01T00:00:00+00:00")
+    assert message is not None
+    request = _request(app, message)
+    assert request.revoked()
+    assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
+
+
+def test_another_app_reads_code_message_field_and_details(app, settings):
+    url = settings.redis_url.get_secret_value()
+    with Celery("other", broker=url, backend=url, set_as_current=False) as other:
+        result = AsyncResult(trace(app, "coded"), app=other)
+        with pytest.raises(Exception) as ended:  # noqa: PT011  it has no class of ours to name
+            result.get(timeout=5)
+    assert list(ended.value.args) == list(FULL_ERROR.args)

@@ -1,0 +1,137 @@
+"""Every setting comes from its variable, and from nothing else."""
+
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from kronos_model.errors import CheckpointMissing, DeviceError
+from worker.settings import DEFAULT_REDIS_URL, Settings, SettingsError, explain, get_settings, load_settings
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "redis_url": ("redis://:s3cret@redis:6379/1", SecretStr("redis://:s3cret@redis:6379/1")),
+    "device": ("cuda:1", "cuda:1"),
+    "model": ("NeoQuasar/Kronos-base", "NeoQuasar/Kronos-base"),
+    "tokenizer": ("/models/tokenizer", "/models/tokenizer"),
+    "model_revision": ("abc", "abc"),
+    "tokenizer_revision": ("def", "def"),
+    "max_context": ("256", 256),
+    "max_jobs": ("3", 3),
+    "max_slots": ("4", 4),
+    "max_prefill_bars": ("100", 100),
+    "max_series": ("5", 5),
+    "max_bars": ("600", 600),
+    "max_sample_count": ("7", 7),
+    "max_paths": ("8", 8),
+    "max_message_bytes": ("9000", 9000),
+    "max_result_bytes": ("10000", 10000),
+    "result_ttl_s": ("11", 11),
+    "visibility_timeout_s": ("12", 12),
+    "gpu_grace_s": ("1.5", 1.5),
+    "flower_user": ("ops", "ops"),
+    "flower_password": ("hunter2", SecretStr("hunter2")),
+}
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"KRONOS_{name.upper()}", raising=False)
+
+
+def test_the_list_of_these_tests_is_whole():
+    assert VALUES.keys() == Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_field_is_read_from_its_variable(name, monkeypatch):
+    written, expected = VALUES[name]
+    monkeypatch.setenv(f"KRONOS_{name.upper()}", written)
+    settings = load_settings()
+    assert getattr(settings, name) == expected != getattr(Settings.model_construct(), name)
+    assert settings.model_fields_set == {name}
+
+
+def test_without_variables_the_defaults_stand():
+    assert load_settings() == Settings.model_construct()
+    assert load_settings().redis_url.get_secret_value() == DEFAULT_REDIS_URL
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch):
+    # How compose files and shells spell it.
+    monkeypatch.setenv("KRONOS_MODEL", "")
+    monkeypatch.setenv("KRONOS_MAX_CONTEXT", "")
+    assert load_settings().model is None
+    assert load_settings().max_context is None
+
+
+def test_overrides_come_before_the_environment(monkeypatch):
+    monkeypatch.setenv("KRONOS_MAX_JOBS", "3")
+    assert load_settings(max_jobs=5).max_jobs == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_jobs", "0"),
+        ("max_jobs", "many"),
+        ("max_context", "-1"),
+        ("max_message_bytes", "10"),
+        ("gpu_grace_s", "-0.1"),
+        ("result_ttl_s", "1.5"),
+    ],
+)
+def test_a_bad_value_is_an_error_that_names_its_variable(name, value, monkeypatch):
+    monkeypatch.setenv(f"KRONOS_{name.upper()}", value)
+    with pytest.raises(SettingsError, match=rf"^KRONOS_{name.upper()} cannot be used: .+"):
+        load_settings()
+
+
+def test_secrets_are_not_printed(monkeypatch):
+    for name in ("redis_url", "flower_password"):
+        monkeypatch.setenv(f"KRONOS_{name.upper()}", VALUES[name][0])
+    settings = load_settings()
+    shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    assert "s3cret" not in shown
+    assert "hunter2" not in shown
+    assert "s3cret" not in repr(settings.with_redis_url("redis://:s3cret@elsewhere/0"))
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        load_settings().max_jobs = 1  # type: ignore[misc]
+
+
+def test_another_redis_leaves_the_first_settings_as_they_were():
+    settings = load_settings(max_jobs=3)
+    other = settings.with_redis_url("redis://elsewhere:1/2")
+    assert other.redis_url.get_secret_value() == "redis://elsewhere:1/2"
+    assert other.max_jobs == 3
+    assert settings.redis_url.get_secret_value() == DEFAULT_REDIS_URL
+
+
+def test_limits_carry_every_setting_of_theirs():
+    settings = load_settings(**{name: VALUES[name][1] for name in VALUES if name.startswith("max_")})
+    limits = settings.limits(max_pred_len=64).model_dump()
+    assert limits.pop("max_pred_len") == 64
+    assert limits == {name: VALUES[name][1] for name in limits}
+
+
+def test_settings_are_read_once(monkeypatch):
+    get_settings.cache_clear()
+    monkeypatch.setenv("KRONOS_MAX_JOBS", "3")
+    try:
+        first = get_settings()
+        monkeypatch.setenv("KRONOS_MAX_JOBS", "4")
+        assert get_settings() is first
+        assert first.max_jobs == 3
+    finally:
+        get_settings.cache_clear()
+
+
+def test_why_a_worker_cannot_start_is_one_line_with_its_way_out():
+    line = explain(CheckpointMissing("the folder /m is not there."))
+    assert line.startswith("CHECKPOINT_MISSING: the folder /m is not there.")
+    assert "KRONOS_MODEL" in line
+    assert "\n" not in line
+    assert "KRONOS_MODEL" not in explain(DeviceError("no such device"))
