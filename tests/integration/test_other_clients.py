@@ -4,19 +4,20 @@ import base64
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from packaging.requirements import Requirement
 
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
 from worker.local import LocalRedis, free_port
@@ -41,6 +42,22 @@ try:
 except Exception as error:
     refused = list(error.args)
 json.dump({"good": good, "bad": refused}, sys.stdout)
+"""
+
+
+OUR_CLIENT = """
+import importlib.util, json, sys
+from worker.client import ForecastClient
+
+for absent in ("torch", "pandas"):
+    assert importlib.util.find_spec(absent) is None, absent
+job = json.load(sys.stdin)
+(series,) = job["series"]
+with ForecastClient(sys.argv[1]) as client:
+    result = client.forecast(
+        series, future_timestamps=series["future_timestamps"], repair=False, timeout_s=30, **job["sampling"]
+    )
+json.dump(result.model_dump(mode="json"), sys.stdout)
 """
 
 
@@ -71,46 +88,63 @@ def assert_is_the_reference(result: dict) -> None:
         np.testing.assert_allclose(result["series"][0]["mean"][name], expected[name], rtol=1e-5)
 
 
-def needed_by(*names: str) -> set[str]:
-    """These distributions and all that they require on this machine, extras left out."""
+def needed_by(*requirements: str) -> set[str]:
+    """The distributions that ``pip install`` of these would bring, by this machine's metadata."""
     found: set[str] = set()
-    waiting = list(names)
+    waiting = [Requirement(text) for text in requirements]
     while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        with contextlib.suppress(PackageNotFoundError):
-            if name not in found:
-                requirements = distribution(name).requires or []
-                found.add(name)
-                waiting += [re.split(r"[^\w.-]", text)[0] for text in requirements if "extra ==" not in text]
-    return found
+        requirement = waiting.pop()
+        for extra in ("", *requirement.extras):
+            key = f"{requirement.name.lower()}[{extra}]"
+            if key in found:
+                continue
+            found.add(key)
+            needed = map(Requirement, distribution(requirement.name).requires or [])
+            waiting += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": extra})]
+    return {key.partition("[")[0] for key in found}
 
 
-@pytest.fixture(scope="module")
-def only_celery_and_redis(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for ``sys.path`` with celery, redis and what they need, and nothing else."""
-    folder = tmp_path_factory.mktemp("site")
-    for name in needed_by("celery", "redis", "packaging"):  # as celery[redis] installs
-        tops = {Path(str(file)).parts[0] for file in distribution(name).files or []}
-        for top in tops - {"..", "__pycache__"}:
+def link_distributions(folder: Path, *requirements: str) -> Path:
+    """Make ``folder`` one for ``sys.path`` that holds these, what they need, and nothing else."""
+    for name in needed_by(*requirements):
+        for top in {Path(str(file)).parts[0] for file in distribution(name).files or []} - {
+            "..",
+            "__pycache__",
+        }:
             source = Path(str(distribution(name).locate_file(top)))
             if source.exists() and not (folder / top).exists():
                 (folder / top).symlink_to(source)
     return folder
 
 
-def test_an_environment_with_only_celery_and_redis_gets_the_reference_forecast(
-    worker, redis, job, only_celery_and_redis, tmp_path
-):
-    ran = subprocess.run(
-        [sys.executable, "-S", "-c", PLAIN_CELERY, redis.url],
+def run_isolated(
+    script: str, site: Path, folder: Path, url: str, job: dict
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-S", "-c", script, url],
         input=json.dumps(job),
-        env={"PYTHONPATH": str(only_celery_and_redis), "PATH": os.environ["PATH"]},
-        cwd=tmp_path,
+        env={"PYTHONPATH": str(site), "PATH": os.environ["PATH"]},
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=90,
         check=False,
     )
+
+
+def test_our_client_needs_only_the_declared_dependencies(worker, redis, job, tmp_path):
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    site = link_distributions(tmp_path, *declared)
+    for package in ("kronos_model", "worker"):
+        (site / package).symlink_to(ROOT / package)
+    ran = run_isolated(OUR_CLIENT, site, tmp_path, redis.url, job)
+    assert ran.returncode == 0, ran.stderr
+    assert_is_the_reference(json.loads(ran.stdout))
+
+
+def test_an_environment_with_only_celery_and_redis_gets_the_reference_forecast(worker, redis, job, tmp_path):
+    site = link_distributions(tmp_path, "celery[redis]")
+    ran = run_isolated(PLAIN_CELERY, site, tmp_path, redis.url, job)
     assert ran.returncode == 0, ran.stderr
     answers = json.loads(ran.stdout)
     assert_is_the_reference(answers["good"])
