@@ -23,7 +23,7 @@ from worker.contract.jobs import Limits
 from worker.contract.results import ModelInfo
 from worker.jobs import JobRecords
 from worker.routing import ANNOUNCEMENT_INTERVAL_S, State, announce, queue_for, withdraw
-from worker.service import ForecastService
+from worker.service import Counters, ForecastService
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -138,7 +138,10 @@ class WorkerProcess:
 
     def status(self) -> dict[str, Any]:
         """Everything an operator wants to know, JSON-compatible."""
-        about: dict[str, Any] = {
+        served = self._served
+        slots_used, slots = served.service.slots if served else (0, self.settings.max_slots)
+        counters = served.service.counters if served else Counters()
+        return {
             "node": self.node,
             "state": self.state,
             "role": "forecast",
@@ -147,25 +150,20 @@ class WorkerProcess:
             "device": str(self.device),
             "device_warning": self.device_warning,
             "device_description": describe_device(self.device).as_dict(),
+            # None while the model is loading.
+            "model": served.info.model_dump() if served else None,
+            "num_parameters": served.num_parameters if served else None,
+            "max_context": served.max_context if served else None,
+            "load_s": served.load_s if served else None,
+            "jobs_done": counters.done,
+            "jobs_failed": counters.failed,
+            "slots_used": slots_used,
+            "slots": slots,
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in REPORTED_PACKAGES},
             "host": platform.node(),
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 3),
-        }
-        served = self._served
-        if served is None:
-            return about | {"model": None, "jobs_done": 0, "jobs_failed": 0}
-        slots_used, slots = served.service.slots
-        return about | {
-            "model": served.info.model_dump(),
-            "num_parameters": served.num_parameters,
-            "max_context": served.max_context,
-            "load_s": served.load_s,
-            "jobs_done": served.service.counters.done,
-            "jobs_failed": served.service.counters.failed,
-            "slots_used": slots_used,
-            "slots": slots,
         }
 
     def drain(self) -> None:
@@ -176,6 +174,9 @@ class WorkerProcess:
     def withdraw(self) -> None:
         """Take the announcement back."""
         self._stop_announcing.set()
+        if self._announcer.is_alive():
+            # A renewal on its way would announce this worker once more.
+            self._announcer.join(ANNOUNCEMENT_INTERVAL_S)
         try:
             withdraw(self.redis, self.node)
         except RedisError as error:

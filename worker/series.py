@@ -68,7 +68,10 @@ def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterabl
 
 def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     try:
-        return np.asarray(values, dtype=np.float32)
+        with np.errstate(
+            over="ignore"
+        ):  # what float32 cannot hold becomes infinite, which the contract refuses
+            return np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
         raise JobError(
             ErrorCode.BAD_TYPE, f"column {name!r} holds something that is not a number", name

@@ -1,6 +1,7 @@
 """How workers start, announce themselves, share queues and stop."""
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -8,12 +9,14 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 
 from tests.integration.conftest import ROOT, StartWorker
 from worker.client import ForecastClient
 from worker.contract.errors import ErrorCode, JobError
 from worker.local import LocalRedis
 from worker.routing import announce, withdraw
+from worker.status_table import status_table
 
 WAIT_S = 30
 KRONOS = ("worker", "worker")
@@ -29,6 +32,10 @@ def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[st
         timeout=60,
         check=False,
     )
+
+
+def render_table(workers: list[dict]) -> None:
+    Console(file=io.StringIO()).print(status_table(workers))
 
 
 @pytest.mark.parametrize(
@@ -62,9 +69,12 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
     while not worker.announcements():
         time.sleep(0.02)
         assert worker.process.poll() is None, worker.log.read_text()
-    # While it is loading it is there already, and so it is while it is busy.
-    assert worker.announcements()[0]["state"] in ("loading", "ready")
+    # While it is loading it is there already, whole, and so it is while it is busy.
+    loading = worker.announcements()[0]
+    assert loading["state"] in ("loading", "ready")
+    render_table([loading])
     worker.wait_until_ready()
+    assert loading.keys() == worker.announcements()[0].keys()
     busy = client.submit(candles[:120], pred_len=120, sample_count=64)
     shown = kronos(redis, "status")
     assert shown.returncode == 0, shown.stderr

@@ -1,4 +1,4 @@
-"""How our Celery app differs from Celery's defaults."""
+"""How our Celery apps differ from Celery's defaults, and from the app of a host."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from kombu.transport.redis import Channel
 
-from worker.app import UNACKED_KEY, make_app
+from worker.celery_config import UNACKED_KEY, make_app
 from worker.contract.names import CELERY_PRIORITIES
 from worker.result_backend import CodedRedisBackend
 
@@ -82,14 +82,18 @@ def test_a_host_keeps_its_own_current_app_and_backend(settings):
         assert type(host.backend) is not CodedRedisBackend
 
 
-def test_importing_the_app_connects_to_nothing():
+@pytest.mark.parametrize(("module", "is_ours"), [("worker.client", False), ("worker.app", True)])
+def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(module, is_ours):
     script = (
         "import socket\n"
         "def refuse(*_): raise SystemExit('it connected')\n"
         "socket.socket.connect = refuse\n"
-        "import celery\n"
-        "before = celery.current_app._get_current_object()\n"
-        "import worker.app\n"
-        "assert celery.current_app._get_current_object() is before\n"
+        "from celery import Celery, current_app\n"
+        "host = Celery('host')\n"
+        f"import {module}\n"
+        "print(current_app.main)\n"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == ("kronos" if is_ours else "host")

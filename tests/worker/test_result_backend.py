@@ -1,6 +1,7 @@
 """How failures are stored: a code, and nothing of the worker's machine."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from celery.result import AsyncResult
 from celery.worker.request import Request
 from kombu.utils.uuid import uuid
 
-from worker.app import make_app
+from worker.celery_config import make_app
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.results import ErrorReport
 
@@ -21,7 +22,7 @@ FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close",
 def app(settings):
     with make_app(settings) as app:
 
-        @app.task(name="test.run")
+        @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:
             if kind == "coded":
                 raise FULL_ERROR
@@ -88,11 +89,11 @@ def test_a_revoked_job_ends_as_whoever_waits_expects_it(app, redis, reason, code
 
 def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
     """Through Celery's own request, whose wording of the reason the backend depends on."""
-    task_id = uuid()
-    message = app.amqp.task_message_type(task_id, "test.run", ("fine",), expires="2020-01-01T00:00:00+00:00")
-    assert message is not None
-    request = _request(app, message)
-    assert request.revoked()
+    task_id = app.send_task("test.run", ("fine",), queue="test", expires=datetime(2020, 1, 1, tzinfo=UTC)).id
+    with app.connection_for_read() as connection, connection.SimpleQueue("test") as queue:
+        message = queue.get(timeout=5)
+        request = Request(message, app=app, task=app.tasks["test.run"], on_ack=lambda *_: message.ack())
+        assert request.revoked()
     assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
 
 

@@ -88,21 +88,22 @@ def engine(runner: GatedRunner) -> Engine:
 
 
 @pytest.fixture
-def service(runner: GatedRunner, engine: Engine) -> Iterator[ForecastService]:
+def kills(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The signals that would have been sent."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr("worker.service.os.kill", lambda pid, number: sent.append((pid, number)))
+    return sent
+
+
+@pytest.fixture
+def service(runner: GatedRunner, engine: Engine, kills: list[tuple[int, int]]) -> Iterator[ForecastService]:
+    """Asks for the kills, so that an engine that dies fails its test instead of ending them all."""
     service = ForecastService(engine)
     service.start()
     yield service
     runner.gate.set()
     service.stop()
     assert not service.is_alive
-
-
-@pytest.fixture
-def kills(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The signals that would have been sent."""
-    sent: list[tuple[int, int]] = []
-    monkeypatch.setattr("worker.service.os.kill", lambda pid, number: sent.append((pid, number)))
-    return sent
 
 
 def test_each_of_many_threads_gets_its_own_result(service, runner):

@@ -1,0 +1,194 @@
+"""What happens before a worker takes its first job: its pool, its device, its queue."""
+
+import os
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+from celery.bin.worker import worker as worker_command
+from click.core import ParameterSource
+
+from kronos_model.errors import CheckpointMissing
+from worker import bootstrap
+
+MAX_JOBS = 17
+NUM_CORES = 3
+
+
+@pytest.fixture(autouse=True)
+def machine(settings, monkeypatch):
+    settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
+    monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
+    monkeypatch.setattr(bootstrap, "_num_cores", lambda: NUM_CORES)
+    # Module state that signals change.
+    monkeypatch.setattr(bootstrap, "_num_children", 0)
+    monkeypatch.setattr(bootstrap, "_process", None)
+
+
+def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
+    """Pool and concurrency of a worker started with these arguments; defaults as Celery's configuration."""
+    sender = SimpleNamespace(pool_cls=None, concurrency=None)
+    context = worker_command.make_context(
+        "worker", list(arguments), obj=SimpleNamespace(app=bootstrap.app, quiet=True), default_map=defaults
+    )
+    with context.scope(cleanup=False):
+        # As Celery hands them to the worker before the signal.
+        sender.pool_cls, sender.concurrency = context.params["pool"], context.params["concurrency"]
+        bootstrap.choose_pool(sender)
+    name = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
+    return name.rpartition(".")[2], sender.concurrency
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "num_children"),
+    [
+        ((), ("threads", MAX_JOBS), 0),
+        (("--concurrency", "5"), ("threads", 5), 0),
+        (("--pool", "threads"), ("thread", MAX_JOBS), 0),
+        (("--pool", "prefork"), ("prefork", NUM_CORES), NUM_CORES),
+        (("-P", "prefork", "-c", "2"), ("prefork", 2), 2),
+        (("--pool", "solo"), ("solo", 1), 0),
+    ],
+)
+def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_children):
+    assert chosen(*arguments) == expected
+    assert bootstrap._num_children == num_children
+
+
+def test_celerys_own_defaults_count_as_not_given():
+    assert chosen(pool="prefork", concurrency=9) == ("threads", MAX_JOBS)
+
+
+def test_the_environment_counts_as_given():
+    assert ParameterSource.ENVIRONMENT in bootstrap.GIVEN
+    assert {parameter.name for parameter in worker_command.params} >= {"pool", "concurrency"}
+
+
+def test_a_worker_that_is_started_from_code_keeps_its_pool():
+    assert click.get_current_context(silent=True) is None
+    sender = SimpleNamespace(pool_cls="solo", concurrency=None)
+    bootstrap.choose_pool(sender)
+    assert (sender.pool_cls, sender.concurrency) == ("solo", 1)
+
+
+class FakeProcess:
+    """A WorkerProcess that loads nothing."""
+
+    def __init__(self, *, queue: str = "cpu", error: Exception | None = None) -> None:
+        self.queue = queue
+        self.error = error
+        self.told: list[Any] = []
+
+    def __call__(self, settings: object, node: str) -> "FakeProcess":
+        self.told.append(node)
+        return self
+
+    def start(self, num_processes: int) -> None:
+        if self.error is not None:
+            raise self.error
+        self.told.append(num_processes)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.told.append(name)
+
+
+class FakeWorker:
+    """As much of Celery's worker as is told which queues to take."""
+
+    def __init__(self) -> None:
+        self.selected: list[str] = []
+        queues = SimpleNamespace(select=self.selected.extend)
+        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=queues))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, process: FakeProcess) -> FakeProcess:
+    monkeypatch.setattr("worker.process.WorkerProcess", process)
+    return process
+
+
+@pytest.mark.parametrize("queue", ["cpu", "gpu"])
+def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
+    process, worker = use(monkeypatch, FakeProcess(queue=queue)), FakeWorker()
+    bootstrap.set_up("node@host", worker)
+    assert worker.selected == [queue]
+    assert process.told == ["node@host", 1]
+    assert bootstrap.current_process() is process
+    bootstrap.announce_ready()
+    bootstrap.drain()
+    bootstrap.stop()
+    assert process.told[2:] == ["ready", "drain", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (CheckpointMissing("no folder /m."), "CHECKPOINT_MISSING: no folder /m. KRONOS_MODEL"),
+        (MemoryError("everything is full"), "the worker cannot start"),
+    ],
+)
+def test_a_worker_without_a_model_ends_before_it_takes_a_job(monkeypatch, caplog, error, line):
+    use(monkeypatch, FakeProcess(error=error))
+    worker = FakeWorker()
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.set_up("node@host", worker)
+    assert ended.value.code == 1
+    assert worker.selected == []
+    assert line in caplog.text
+
+
+def tried(monkeypatch: pytest.MonkeyPatch, printed: str, returncode: int = 0) -> None:
+    """What the short-lived process answers about device and model."""
+    done = subprocess.CompletedProcess([], returncode, stdout=printed)
+    monkeypatch.setattr(bootstrap.subprocess, "run", lambda *_args, **_kwargs: done)
+
+
+def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch):
+    process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
+    tried(monkeypatch, '{"device": "cpu"}')
+    monkeypatch.setattr(bootstrap, "_num_children", 4)
+    bootstrap.set_up("node@host", worker)
+    assert worker.selected == ["cpu"]
+    assert process.told == []
+    with pytest.raises(RuntimeError, match="no model is loaded"):
+        bootstrap.current_process()
+    for signal in (bootstrap.announce_ready, bootstrap.drain, bootstrap.stop):
+        signal()
+
+
+@pytest.mark.parametrize(
+    ("printed", "returncode", "line"),
+    [
+        ('{"device": "cuda:0"}', 0, "--pool threads"),
+        ('{"error": "CHECKPOINT_MISSING: no folder"}', 0, "CHECKPOINT_MISSING: no folder"),
+        ("", 1, "could not be tried"),
+    ],
+)
+def test_prefork_is_refused_where_its_children_could_not_serve(
+    monkeypatch, caplog, printed, returncode, line
+):
+    tried(monkeypatch, printed, returncode)
+    monkeypatch.setattr(bootstrap, "_num_children", 4)
+    with pytest.raises(SystemExit):
+        bootstrap.set_up("node@host", FakeWorker())
+    assert line in caplog.text
+
+
+def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
+    process = use(monkeypatch, FakeProcess())
+    monkeypatch.setattr(bootstrap, "_num_children", 4)
+    monkeypatch.setattr(bootstrap.billiard, "current_process", lambda: SimpleNamespace(index=2))
+    bootstrap.set_up_child("node@host")
+    assert process.told == ["node@host/2", 4, "ready"]
+
+
+def test_the_solo_pool_does_not_load_twice(monkeypatch):
+    process = use(monkeypatch, FakeProcess())
+    bootstrap.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
+    assert process.told == []
+
+
+def test_cores_are_those_this_process_may_use(monkeypatch):
+    monkeypatch.undo()
+    assert bootstrap._num_cores() == len(os.sched_getaffinity(0))

@@ -1,0 +1,272 @@
+"""The client against a real Redis without any worker: what it puts there, and what it reads back."""
+
+import base64
+import json
+import threading
+from typing import Any
+
+import celery
+import numpy as np
+import pandas as pd
+import pytest
+from kombu.exceptions import OperationalError
+
+from kronos_model.candles import COLUMNS
+from kronos_model.synthetic import candles
+from worker.client import ForecastClient, JobState
+from worker.contract.columns import decode_column
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.examples import example_result
+from worker.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
+from worker.local import LocalRedis, free_port
+from worker.routing import announce
+from worker.settings import Settings
+
+CANDLES = candles(seed=1, bars=60)
+LISTS = {"high": f"{CPU_QUEUE}", "normal": f"{CPU_QUEUE}\x06\x163", "low": f"{CPU_QUEUE}\x06\x166"}
+"""Where kombu keeps the messages of each priority."""
+
+
+@pytest.fixture
+def client(settings):
+    with ForecastClient(settings=settings) as client:
+        yield client
+
+
+def messages(redis: Any, key: str = LISTS["normal"]) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in redis.lrange(key, 0, -1)]
+
+
+def body(message: dict[str, Any]) -> Any:
+    assert message["properties"]["body_encoding"] == "base64"
+    return json.loads(base64.b64decode(message["body"]))
+
+
+def enqueued_job(redis: Any, key: str = LISTS["normal"]) -> dict[str, Any]:
+    (message,) = messages(redis, key)
+    return body(message)[1]["job"]
+
+
+def assert_nothing_enqueued(redis: Any) -> None:
+    assert [redis.llen(key) for key in (*LISTS.values(), GPU_QUEUE, f"{GPU_QUEUE}\x06\x163")] == [0] * 5
+
+
+def test_a_message_is_what_any_celery_client_would_send(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5, seed=7, sample_count=3)
+    (message,) = messages(redis)
+    args, kwargs, _ = body(message)
+    assert (args, list(kwargs)) == ([], ["job"])
+    headers = message["headers"]
+    assert (headers["task"], headers["id"]) == (FORECAST_TASK, handle.id)
+    assert (message["content-type"], message["content-encoding"]) == ("application/json", "utf-8")
+    job = kwargs["job"]
+    assert job["schema_version"] == 1
+    assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "sample_count": 3, "seed": 7}
+    assert job["output"] == {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
+    assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
+    # What was not given is the worker's to decide.
+    assert not job.keys() & {"model", "deadline_s"}
+
+
+def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
+    client.submit([CANDLES.as_dict()] * 5, pred_len=5, series_ids=["a", "b", "c", "d", "e"])
+    headers = messages(redis)[0]["headers"]
+    assert headers["argsrepr"] == "()"
+    assert headers["kwargsrepr"] == "{'series': 'a, b, c, …', 'samples': 1}"
+    assert len(json.dumps(headers)) < 2000
+
+
+def test_the_moment_of_submission_is_on_the_clock_of_redis(client, redis, monkeypatch):
+    monkeypatch.setattr("worker.client.time.time", lambda: 0.0)
+    before = redis.time()[0]
+    client.submit(CANDLES.as_dict(), pred_len=5)
+    assert before <= enqueued_job(redis)["submitted_at"] <= redis.time()[0] + 1
+
+
+@pytest.mark.parametrize("priority", LISTS)
+def test_each_priority_has_its_list(client, redis, priority):
+    client.submit(CANDLES.as_dict(), pred_len=5, priority=priority)
+    assert enqueued_job(redis, LISTS[priority])["priority"] == priority
+    assert sum(redis.llen(key) for key in LISTS.values()) == 1
+
+
+def test_a_job_goes_where_the_announcements_send_it(client, redis):
+    announce(redis, "gpu@1", {"node": "gpu@1", "queue": GPU_QUEUE, "state": "ready"})
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    assert handle.queue == GPU_QUEUE
+    assert len(messages(redis, f"{GPU_QUEUE}\x06\x163")) == 1
+    assert client.submit(CANDLES.as_dict(), pred_len=5, device="cpu").queue == CPU_QUEUE
+    assert [worker["node"] for worker in client.workers()] == ["gpu@1"]
+
+
+INDEXED = pd.DataFrame(CANDLES.columns, index=pd.to_datetime(list(CANDLES.timestamps)))
+SOURCES = {
+    "arrays": (CANDLES.as_dict(), CANDLES.timestamps),
+    "lists": ({k: list(v) for k, v in CANDLES.as_dict().items()}, CANDLES.timestamps),
+    "a column of times": (pd.DataFrame(CANDLES.as_dict()), CANDLES.timestamps),
+    "an index of times": (INDEXED, CANDLES.timestamps),
+    "aware times": (INDEXED.tz_localize("Asia/Shanghai"), [f"{t}+08:00" for t in CANDLES.timestamps]),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_candles_arrive_as_they_were(client, redis, source):
+    given, timestamps = SOURCES[source]
+    client.submit(given, pred_len=5)
+    (series,) = enqueued_job(redis)["series"]
+    assert series["timestamps"] == list(timestamps)
+    for name in COLUMNS:
+        np.testing.assert_allclose(decode_column(series[name]), CANDLES.columns[name], rtol=1e-6)
+
+
+def test_several_series_each_have_their_own_times(client, redis):
+    both = [candles(seed=1, bars=40).as_dict(), candles(seed=2, bars=50).as_dict()]
+    futures = [["2025-03-03T10:00:00", "2025-03-03T10:05:00"], ["2025-04-03T10:00:00", "2025-04-03T10:05:00"]]
+    client.submit(both, future_timestamps=futures)
+    job = enqueued_job(redis)
+    assert "pred_len" not in job
+    assert [one["id"] for one in job["series"]] == ["0", "1"]
+    assert [one["future_timestamps"] for one in job["series"]] == futures
+    assert [len(one["timestamps"]) for one in job["series"]] == [40, 50]
+
+
+REFUSED = {
+    "no horizon": ({}, ErrorCode.MISSING_FIELD, "pred_len"),
+    "a negative horizon": ({"pred_len": -1}, ErrorCode.BAD_VALUE, "pred_len"),
+    "an unknown device": ({"pred_len": 5, "device": "tpu"}, ErrorCode.INVALID_DEVICE, "device"),
+    "an unknown priority": ({"pred_len": 5, "priority": "urgent"}, ErrorCode.BAD_VALUE, "priority"),
+    "no GPU": ({"pred_len": 5, "device": "cuda", "allow_fallback": False}, ErrorCode.NO_GPU_WORKER, "device"),
+    "too many paths": (
+        {"pred_len": 5, "sample_count": 257},
+        ErrorCode.LIMIT_EXCEEDED,
+        "sampling.sample_count",
+    ),
+    "an unknown zone": ({"pred_len": 5, "timezone": "Mars/Base"}, ErrorCode.TIMEZONE_UNKNOWN, None),
+}
+
+
+@pytest.mark.parametrize("defect", REFUSED)
+def test_what_a_worker_would_refuse_is_not_sent(client, redis, defect):
+    options, code, field = REFUSED[defect]
+    with pytest.raises(JobError) as refused:
+        client.submit(CANDLES.as_dict(), **options)
+    assert refused.value.code == code
+    assert field is None or refused.value.field == field
+    assert_nothing_enqueued(redis)
+
+
+def test_bad_candles_are_refused_by_field_and_row(client, redis):
+    bad = CANDLES.as_dict()
+    bad["close"] = np.where(np.arange(60) == 7, np.nan, bad["close"])
+    with pytest.raises(JobError) as refused:
+        client.submit([CANDLES.as_dict(), bad], pred_len=5)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.NOT_FINITE, "series.1.close")
+    assert refused.value.details["row"] == 7
+    assert_nothing_enqueued(redis)
+
+
+def test_a_message_beyond_the_limit_is_refused_by_its_size(settings, redis):
+    small = settings.model_copy(update={"max_message_bytes": 2000})
+    with ForecastClient(settings=small) as client, pytest.raises(JobError) as refused:
+        client.submit(CANDLES.as_dict(), pred_len=5)
+    assert refused.value.code == ErrorCode.LIMIT_EXCEEDED
+    assert refused.value.details["actual"] > refused.value.details["limit"] == 2000
+    assert_nothing_enqueued(redis)
+
+
+def test_without_redis_nothing_is_enqueued_and_the_error_says_so():
+    with ForecastClient(f"redis://:pw@127.0.0.1:{free_port()}/0") as client:
+        with pytest.raises(JobError) as ended:
+            client.submit(CANDLES.as_dict(), pred_len=5)
+        assert ended.value.code == ErrorCode.BROKER_UNREACHABLE
+        assert "pw" not in str(ended.value)
+        with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
+            client.workers()
+
+
+def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, redis, monkeypatch):
+    def lose_the_answer(*_: object, **__: object) -> None:
+        raise OperationalError("connection closed while writing")
+
+    monkeypatch.setattr("kombu.messaging.Producer.publish", lose_the_answer)
+    with pytest.raises(JobError) as ended:
+        client.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job")
+    assert (ended.value.code, ended.value.details) == (ErrorCode.ENQUEUE_UNCERTAIN, {"job_id": "my-job"})
+
+
+def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
+    with LocalRedis() as server, ForecastClient(server.url) as client:
+        tell_time = client._redis.time
+
+        def last_words() -> Any:
+            answer = tell_time()
+            server.stop()
+            return answer
+
+        monkeypatch.setattr(client._redis, "time", last_words)
+        with pytest.raises(JobError) as ended:
+            client.submit(CANDLES.as_dict(), pred_len=5)
+    assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
+
+
+def test_the_states_of_a_job_are_read_back(client):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    backend = client._app.backend
+    assert handle.state() == JobState("PENDING")
+    backend.store_result(handle.id, None, "STARTED")
+    assert handle.state() == JobState("STARTED")
+    backend.store_result(handle.id, {"bars_done": 3, "bars_total": 10}, PROGRESS_STATE)
+    assert handle.state() == JobState("PROGRESS", 3, 10)
+    backend.mark_as_done(handle.id, example_result())
+    assert handle.state() == JobState("SUCCESS")
+    failed = client.submit(CANDLES.as_dict(), pred_len=5)
+    backend.mark_as_failure(failed.id, JobError(ErrorCode.DEADLINE, "too late"))
+    assert failed.state() == JobState("FAILURE")
+
+
+def test_waiting_gives_the_result_or_the_jobs_own_error(client):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    with pytest.raises(JobError, match="TIMEOUT"):
+        handle.wait(0.01)
+    timer = threading.Timer(0.05, client._app.backend.mark_as_done, (handle.id, example_result()))
+    timer.start()
+    result = handle.wait(5)
+    timer.join()
+    assert result.model_dump(mode="json") == example_result()
+
+    failed = client.submit(CANDLES.as_dict(), pred_len=5)
+    error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
+    client._app.backend.mark_as_failure(failed.id, error)
+    with pytest.raises(JobError) as ended:
+        failed.wait(5)
+    assert ended.value.args == error.args
+
+
+def test_a_forecast_that_is_not_done_in_time_is_cancelled(client, redis):
+    with pytest.raises(JobError, match="TIMEOUT"):
+        client.forecast(CANDLES.as_dict(), pred_len=5, timeout_s=0.01, job_id="my-job")
+    assert redis.exists(cancel_key("my-job"))
+
+
+def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    assert not redis.exists(cancel_key(handle.id))
+    handle.cancel()
+    assert redis.exists(cancel_key(handle.id))
+
+
+def test_a_host_keeps_its_own_current_celery_app(client):
+    before = celery.current_app._get_current_object()
+    with ForecastClient(client._settings.redis_url.get_secret_value()):
+        assert celery.current_app._get_current_object() is before
+
+
+def test_neither_client_nor_handle_prints_the_password(client):
+    secret = client._settings.redis_url.get_secret_value().split(":")[2].partition("@")[0]
+    assert secret not in f"{client!r}{client.submit(CANDLES.as_dict(), pred_len=5)!r}"
+
+
+def test_the_url_comes_before_the_settings():
+    url = "redis://:pw@127.0.0.1:1/5"
+    client = ForecastClient(url, settings=Settings.model_construct())
+    assert client._app.conf.broker_url == client._app.conf.result_backend == url
