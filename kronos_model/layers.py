@@ -20,9 +20,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
-        return normed.type_as(x) * self.weight
+        return F.rms_norm(x.float(), x.shape[-1:], eps=NORM_EPSILON).type_as(x) * self.weight
 
 
 class FeedForward(nn.Module):

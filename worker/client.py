@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
@@ -25,7 +26,7 @@ from worker.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STA
 from worker.contract.results import ForecastResult
 from worker.jobs import JobRecords
 from worker.routing import Status, choose_queue, live_workers
-from worker.series import CandleSource, as_many, series_payload
+from worker.series import CandleSource, series_payload
 from worker.settings import Settings, get_settings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
@@ -183,34 +184,22 @@ class ForecastClient:
                 BROKER_UNREACHABLE where nothing was enqueued; ENQUEUE_UNCERTAIN where that is not known.
         """
         job_id = job_id or str(uuid.uuid4())
-        sources = as_many(candles)
-        ids = list(series_ids) if series_ids is not None else [str(index) for index in range(len(sources))]
-        several = isinstance(candles, list | tuple)
         payload: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
-            "series": [
-                series_payload(
-                    source,
-                    series_id,
-                    timestamps=_of_series(timestamps, index, several),
-                    future_timestamps=_of_series(future_timestamps, index, several),
-                    timezone=timezone,
-                )
-                for index, (source, series_id) in enumerate(zip(sources, ids, strict=True))
-            ],
-            "sampling": {
-                "temperature": temperature,
-                "top_k": top_k,
-                "top_p": top_p,
-                "sample_count": sample_count,
-                "seed": seed,
+            "series": _series(candles, series_ids, timestamps, future_timestamps, timezone),
+            "sampling": _plain(
+                temperature=temperature, top_k=top_k, top_p=top_p, sample_count=sample_count, seed=seed
+            ),
+            "output": {
+                "quantiles": [float(level) for level in quantiles],
+                "paths": paths,
+                "repair": repair,
             },
-            "output": {"quantiles": list(quantiles), "paths": paths, "repair": repair},
             "device": device,
             "allow_fallback": allow_fallback,
             "priority": priority,
         }
-        optional = {"pred_len": pred_len, "model": model, "deadline_s": deadline_s}
+        optional = _plain(pred_len=pred_len, model=model, deadline_s=deadline_s)
         payload |= {name: value for name, value in optional.items() if value is not None}
         job = self._check(payload, job_id)
         with _reachable():
@@ -222,6 +211,7 @@ class ForecastClient:
     def _check(self, payload: dict[str, Any], job_id: str) -> ForecastJob:
         """What the worker would refuse is refused here, before it is sent."""
         limits = self._settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)  # the worker knows its model's
+        job = parse_job(payload, limits)
         size = len(json.dumps(payload, separators=(",", ":")))
         if size > limits.max_message_bytes:
             raise JobError(
@@ -230,7 +220,6 @@ class ForecastClient:
                 "series",
                 {"limit": limits.max_message_bytes, "actual": size},
             )
-        job = parse_job(payload, limits)
         prepare(job, job_id, limits)
         return job
 
@@ -290,8 +279,55 @@ class _reachable:
             ) from error
 
 
-def _of_series(values: Any, index: int, several: bool) -> Any:
-    return values[index] if several and values is not None else values
+def _series(
+    candles: CandleSource | Sequence[CandleSource],
+    series_ids: Sequence[str] | None,
+    timestamps: Any,
+    future_timestamps: Any,
+    timezone: str | None,
+) -> list[dict[str, Any]]:
+    """The job's series; what is given for each of several sources comes as a list as long as theirs."""
+    several = isinstance(candles, list | tuple)
+    sources = list(candles) if several else [candles]
+
+    def one_each(values: Any, field: str) -> list[Any]:
+        if values is None or not several:
+            return [values] * len(sources)
+        if len(values) != len(sources):
+            raise JobError(
+                ErrorCode.LENGTH_MISMATCH,
+                f"{field} has {len(values)} entries for {len(sources)} series; give one for each",
+                field,
+            )
+        return list(values)
+
+    ids = [str(index) for index in range(len(sources))] if series_ids is None else list(series_ids)
+    if len(ids) != len(sources):
+        raise JobError(
+            ErrorCode.LENGTH_MISMATCH, f"{len(ids)} series_ids for {len(sources)} series", "series_ids"
+        )
+    past, future = one_each(timestamps, "timestamps"), one_each(future_timestamps, "future_timestamps")
+    payloads = []
+    for index, source in enumerate(sources):
+        try:
+            payloads.append(
+                series_payload(
+                    source,
+                    ids[index],
+                    timestamps=past[index],
+                    future_timestamps=future[index],
+                    timezone=timezone,
+                )
+            )
+        except JobError as error:
+            field = f"series.{index}" + ("" if error.field is None else f".{error.field}")
+            raise JobError(error.code, error.message, field, error.details) from None
+    return payloads
+
+
+def _plain(**values: Any) -> dict[str, Any]:
+    """NumPy's scalars as Python's, which JSON takes."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def _short(job: ForecastJob) -> str:

@@ -17,7 +17,6 @@ from kronos_model.checkpoint import CheckpointPair, load_pair
 from kronos_model.device import describe_device, move_to_device, resolve_device
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.errors import KronosError
 from worker.connection import connect
 from worker.contract.jobs import Limits
 from worker.contract.results import ModelInfo
@@ -86,7 +85,7 @@ class WorkerProcess:
         self._announcer.start()
         try:
             self._served = self._load()
-        except KronosError:
+        except BaseException:  # whatever it was, this worker is not coming
             self.withdraw()
             raise
 

@@ -110,6 +110,6 @@ class TaskRouter:
         job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
-        # What is malformed is for the worker to answer, with its code.
-        workers = live_workers(self._redis) if device != "cpu" else []
-        return {"queue": choose_queue(str(device), bool(allow_fallback), workers)}
+        if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
+            return {"queue": CPU_QUEUE}  # what is malformed is for the worker to answer, with its code
+        return {"queue": choose_queue(device, bool(allow_fallback), live_workers(self._redis))}

@@ -1,6 +1,6 @@
 """From what apps hold (DataFrames, dicts of lists or arrays) to a series of the wire. No pandas needed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -33,6 +33,11 @@ def series_payload(
     Raises JobError where timestamps or columns cannot be read; whether they make sense is for the contract.
     """
     given: Any = getattr(candles, "columns", candles)
+    if not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
+        raise JobError(
+            ErrorCode.BAD_TYPE,
+            f"candles must be a DataFrame or a mapping of columns, not {type(candles).__name__}",
+        )
     names = {str(name).lower(): name for name in given}
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     payload: dict[str, Any] = {
@@ -78,7 +83,11 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         ) from None
 
 
-def _texts(timestamps: Iterable[Any]) -> list[str]:
+def _texts(timestamps: Any) -> list[str]:
+    if isinstance(timestamps, str) or not isinstance(timestamps, Iterable):
+        raise JobError(
+            ErrorCode.BAD_TYPE, f"timestamps must be a list, not {type(timestamps).__name__}", "timestamps"
+        )
     if isinstance(timestamps, np.ndarray) and timestamps.dtype.kind == "M":
         return [str(text) for text in np.datetime_as_string(timestamps.astype("datetime64[s]"))]
     return [_text(value) for value in timestamps]
@@ -96,8 +105,3 @@ def _text(value: Any) -> str:
         f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}",
         "timestamps",
     )
-
-
-def as_many(candles: CandleSource | Sequence[CandleSource]) -> list[CandleSource]:
-    """One source or a list of them, as a list."""
-    return list(candles) if isinstance(candles, list | tuple) else [candles]

@@ -74,7 +74,6 @@ class ForecastService:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._runs: set[JobRun] = set()
         self._thread = threading.Thread(target=self._own, name="kronos-engine", daemon=True)
-        self._died: BaseException | None = None
         self._counters_lock = threading.Lock()
         self.counters = Counters()
 
@@ -105,7 +104,7 @@ class ForecastService:
 
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
-        self._commands.put(lambda: self._stop_run(run, Cancelled("the job was cancelled, as asked")))
+        self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
 
     def count(self, *, succeeded: bool) -> None:
         """Note a job that ended, for the status."""
@@ -123,8 +122,7 @@ class ForecastService:
     def _own(self) -> None:
         try:
             self._loop()
-        except BaseException as error:  # whatever ends this thread must not leave its jobs waiting for ever
-            self._died = error
+        except BaseException:  # whatever ends this thread must not leave its jobs waiting for ever
             log.critical("the engine's thread died; its jobs go back to the queue", exc_info=True)
             # A worker without an engine would take jobs and never answer.
             os.kill(os.getpid(), signal.SIGTERM)
@@ -137,7 +135,7 @@ class ForecastService:
         while not stopping or self._engine.has_work:
             stopping = self._take_commands(block=not self._engine.has_work and not stopping) or stopping
             if self._engine.has_work:
-                self._engine.step()
+                self._collect(self._engine.step())
 
     def _take_commands(self, *, block: bool) -> bool:
         """Carry out what was asked for; True once told to stop."""
@@ -154,33 +152,28 @@ class ForecastService:
     def _admit(self, run: JobRun) -> None:
         self._runs.add(run)
         for index, request in enumerate(run.requests):
-
-            def on_done(generation: Generation, index: int = index) -> None:
-                self._series_done(run, generation, index)
-
             try:
-                run.generations.append(self._engine.submit(request, on_done))
+                run.generations.append(self._engine.submit(request))
             except KronosError as error:
-                self._stop_run(run, error, index)
+                self._end(run, error, index)
                 return
 
-    def _series_done(self, run: JobRun, generation: Generation, index: int) -> None:
-        """Called by the engine in the middle of a step, which must be over before anything is cancelled."""
-        if run.is_done:
-            return
-        if (error := generation.error) is not None:
-            run.end(error, index)
-            self._commands.put(lambda: self._stop_run(run, error, index))
-        elif len(run.generations) == len(run.requests) and all(g.done for g in run.generations):
-            self._runs.discard(run)
-            run.end()
+    def _collect(self, ended: Sequence[Generation]) -> None:
+        """After a step: end the jobs whose last series ended with it, and those of which one failed."""
+        over = set(ended)
+        for run in [run for run in self._runs if not over.isdisjoint(run.generations)]:
+            failed = [index for index, one in enumerate(run.generations) if one.error is not None]
+            if failed:
+                self._end(run, run.generations[failed[0]].error, failed[0])
+            elif all(generation.done for generation in run.generations):
+                self._end(run)
 
-    def _stop_run(self, run: JobRun, error: KronosError, failed_series: int | None = None) -> None:
-        """End a job and free what its other series hold."""
+    def _end(self, run: JobRun, error: KronosError | None = None, failed_series: int | None = None) -> None:
+        """End a job and free what its series still hold."""
         self._runs.discard(run)
-        run.end(error, failed_series)
         for generation in run.generations:
             self._engine.cancel(generation)
+        run.end(error, failed_series)
 
 
 def deadline_from(remaining_s: float | None) -> float | None:

@@ -2,9 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +40,9 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live)
+        return any(not generation.done for generation in self._live)
 
-    def submit(
-        self, request: SeriesRequest, on_done: Callable[[Generation], Any] | None = None
-    ) -> Generation:
+    def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError where its horizon exceeds the context."""
         if request.horizon > self.runner.max_context:
             raise InputError(
@@ -55,18 +52,17 @@ class Engine:
                 field="pred_len",
                 details={"pred_len": request.horizon, "max_context": self.runner.max_context},
             )
-        generation = Generation(request, on_done)
+        generation = Generation(request)
         self.scheduler.add(generation)
         self._live.append(generation)
         return generation
 
-    def cancel(self, generation: Generation, error: KronosError | None = None) -> None:
-        """End a generation now, by ``error`` (else Cancelled), and free its slots."""
-        if not generation.done:
-            self._fail(generation, error or Cancelled("the forecast was cancelled"))
+    def cancel(self, generation: Generation) -> None:
+        """End a generation now with Cancelled and free its slots; one that is done stays as it is."""
+        self._fail(generation, Cancelled("the forecast was cancelled"))
 
-    def step(self) -> None:
-        """One more bar for every running sequence."""
+    def step(self) -> list[Generation]:
+        """One more bar for every running sequence; returns the generations that ended with it."""
         self._end_late()
         batch = self.scheduler.schedule()
         now = time.monotonic()
@@ -75,6 +71,9 @@ class Engine:
             timings.admitted = now if timings.admitted is None else timings.admitted
         if len(batch):
             self._run(list(batch))
+        ended = [generation for generation in self._live if generation.done]
+        self._live = [generation for generation in self._live if not generation.done]
+        return ended
 
     def _end_late(self) -> None:
         now = time.monotonic()
@@ -93,8 +92,9 @@ class Engine:
                     "a step of %d sequences failed, running each alone", len(sequences), exc_info=True
                 )
                 for sequence in sequences:
-                    self._run([sequence])
-            elif not sequences[0].generation.done:
+                    if not sequence.generation.done:  # another round of it may have failed just now
+                        self._run([sequence])
+            else:
                 log.error("a sequence failed alone", exc_info=True)
                 self._fail(sequences[0].generation, _as_kronos_error(error))
             return
@@ -103,7 +103,7 @@ class Engine:
 
     def _advance(self, sequence: Sequence) -> None:
         generation = sequence.generation
-        if generation.done:  # another round of it failed in this very step
+        if generation.done:  # as in _run
             return
         if generation.timings.first_bar is None:
             generation.timings.first_bar = time.monotonic()
@@ -119,15 +119,13 @@ class Engine:
             return
         self.scheduler.release(sequence)
         self.runner.release(sequence)
-        if generation.num_bars_done == generation.num_bars_total:
-            self._live.remove(generation)
         generation.accept(sequence, paths)
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
-        for sequence in self.scheduler.drop(generation):
-            self.runner.release(sequence)
-        self._live.remove(generation)
-        generation.fail(error)
+        if not generation.done:
+            for sequence in self.scheduler.drop(generation):
+                self.runner.release(sequence)
+            generation.fail(error)
 
 
 def _as_kronos_error(error: Exception) -> KronosError:

@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,16 +124,15 @@ class Timings:
 class Generation:
     """The handle of one submitted series: its progress and, once ``done``, its paths or its error.
 
-    Only the thread that steps the engine writes to it; ``on_done`` is called there, once.
+    Only the thread that steps the engine writes to it.
     """
 
-    def __init__(self, request: SeriesRequest, on_done: "Callable[[Generation], Any] | None" = None) -> None:
+    def __init__(self, request: SeriesRequest) -> None:
         self.request = request
         self.timings = Timings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
-        self._on_done = on_done
         self._paths: NDArray[np.float32] | None = None
         self._num_paths_done = 0
 
@@ -170,5 +168,3 @@ class Generation:
     def _end(self) -> None:
         self.timings.ended = time.monotonic()
         self.done = True
-        if self._on_done is not None:
-            self._on_done(self)

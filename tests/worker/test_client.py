@@ -165,6 +165,43 @@ def test_bad_candles_are_refused_by_field_and_row(client, redis):
     assert_nothing_enqueued(redis)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "field"),
+    [
+        ({"candles": None}, ErrorCode.BAD_TYPE, "series.0"),
+        ({"candles": 5.0}, ErrorCode.BAD_TYPE, "series.0"),
+        ({"candles": [CANDLES.as_dict(), {"timestamps": []}]}, ErrorCode.MISSING_FIELD, "series.1.open"),
+        ({"candles": [{"open": [1.0]}]}, ErrorCode.MISSING_FIELD, "series.0.timestamps"),
+        ({"candles": {"open": ["?"], "timestamps": []}}, ErrorCode.BAD_TYPE, "series.0.open"),
+        ({"timestamps": 5}, ErrorCode.BAD_TYPE, "series.0.timestamps"),
+        ({"series_ids": ["a", "b"]}, ErrorCode.LENGTH_MISMATCH, "series_ids"),
+        ({"candles": [CANDLES.as_dict()] * 2, "timestamps": [[]]}, ErrorCode.LENGTH_MISMATCH, "timestamps"),
+        ({"pred_len": object()}, ErrorCode.BAD_TYPE, "pred_len"),
+        ({"seed": "seven"}, ErrorCode.BAD_TYPE, "sampling.seed"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_coded_errors_too(client, redis, arguments, code, field):
+    arguments = {"candles": CANDLES.as_dict(), "pred_len": 5} | arguments
+    with pytest.raises(JobError) as refused:
+        client.submit(arguments.pop("candles"), **arguments)
+    assert (refused.value.code, refused.value.field) == (code, field)
+    assert_nothing_enqueued(redis)
+
+
+def test_numpy_scalars_are_numbers(client, redis):
+    client.submit(
+        CANDLES.as_dict(),
+        pred_len=np.int64(5),
+        seed=np.uint32(7),
+        temperature=np.float32(0.5),
+        quantiles=np.array([0.5]),
+    )
+    job = enqueued_job(redis)
+    assert (job["pred_len"], job["sampling"]["seed"], job["sampling"]["temperature"]) == (5, 7, 0.5)
+    assert job["output"]["quantiles"] == [0.5]
+
+
 def test_a_message_beyond_the_limit_is_refused_by_its_size(settings, redis):
     small = settings.model_copy(update={"max_message_bytes": 2000})
     with ForecastClient(settings=small) as client, pytest.raises(JobError) as refused:

@@ -52,7 +52,7 @@ def test_nobody_listening_is_an_error_within_seconds():
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(connection, "ExponentialBackoff", lambda **_: NoBackoff())
+    monkeypatch.setattr(connection, "ConstantBackoff", lambda _: NoBackoff())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(TimeoutError):

@@ -10,7 +10,7 @@ from kronos_model.candles import COLUMNS
 from kronos_model.synthetic import candles
 from worker.contract.columns import decode_column
 from worker.contract.errors import ErrorCode, JobError
-from worker.series import TIMESTAMP_NAMES, as_many, series_payload
+from worker.series import TIMESTAMP_NAMES, series_payload
 
 CANDLES = candles(seed=1, bars=5)
 TEXTS = list(CANDLES.timestamps)
@@ -131,9 +131,3 @@ def test_optional_parts_are_sent_only_where_given():
     without = mapping()
     del without["volume"], without["amount"]
     assert series_payload(without, "x").keys() == {"id", "timestamps", "open", "high", "low", "close"}
-
-
-def test_one_source_or_a_list_of_them():
-    frame = pd.DataFrame(mapping())
-    assert [one is frame for one in as_many(frame)] == [True]
-    assert [one is frame for one in as_many((frame, frame))] == [True, True]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.sequence import Generation, SamplingParams, Sequence, SeriesRequest
+from kronos_model.engine.sequence import SamplingParams, Sequence, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 
@@ -156,15 +156,14 @@ def test_a_passed_deadline_ends_running_and_waiting_series(runner):
     assert not engine.has_work
 
 
-def test_on_done_is_called_once_for_a_result_and_for_an_error(runner):
-    ended: list[Generation] = []
+def test_a_step_returns_what_ended_with_it_once(runner):
     engine = Engine(runner, max_slots=1)
-    good = engine.submit(request(1, paths=2), ended.append)
-    bad = engine.submit(request(2), ended.append)
-    engine.step()
+    good, bad = engine.submit(request(1, paths=2, horizon=1)), engine.submit(request(2))
+    assert engine.step() == []
     engine.cancel(bad)
-    finish(engine)
-    assert ended == [bad, good]
+    assert engine.step() == [good, bad]
+    assert engine.step() == []
+    assert not engine.has_work
 
 
 def test_timings_add_up(runner):
