@@ -1,12 +1,11 @@
 """A model and the tokenizer that belongs to it, loaded together."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kronos_model.checkpoint_source import BUNDLED_FOLDER, bundled_names
+from kronos_model.checkpoint_source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -67,24 +66,6 @@ def load_pair(
 def default_max_context(model: str | os.PathLike[str]) -> int:
     """Tokens the model was trained to see; 512 for models that are not in the publisher's table."""
     return _PUBLISHED[str(model)][1] if str(model) in _PUBLISHED else DEFAULT_MAX_CONTEXT
-
-
-def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
-
-    Only the bundled checkpoints and finetuned folders carry that file. The forecast of a checkpoint that
-    says false means nothing.
-    """
-    folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
-    path = folder / "metadata.json"
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    trained = metadata.get("trained") if isinstance(metadata, dict) else None
-    return trained if isinstance(trained, bool) else None
 
 
 def _tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -1,5 +1,6 @@
 """Where a checkpoint lies: bundled with this package, in a local folder, or on the model hub."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,3 +95,21 @@ def _local_origin(source: str | os.PathLike[str]) -> Origin | None:
             f"'{source}' is neither a bundled checkpoint ({known}) nor a folder nor a hub id (owner/name)."
         ) from error
     return None
+
+
+def is_trained(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
+
+    Only the bundled checkpoints and finetuned folders carry that file. The forecast of a checkpoint that
+    says false means nothing.
+    """
+    folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
+    path = folder / "metadata.json"
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    trained = metadata.get("trained") if isinstance(metadata, dict) else None
+    return trained if isinstance(trained, bool) else None

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kronos_model.checkpoint_source import BUNDLED_FOLDER
+from kronos_model.checkpoint_source import is_trained
 from kronos_model.synthetic import candles
 from worker.candle_file import read_candles
 from worker.children import ChildProcess, LocalStackError, ProcessStack
@@ -68,7 +68,7 @@ def run_demo(options: DemoOptions, settings: Settings) -> int:
     except KeyboardInterrupt:
         console.print("Interrupted; all that was started is stopped.")
         return 130
-    untrained = is_untrained(result.model.id)
+    untrained = is_trained(result.model.id) is False
     _report(console, result, status, untrained)
     _draw(lookback, name, result, chart, untrained)
     console.print(f"\nChart    {chart}", soft_wrap=True)
@@ -111,15 +111,6 @@ def chart_path(output: Path | None) -> Path:
     if os.access(Path.cwd(), os.W_OK):
         return Path.cwd() / "output" / "forecast.png"
     return Path(gettempdir()) / "kronos-forecast.png"
-
-
-def is_untrained(model: str) -> bool:
-    """Whether a bundled checkpoint says that it has learned nothing yet."""
-    try:
-        metadata = json.loads((BUNDLED_FOLDER / model / "metadata.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return metadata.get("trained") is False
 
 
 def _start_worker(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kronos_model.checkpoint import CheckpointPair, default_max_context, is_trained, load_pair
-from kronos_model.checkpoint_source import BUNDLED_FOLDER
+from kronos_model.checkpoint import CheckpointPair, default_max_context, load_pair
+from kronos_model.checkpoint_source import BUNDLED_FOLDER, is_trained
 from kronos_model.checkpoints.initialise import initialise
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
