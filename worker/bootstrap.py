@@ -24,10 +24,11 @@ from worker.app import app
 from worker.routing import queue_for
 from worker.settings import explain, get_settings
 from worker.takeover import GpuTakeover
+from worker.transport import DeliveryHeartbeat
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].add(GpuTakeover)
+app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat})
 
 # Not Celery's own defaults, which click calls a default map.
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}

@@ -11,6 +11,7 @@ from worker.settings import Settings
 # Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
 # apps' long tasks would be delivered twice.
 UNACKED_KEY: Final = "kronos.forecast.unacked"
+UNACKED_INDEX_KEY: Final = f"{UNACKED_KEY}_index"
 
 
 RESULT_BACKEND: Final = "worker.result_backend:CodedRedisBackend"
@@ -41,11 +42,14 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_transport_options": {
             "visibility_timeout": settings.visibility_timeout_s,
             "unacked_key": UNACKED_KEY,
-            "unacked_index_key": f"{UNACKED_KEY}_index",
+            "unacked_index_key": UNACKED_INDEX_KEY,
             "unacked_mutex_key": f"{UNACKED_KEY}_mutex",
-            # How often a worker looks for jobs whose holder vanished: every 5 s instead of 100 s.
+            # Workers look for jobs whose holder vanished every 5 s instead of 100 s. A holder that lives
+            # renews its own (worker/transport.py).
             "unacked_restore_interval": 5,
             "unacked_restore_throttle": 1,
+            # Only one worker at a time looks; one that is killed while it does must not stop the others long.
+            "unacked_mutex_expire": 30,
             "queue_order_strategy": "priority",
             "priority_steps": sorted(CELERY_PRIORITIES.values()),
             # Without these a half-open connection is waited on for ever.

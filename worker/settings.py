@@ -56,7 +56,7 @@ class Settings(BaseSettings):
 
     result_ttl_s: int = Field(3600, ge=1, description="how long results stay")
     visibility_timeout_s: int = Field(
-        3600, ge=1, description="a job whose worker vanished is delivered again after this time"
+        60, ge=1, description="a job whose worker vanished is delivered again after this time"
     )
     gpu_grace_s: float = Field(
         60, ge=0, description="CPU workers take from the gpu queue once no GPU worker was ready for this time"

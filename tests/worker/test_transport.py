@@ -1,0 +1,91 @@
+"""The heartbeat against a real Redis and a real kombu consumer; fails when kombu's internals change."""
+
+import inspect
+import time
+from types import SimpleNamespace
+
+import kombu
+import pytest
+from celery.worker import state
+from celery.worker.request import Request
+from kombu import Connection
+from redis import Redis
+
+from worker.celery_config import UNACKED_INDEX_KEY, celery_config
+from worker.settings import Settings
+from worker.transport import held_delivery_tags, renew
+
+QUEUE = "cpu"
+
+
+@pytest.fixture
+def taken(settings: Settings):
+    """A channel as a worker has it, and two messages that it took and has not acknowledged."""
+    config = celery_config(settings)
+    with Connection(config["broker_url"], transport_options=config["broker_transport_options"]) as connection:
+        queue = connection.SimpleQueue(QUEUE)
+        for number in (1, 2):
+            queue.put({"number": number}, serializer="json")
+        yield SimpleNamespace(channel=queue.channel, messages=[queue.get(timeout=5), queue.get(timeout=5)])
+        queue.close()
+
+
+def test_kombu_is_the_version_whose_internals_are_used():
+    assert kombu.__version__.startswith("5.7."), "read kombu/transport/redis.py again, then change this"
+
+
+def age(redis: Redis, tags: list[str]) -> None:
+    redis.zadd(UNACKED_INDEX_KEY, dict.fromkeys(tags, 1.0), xx=True)
+
+
+@pytest.fixture
+def tags(taken) -> list[str]:
+    return [message.delivery_tag for message in taken.messages]
+
+
+def test_kombu_keeps_the_moments_where_they_are_renewed(redis: Redis, tags):
+    assert set(redis.zrange(UNACKED_INDEX_KEY, 0, -1)) == set(tags)
+    age(redis, tags)
+    renew(redis, tags)
+    assert all(score > time.time() - 5 for score in redis.zmscore(UNACKED_INDEX_KEY, tags))
+
+
+def test_an_acknowledged_message_is_not_brought_back(taken, redis: Redis, tags):
+    taken.messages[0].ack()
+    renew(redis, tags)
+    assert redis.zrange(UNACKED_INDEX_KEY, 0, -1) == [tags[1]]
+
+
+def test_only_what_is_not_renewed_is_delivered_again(taken, redis: Redis, tags):
+    age(redis, tags)
+    renew(redis, tags[:1])
+    taken.channel.qos.restore_visible(interval=1)
+    assert redis.zrange(UNACKED_INDEX_KEY, 0, -1) == tags[:1]
+    assert redis.llen(QUEUE) == 1
+
+
+class FakeRequest:
+    """As much of a Celery request as the worker's state looks at."""
+
+    name = "kronos.forecast"
+
+    def __init__(self, tag: str) -> None:
+        self.id = f"job-{tag}"
+        self.message = SimpleNamespace(delivery_tag=tag)
+
+
+def test_what_is_held_is_what_celery_has_reserved_or_runs():
+    running, waiting = requests = [FakeRequest("a"), FakeRequest("b")]
+    assert held_delivery_tags() == set()
+    for request in requests:
+        state.task_reserved(request)
+    state.task_accepted(running)
+    assert held_delivery_tags() == {"a", "b"}
+    state.task_ready(running)
+    assert held_delivery_tags() == {"b"}
+    state.task_ready(waiting)
+    assert held_delivery_tags() == set()
+
+
+def test_celery_keeps_the_message_where_the_tag_is_read():
+    assert isinstance(inspect.getattr_static(Request, "message"), property)
