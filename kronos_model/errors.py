@@ -9,6 +9,7 @@
     │   ├── CheckpointMissing    CHECKPOINT_MISSING       a folder, file or tensor that is not there
     │   ├── CheckpointUnreachable CHECKPOINT_UNREACHABLE  not cached, and the hub does not answer
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
+    ├── OutOfMemory              OUT_OF_MEMORY            the device cannot hold what was asked for
     └── ForecastStopped                                   a forecast that was ended from outside
         ├── Cancelled            CANCELLED
         └── DeadlineExceeded     DEADLINE
@@ -84,6 +85,12 @@ class CheckpointMismatch(CheckpointError):
     """Model and tokenizer that do not fit each other."""
 
     code = "CHECKPOINT_MISMATCH"
+
+
+class OutOfMemory(KronosError):
+    """The device has too little memory for what was asked."""
+
+    code = "OUT_OF_MEMORY"
 
 
 class ForecastStopped(KronosError):

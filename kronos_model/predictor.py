@@ -17,7 +17,7 @@ from kronos_model.engine.sequence import Generation, SamplingParams, SeriesReque
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
-from kronos_model.seeds import derive_series_seed
+from kronos_model.seeds import MAX_SEED, derive_series_seed
 from kronos_model.tokenizer import KronosTokenizer
 
 Timestamps = pd.Series | pd.DatetimeIndex | Sequence[Any]
@@ -146,12 +146,17 @@ class KronosPredictor:
 
         ``repair`` makes each path's bars possible ones (high at least open and close, …).
         """
-        horizons = [pred_len] * len(df_list) if isinstance(pred_len, int) else list(pred_len)
+        if isinstance(pred_len, int | np.integer):
+            horizons = [int(pred_len)] * len(df_list)
+        else:
+            horizons = list(pred_len)
         counts = {len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}
         if len(counts) != 1:
             raise InputError("df_list, x_timestamp_list, y_timestamp_list and pred_len differ in length")
         if seed is None:
             seed = int(torch.randint(2**63 - 1, ()).item())
+        elif not 0 <= seed <= MAX_SEED:
+            raise InputError(f"seed must be between 0 and 2**63 − 1, not {seed}", field="seed")
         requests = [
             SeriesRequest(
                 bars=_bars(df),
@@ -186,8 +191,16 @@ class KronosPredictor:
 
 
 def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
-    columns = {name: df[name].to_numpy(dtype=np.float64) for name in COLUMNS if name in df.columns}
-    for name, values in columns.items():
+    columns = {}
+    for name in COLUMNS:
+        if name not in df.columns:
+            continue
+        try:
+            values = columns[name] = df[name].to_numpy(dtype=np.float64)
+        except (TypeError, ValueError):
+            raise CandleError(
+                f"column {name!r} holds something that is not a number", code="BAD_TYPE", field=name
+            ) from None
         bad_rows = np.flatnonzero(~np.isfinite(values))
         if len(bad_rows):
             row = int(bad_rows[0])

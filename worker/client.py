@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from celery import states
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
@@ -66,10 +67,12 @@ class ForecastHandle:
     def wait(self, timeout_s: float | None = None) -> ForecastResult:
         """The result, once it is there.
 
-        Raises JobError: the job's own, or TIMEOUT where it is not done in time (it goes on; wait again).
+        Raises JobError: the job's own; TIMEOUT where it is not done in time (it goes on; wait again);
+        RESULT_EXPIRED or LOST where there is nothing to wait for.
         """
         try:
             with _reachable(self.id):
+                self._check_that_it_will_come()
                 payload = self._result.get(timeout=timeout_s)
         except CeleryTimeout:
             raise JobError(
@@ -81,8 +84,15 @@ class ForecastHandle:
 
     def cancel(self) -> None:
         """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
-        with _reachable(self.id):
-            self._records.request_cancel(self.id)
+        if self.state().name not in states.READY_STATES:
+            with _reachable(self.id):
+                self._records.request_cancel(self.id)
+
+    def _check_that_it_will_come(self) -> None:
+        if self._result.backend.get_task_meta(self.id)["status"] == states.PENDING:
+            absence = self._records.explain_absence(self.id)
+            if absence is not None:
+                raise absence
 
 
 class ForecastClient:
@@ -100,7 +110,7 @@ class ForecastClient:
         self._settings = settings
         self._app = make_app(settings)
         self._redis = connect(settings.redis_url.get_secret_value())
-        self._records = JobRecords(self._redis, 2 * settings.result_ttl_s)
+        self._records = JobRecords(self._redis, settings.result_ttl_s)
         self._workers: list[Status] = []
         self._workers_read_at = float("-inf")
 
@@ -181,9 +191,10 @@ class ForecastClient:
 
         Raises:
             JobError: what the worker would answer, as far as it can be known here; NO_GPU_WORKER;
-                BROKER_UNREACHABLE where nothing was enqueued; ENQUEUE_UNCERTAIN where that is not known.
+                ID_CONFLICT where the id was used for other content; BROKER_UNREACHABLE where nothing was
+                enqueued; ENQUEUE_UNCERTAIN where that is not known.
         """
-        job_id = job_id or str(uuid.uuid4())
+        job_id = str(uuid.uuid4()) if job_id is None else str(job_id)
         payload: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "series": _series(candles, series_ids, timestamps, future_timestamps, timezone),
@@ -204,8 +215,8 @@ class ForecastClient:
         job = self._check(payload, job_id)
         with _reachable():
             queue = choose_queue(device, allow_fallback, self._known_workers())
-            seconds, microseconds = self._redis.time()
-        payload["submitted_at"] = seconds + microseconds / 1e6
+            self._records.claim(job_id, payload)
+            payload["submitted_at"] = self._records.now()
         return self._enqueue(job, payload, job_id, queue)
 
     def _check(self, payload: dict[str, Any], job_id: str) -> ForecastJob:

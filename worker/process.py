@@ -55,10 +55,11 @@ class WorkerProcess:
         device, self.device_warning = resolve_device(settings.device)
         self.device = device
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, 2 * settings.result_ttl_s)
+        self.records = JobRecords(self.redis, settings.result_ttl_s)
         self._served: ServedModel | None = None
         self._started = time.time()
-        self._stop_announcing = threading.Event()
+        self._withdrawn = False
+        self._wake_announcer = threading.Event()
         self._announcer = threading.Thread(
             target=self._announce_until_stopped, name="kronos-announcer", daemon=True
         )
@@ -166,13 +167,14 @@ class WorkerProcess:
         }
 
     def drain(self) -> None:
-        """No further jobs are wanted here."""
+        """No further jobs are wanted here. Safe in a signal handler: the announcer tells it."""
         self.state = "draining"
-        self._announce()
+        self._wake_announcer.set()
 
     def withdraw(self) -> None:
         """Take the announcement back."""
-        self._stop_announcing.set()
+        self._withdrawn = True
+        self._wake_announcer.set()
         if self._announcer.is_alive():
             # A renewal on its way would announce this worker once more.
             self._announcer.join(ANNOUNCEMENT_INTERVAL_S)
@@ -195,11 +197,11 @@ class WorkerProcess:
 
     def _announce_until_stopped(self) -> None:
         """Renew while the engine is alive: a worker that cannot answer is not to be counted on."""
-        while True:
+        while not self._withdrawn:
             if self._served is None or self._served.service.is_alive:
                 self._announce()
-            if self._stop_announcing.wait(ANNOUNCEMENT_INTERVAL_S):
-                return
+            self._wake_announcer.wait(ANNOUNCEMENT_INTERVAL_S)
+            self._wake_announcer.clear()
 
 
 def model_info(pair: CheckpointPair) -> ModelInfo:

@@ -5,6 +5,7 @@ from datetime import date, datetime
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kronos_model.candles import COLUMNS
 from worker.contract.columns import encode_column
@@ -89,7 +90,7 @@ def _texts(timestamps: Any) -> list[str]:
             ErrorCode.BAD_TYPE, f"timestamps must be a list, not {type(timestamps).__name__}", "timestamps"
         )
     if isinstance(timestamps, np.ndarray) and timestamps.dtype.kind == "M":
-        return [str(text) for text in np.datetime_as_string(timestamps.astype("datetime64[s]"))]
+        return _numpy_texts(timestamps)
     return [_text(value) for value in timestamps]
 
 
@@ -99,9 +100,16 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime | date):  # pandas' Timestamp is a datetime
         return value.isoformat()
     if isinstance(value, np.datetime64):
-        return str(np.datetime_as_string(value.astype("datetime64[s]")))
+        return _numpy_texts(np.array([value]))[0]
     raise JobError(
         ErrorCode.BAD_TIMESTAMP,
         f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}",
         "timestamps",
     )
+
+
+def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
+    """To the second, or to the microsecond where any has a fraction."""
+    seconds = times.astype("datetime64[s]")
+    whole = bool((seconds == times)[~np.isnat(times)].all())
+    return [str(text) for text in np.datetime_as_string(seconds if whole else times.astype("datetime64[us]"))]

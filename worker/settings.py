@@ -6,8 +6,9 @@ Read once per process by ``get_settings``; everything below takes the value as a
 from functools import lru_cache
 from typing import Any
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from redis.connection import parse_url
 
 from kronos_model.errors import CheckpointError, KronosError
 from worker.contract.jobs import Limits
@@ -67,9 +68,18 @@ class Settings(BaseSettings):
         None, description="Flower's password; made up by `up` if not set"
     )
 
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: SecretStr) -> SecretStr:
+        try:
+            parse_url(url.get_secret_value())  # type: ignore[no-untyped-call]
+        except ValueError:  # whose text may repeat the URL, password and all
+            raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
+        return url
+
     def with_redis_url(self, url: str) -> "Settings":
         """The same settings for another Redis."""
-        return self.model_copy(update={"redis_url": SecretStr(url)})
+        return Settings.model_validate(self.model_dump() | {"redis_url": SecretStr(url)})
 
     def limits(self, max_pred_len: int) -> Limits:
         """What a job may ask for; ``max_pred_len`` is the model's max_context."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Generation, Sequence, SeriesRequest
-from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError, OutOfMemory
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,9 @@ class Engine:
 def _as_kronos_error(error: Exception) -> KronosError:
     if isinstance(error, KronosError):
         return error
+    # By name and text, since deciding needs no torch: PyTorch's own class, and what its CPU allocator says.
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return OutOfMemory("the device has too little memory for this series; ask for fewer paths or bars")
     wrapped = KronosError(f"the model failed on this series ({type(error).__name__}); see the worker's log")
     wrapped.__cause__ = error
     return wrapped

@@ -3,15 +3,13 @@
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.candles import COLUMNS, TIME_FEATURES
 from kronos_model.errors import InputError, KronosError
-
-MAX_SEED: Final = 2**63 - 1
+from kronos_model.seeds import MAX_SEED
 
 
 @dataclass(frozen=True)

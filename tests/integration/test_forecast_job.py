@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from celery import Celery
+from redis import Redis
 
 from kronos_model.candles import COLUMNS
 from tests.integration.conftest import CASES, PARITY, StartWorker, WorkerUnderTest
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FORECAST_TASK, STATUS_TASK
+from worker.contract.names import FORECAST_TASK, STATUS_TASK, job_key
 from worker.local import LocalRedis
 
 TOLERANCE = 1e-5
@@ -32,7 +33,7 @@ class RawClient:
 
     app: Celery
 
-    def send(self, *args: object, queue: str = "cpu", **kwargs: object):
+    def send(self, /, *args: object, queue: str = "cpu", **kwargs: object):
         return self.app.send_task(FORECAST_TASK, args=args, kwargs=kwargs, queue=queue)
 
 
@@ -193,6 +194,7 @@ def test_bad_jobs_are_a_coded_error(worker, raw, candles, changes, code, field):
         ((), {"job": None}, ErrorCode.BAD_TYPE),
         ((1,), {}, ErrorCode.UNKNOWN_FIELD),
         ((), {"job": {}, "more": 1}, ErrorCode.UNKNOWN_FIELD),
+        ((), {"job": {}, "self": 1}, ErrorCode.UNKNOWN_FIELD),
     ],
 )
 def test_what_is_not_a_job_is_a_coded_error(worker, raw, args, kwargs, code):
@@ -222,6 +224,44 @@ def test_cuda_without_a_gpu_worker_runs_on_the_cpu_with_a_warning(worker, client
     assert result.device == "cpu"
     assert "'cuda:1'" in result.device_warning
     assert "Falling back to CPU" in result.device_warning
+
+
+def test_a_job_that_asks_for_the_cpu_and_gets_it_is_not_warned(worker, client, candles):
+    result = client.forecast(candles[:40], pred_len=3, device="cpu", timeout_s=WAIT_S)
+    assert (result.device, result.device_warning) == ("cpu", None)
+
+
+def test_an_id_that_was_used_is_refused_for_other_content(worker, client, candles):
+    client.submit(candles[:40], pred_len=3, job_id="used-once").wait(WAIT_S)
+    with pytest.raises(JobError) as refused:
+        client.submit(candles[:40], pred_len=4, job_id="used-once")
+    assert refused.value.code == ErrorCode.ID_CONFLICT
+
+
+def test_a_broken_record_is_a_coded_error_and_no_endless_loop(worker, client, candles, redis):
+    job_id = "poisoned-record"
+    handle = client.submit(candles[:120], pred_len=100, sample_count=8, job_id="keeps-it-busy")
+    connection = Redis.from_url(redis.url)
+    connection.set(job_key(job_id), "not a hash")
+    app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
+    result = app.send_task(FORECAST_TASK, kwargs={"job": raw_job(candles)}, task_id=job_id, queue="cpu")
+    assert error_of(result)[0] == ErrorCode.INTERNAL
+    assert handle.wait(WAIT_S).series
+
+
+def test_a_result_that_is_gone_is_not_waited_for(worker, client, candles, redis):
+    handle = client.submit(candles[:40], pred_len=3)
+    handle.wait(WAIT_S)
+    connection = Redis.from_url(redis.url)
+    connection.delete(f"celery-task-meta-{handle.id}")
+    connection.hset(job_key(handle.id), "ended_at", "1.0")
+    with pytest.raises(JobError) as gone:
+        handle.wait()
+    assert gone.value.code == ErrorCode.RESULT_EXPIRED
+    connection.delete(job_key(handle.id))
+    with pytest.raises(JobError) as gone:
+        handle.wait()
+    assert gone.value.code == ErrorCode.LOST
 
 
 def test_cuda_without_falling_back_is_an_error_at_once(worker, client, candles):
@@ -280,4 +320,4 @@ def test_the_log_says_once_what_the_worker_runs_on(worker):
     assert len(lines) == 1
     for part in ("device=cpu", f"warning={CUDA_WARNING}", f"model={PARITY / 'model'}", "queue=cpu"):
         assert part in lines[0]
-    assert "Traceback" not in worker.log.read_text()
+    assert worker.log.read_text().count("failed on a defect") == 1  # the poisoned record's

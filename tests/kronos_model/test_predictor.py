@@ -96,6 +96,7 @@ def test_a_lookback_beyond_the_context_uses_all_of_it_for_scaling(predictor):
     [
         (lambda df, x, y: (df.drop(columns="high"), x, y), CandleError, "MISSING_COLUMN", "high"),
         (lambda df, x, y: (df.assign(close=np.nan), x, y), CandleError, "NOT_FINITE", "close"),
+        (lambda df, x, y: (df.assign(close="?"), x, y), CandleError, "BAD_TYPE", "close"),
         (lambda df, x, y: (df, x[:-1], y), TimestampError, "LENGTH_MISMATCH", "x_timestamp"),
         (lambda df, x, y: (df, x, y[:-1]), TimestampError, "LENGTH_MISMATCH", "y_timestamp"),
         (lambda df, x, y: (df, x, [pd.NaT, *y[1:]]), TimestampError, "BAD_TIMESTAMP", "y_timestamp"),
@@ -105,6 +106,12 @@ def test_bad_input_is_refused_by_name(predictor, change, error, code, field):
     with pytest.raises(error) as refused:
         predictor.predict(*change(*series()), 5)
     assert (refused.value.code, refused.value.field) == (code, field)
+
+
+def test_numpy_integers_are_numbers_and_a_negative_seed_is_refused(predictor):
+    assert len(predictor.predict(*series(), np.int64(5), seed=1)) == 5
+    with pytest.raises(InputError, match="seed"):
+        predictor.predict(*series(), 5, seed=-1)
 
 
 def test_a_time_zone_changes_nothing_about_the_wall_clock(predictor):

@@ -4,13 +4,14 @@ import time
 
 import pytest
 
+from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import cancel_key, job_key
 from worker.jobs import JobRecords
 
 
 @pytest.fixture
 def records(redis):
-    return JobRecords(redis, ttl_s=100)
+    return JobRecords(redis, result_ttl_s=50)
 
 
 def redis_now_s(redis) -> float:
@@ -18,19 +19,19 @@ def redis_now_s(redis) -> float:
     return seconds + microseconds / 1e6
 
 
-def test_the_wish_to_cancel_is_of_one_job_and_can_be_forgotten(records):
+def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
     assert not records.is_cancelled("a")
     records.request_cancel("a")
     assert records.is_cancelled("a")
     assert not records.is_cancelled("b")
-    records.forget_cancel("a")
+    records.end("a")
     assert not records.is_cancelled("a")
-    records.forget_cancel("a")
 
 
 def test_everything_kept_of_a_job_expires(records, redis):
     records.request_cancel("a")
     records.waited_s("a", None)
+    records.claim("a", {})
     for key in (cancel_key("a"), job_key("a")):
         assert 0 < redis.ttl(key) <= 100
 
@@ -53,3 +54,25 @@ def test_the_first_receipt_is_noted_also_where_the_submission_is_known(records, 
     records.waited_s("a", redis_now_s(redis) - 30)
     time.sleep(0.03)
     assert 0.03 <= records.waited_s("a", None) < 5
+
+
+def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
+    records.claim("a", {"pred_len": 5, "submitted_at": 1.0})
+    records.claim("a", {"submitted_at": 2.0, "pred_len": 5})
+    with pytest.raises(JobError) as refused:
+        records.claim("a", {"pred_len": 6})
+    assert refused.value.code == ErrorCode.ID_CONFLICT
+    records.claim("b", {"pred_len": 6})
+
+
+def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    assert records.explain_absence("a").code == ErrorCode.LOST
+    records.claim("a", {})
+    assert records.explain_absence("a") is None
+    records.end("a")
+    assert records.explain_absence("a") is None  # its result may be on the way
+    time.sleep(1.1)
+    assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED
+    records.claim("a", {})  # submitted again
+    assert records.explain_absence("a") is None

@@ -62,6 +62,9 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert (ready["max_context"], ready["slots"], ready["slots_used"]) == (64, 64, 0)
     worker.drain()
     worker.ready()  # said again where the connection is made again
+    deadline = time.monotonic() + 5
+    while announced(redis)["state"] != "draining" and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert announced(redis)["state"] == "draining"
     worker.stop()
     assert announced(redis) is None

@@ -88,6 +88,8 @@ FIRST = datetime(2024, 3, 1, 9, 35)
         ([np.datetime64(FIRST, "ns")], ["2024-03-01T09:35:00"]),
         (np.array([FIRST], dtype="datetime64[ns]"), ["2024-03-01T09:35:00"]),
         (np.array([FIRST], dtype="datetime64[m]"), ["2024-03-01T09:35:00"]),
+        (np.array(["2024-03-01T09:35:00.5"], dtype="datetime64[ns]"), ["2024-03-01T09:35:00.500000"]),
+        ([np.datetime64("NaT")], ["NaT"]),
         (pd.Series([FIRST]), ["2024-03-01T09:35:00"]),
         (pd.DatetimeIndex([FIRST], tz="America/New_York"), ["2024-03-01T09:35:00-05:00"]),
         ((time for time in [FIRST]), ["2024-03-01T09:35:00"]),

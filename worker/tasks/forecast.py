@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from celery import Task
 from celery.exceptions import Reject
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_model.candles import time_features, to_bars
 from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
@@ -26,31 +28,33 @@ from worker.service import EngineDied, JobRun, deadline_from
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S: Final = 1.0
+REQUEUE_DELAY_S: Final = 1.0
 
 
 @app.task(name=FORECAST_TASK, bind=True, throws=(JobError,), typing=False)
-def forecast(self: "Task[Any, Any]", *args: Any, **kwargs: Any) -> dict[str, Any]:
+def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Compute one job; its result as JSON, or JobError.
 
-    Whatever goes wrong becomes a JobError with a code, so that every job ends in one of the two.
+    Whatever goes wrong with it becomes a JobError with a code, so that every job ends in one of the two.
+    Where nothing is wrong with the job, it goes back to the queue.
     """
     process: WorkerProcess = current_process()
     job_id = str(self.request.id)
     try:
         result = _run(self, process, job_id, _payload(args, kwargs))
-    except (EngineDied, RedisError) as error:
-        # Nothing is wrong with the job: it goes back to the queue.
+    except EngineDied as error:
+        raise Reject(str(error), requeue=True) from None
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
         raise Reject(f"{type(error).__name__}: {error}", requeue=True) from None
     except JobError:
-        process.served.service.count(succeeded=False)
+        _end(process, job_id, succeeded=False)
         raise
     except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
-        process.served.service.count(succeeded=False)
         log.exception("job %s failed on a defect", job_id)
+        _end(process, job_id, succeeded=False)
         raise JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id") from None
-    finally:
-        _forget_cancel(process, job_id)
-    process.served.service.count(succeeded=True)
+    _end(process, job_id, succeeded=True)
     return result
 
 
@@ -108,6 +112,8 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
 def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
     """Why the job does not run where it asked to, or this worker not where it was told to."""
     wanted, actual = job.device, process.device
+    if wanted == actual.type == "cpu":
+        return None
     if wanted in ("auto", actual.type, str(actual)):
         return process.device_warning
     if actual.type == "cpu":
@@ -195,8 +201,9 @@ def _timings(generations: Sequence[Generation], waited_s: float, total_s: float)
     )
 
 
-def _forget_cancel(process: WorkerProcess, job_id: str) -> None:
+def _end(process: WorkerProcess, job_id: str, *, succeeded: bool) -> None:
+    process.served.service.count(succeeded=succeeded)
     try:
-        process.records.forget_cancel(job_id)
+        process.records.end(job_id)
     except RedisError as error:
-        log.warning("job %s: its cancellation mark stays until it expires: %s", job_id, error)
+        log.warning("job %s: its end could not be noted: %s", job_id, error)

@@ -119,6 +119,28 @@ def test_one_failing_sequence_takes_no_other_along(runner):
     assert engine.scheduler.slots_used == 0
 
 
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (OutOfMemoryError("CUDA out of memory"), "OUT_OF_MEMORY"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "OUT_OF_MEMORY"),
+        (RuntimeError("a kernel failed"), "INTERNAL"),
+    ],
+)
+def test_what_became_of_a_failed_series_is_coded(runner, monkeypatch, failure, code):
+    def fail(_: Many[Sequence]) -> None:
+        raise failure
+
+    monkeypatch.setattr(runner, "run", fail)
+    generation = (engine := Engine(runner)).submit(request(1))
+    finish(engine)
+    assert generation.error.code == code
+
+
 def test_failing_on_the_way_back_ends_that_one_only(runner):
     runner.poisoned_at_the_end = {1}
     engine = Engine(runner)
