@@ -38,3 +38,8 @@ def test_links_between_pages_lead_somewhere():
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_nothing_is_left_to_be_filled_in():
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
+        assert not re.findall(r"\b(?:TODO|FIXME|TBD|[A-Z]+_TABLE)\b", page.read_text()), page.name
