@@ -24,6 +24,17 @@ STD_EPSILON: Final = 1e-5
 FloatArray = NDArray[np.float32]
 
 
+def check_price_columns(columns: Mapping[str, Any]) -> None:
+    """Raises CandleError (MISSING_COLUMN) where one of the four is not there."""
+    for name in PRICE_COLUMNS:
+        if name not in columns:
+            raise CandleError(
+                f"column {name!r} is missing; needed are {', '.join(PRICE_COLUMNS)}",
+                code="MISSING_COLUMN",
+                field=name,
+            )
+
+
 def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     """The six columns as one (T, 6) float32 array, with what is missing filled in.
 
@@ -32,13 +43,7 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
 
     Raises CandleError (MISSING_COLUMN) where a price column is missing.
     """
-    for name in PRICE_COLUMNS:
-        if name not in columns:
-            raise CandleError(
-                f"column {name!r} is missing; needed are {', '.join(PRICE_COLUMNS)}",
-                code="MISSING_COLUMN",
-                field=name,
-            )
+    check_price_columns(columns)
     prices = [np.asarray(columns[name], dtype=np.float64) for name in PRICE_COLUMNS]
     volume = np.asarray(columns.get("volume", np.zeros_like(prices[0])), dtype=np.float64)
     amount = np.asarray(columns.get("amount", volume * np.mean(prices, axis=0)), dtype=np.float64)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, PRICE_COLUMNS
+from kronos_model.candles import COLUMNS, PRICE_COLUMNS, check_price_columns
 from kronos_model.errors import CandleError
 
 MAX_MAGNITUDE: Final = 1e17
@@ -57,13 +57,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
-    for name in PRICE_COLUMNS:
-        if name not in columns:
-            raise CandleError(
-                f"column {name!r} is missing; needed are {', '.join(PRICE_COLUMNS)}",
-                code="MISSING_COLUMN",
-                field=name,
-            )
+    check_price_columns(columns)
     num_bars = len(columns["open"]) if np.ndim(columns["open"]) == 1 else -1
     for name, values in columns.items():
         if name not in COLUMNS:

@@ -9,13 +9,9 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from celery import states
-from celery.exceptions import TimeoutError as CeleryTimeout
-from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -23,76 +19,18 @@ from worker.celery_config import make_app
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.jobs import ForecastJob, parse_job, prepare
-from worker.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STATE, SCHEMA_VERSION, Priority
+from worker.contract.names import CELERY_PRIORITIES, FORECAST_TASK, SCHEMA_VERSION, Priority
 from worker.contract.results import ForecastResult
+from worker.handle import ForecastHandle, JobState, reachable
 from worker.jobs import JobRecords
 from worker.routing import Status, choose_queue, live_workers
-from worker.series import CandleSource, series_payload
+from worker.series import CandleSource, job_series
 from worker.settings import Settings, get_settings
+
+__all__ = ["ForecastClient", "ForecastHandle", "JobState"]
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
 NO_PRED_LEN_LIMIT: Final = 2**31
-
-
-@dataclass(frozen=True)
-class JobState:
-    """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
-
-    name: str
-    bars_done: int | None = None
-    bars_total: int | None = None
-
-
-class ForecastHandle:
-    """An enqueued job."""
-
-    def __init__(self, job_id: str, queue: str, result: "AsyncResult[Any]", records: JobRecords) -> None:
-        self.id = job_id
-        self.queue = queue
-        self._result = result
-        self._records = records
-
-    def __repr__(self) -> str:
-        return f"ForecastHandle(id={self.id!r}, queue={self.queue!r})"
-
-    def state(self) -> JobState:
-        """Where the job is now."""
-        with _reachable(self.id):
-            meta = self._result.backend.get_task_meta(self.id)
-        info = meta.get("result") if meta["status"] == PROGRESS_STATE else None
-        if isinstance(info, dict):
-            return JobState(meta["status"], info.get("bars_done"), info.get("bars_total"))
-        return JobState(meta["status"])
-
-    def wait(self, timeout_s: float | None = None) -> ForecastResult:
-        """The result, once it is there.
-
-        Raises JobError: the job's own; TIMEOUT where it is not done in time (it goes on; wait again);
-        RESULT_EXPIRED or LOST where there is nothing to wait for.
-        """
-        try:
-            with _reachable(self.id):
-                self._check_that_it_will_come()
-                payload = self._result.get(timeout=timeout_s)
-        except CeleryTimeout:
-            raise JobError(
-                ErrorCode.TIMEOUT, f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
-            ) from None
-        except JobError as error:
-            raise error from None
-        return ForecastResult.model_validate(payload)
-
-    def cancel(self) -> None:
-        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
-        if self.state().name not in states.READY_STATES:
-            with _reachable(self.id):
-                self._records.request_cancel(self.id)
-
-    def _check_that_it_will_come(self) -> None:
-        if self._result.backend.get_task_meta(self.id)["status"] == states.PENDING:
-            absence = self._records.explain_absence(self.id)
-            if absence is not None:
-                raise absence
 
 
 class ForecastClient:
@@ -132,7 +70,7 @@ class ForecastClient:
 
     def workers(self) -> list[Status]:
         """The status of every live worker, as announced."""
-        with _reachable():
+        with reachable():
             return live_workers(self._redis)
 
     def forecast(
@@ -197,7 +135,7 @@ class ForecastClient:
         job_id = str(uuid.uuid4()) if job_id is None else str(job_id)
         payload: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
-            "series": _series(candles, series_ids, timestamps, future_timestamps, timezone),
+            "series": job_series(candles, series_ids, timestamps, future_timestamps, timezone),
             "sampling": _plain(
                 temperature=temperature, top_k=top_k, top_p=top_p, sample_count=sample_count, seed=seed
             ),
@@ -213,7 +151,7 @@ class ForecastClient:
         optional = _plain(pred_len=pred_len, model=model, deadline_s=deadline_s)
         payload |= {name: value for name, value in optional.items() if value is not None}
         job = self._check(payload, job_id)
-        with _reachable():
+        with reachable():
             queue = choose_queue(device, allow_fallback, self._known_workers())
             self._records.claim(job_id, payload)
             payload["submitted_at"] = self._records.now()
@@ -264,76 +202,6 @@ class ForecastClient:
             self._workers = live_workers(self._redis)
             self._workers_read_at = now
         return self._workers
-
-
-# Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
-NOT_REACHED: Final = (RedisError, OperationalError, RuntimeError)
-
-
-class _reachable:
-    """Turns a Redis that does not answer into a coded error."""
-
-    def __init__(self, job_id: str | None = None) -> None:
-        self._job_id = job_id
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, NOT_REACHED):
-            details = {} if self._job_id is None else {"job_id": self._job_id}
-            raise JobError(
-                ErrorCode.BROKER_UNREACHABLE,
-                f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
-                None,
-                details,
-            ) from error
-
-
-def _series(
-    candles: CandleSource | Sequence[CandleSource],
-    series_ids: Sequence[str] | None,
-    timestamps: Any,
-    future_timestamps: Any,
-    timezone: str | None,
-) -> list[dict[str, Any]]:
-    """The job's series; what is given for each of several sources comes as a list as long as theirs."""
-    several = isinstance(candles, list | tuple)
-    sources = list(candles) if several else [candles]
-
-    def one_each(values: Any, field: str) -> list[Any]:
-        if values is None or not several:
-            return [values] * len(sources)
-        if len(values) != len(sources):
-            raise JobError(
-                ErrorCode.LENGTH_MISMATCH,
-                f"{field} has {len(values)} entries for {len(sources)} series; give one for each",
-                field,
-            )
-        return list(values)
-
-    ids = [str(index) for index in range(len(sources))] if series_ids is None else list(series_ids)
-    if len(ids) != len(sources):
-        raise JobError(
-            ErrorCode.LENGTH_MISMATCH, f"{len(ids)} series_ids for {len(sources)} series", "series_ids"
-        )
-    past, future = one_each(timestamps, "timestamps"), one_each(future_timestamps, "future_timestamps")
-    payloads = []
-    for index, source in enumerate(sources):
-        try:
-            payloads.append(
-                series_payload(
-                    source,
-                    ids[index],
-                    timestamps=past[index],
-                    future_timestamps=future[index],
-                    timezone=timezone,
-                )
-            )
-        except JobError as error:
-            field = f"series.{index}" + ("" if error.field is None else f".{error.field}")
-            raise JobError(error.code, error.message, field, error.details) from None
-    return payloads
 
 
 def _plain(**values: Any) -> dict[str, Any]:

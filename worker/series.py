@@ -1,6 +1,6 @@
 """From what apps hold (DataFrames, dicts of lists or arrays) to a series of the wire. No pandas needed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -113,3 +113,54 @@ def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
     seconds = times.astype("datetime64[s]")
     whole = bool((seconds == times)[~np.isnat(times)].all())
     return [str(text) for text in np.datetime_as_string(seconds if whole else times.astype("datetime64[us]"))]
+
+
+def job_series(
+    candles: CandleSource | Sequence[CandleSource],
+    series_ids: Sequence[str] | None,
+    timestamps: Any,
+    future_timestamps: Any,
+    timezone: str | None,
+) -> list[dict[str, Any]]:
+    """The series of a job from one source or from a list of them.
+
+    What is given for each of several sources comes as a list as long as theirs.
+
+    Raises JobError with the field at fault.
+    """
+    several = isinstance(candles, list | tuple)
+    sources = list(candles) if several else [candles]
+
+    def one_each(values: Any, field: str) -> list[Any]:
+        if values is None or not several:
+            return [values] * len(sources)
+        if len(values) != len(sources):
+            raise JobError(
+                ErrorCode.LENGTH_MISMATCH,
+                f"{field} has {len(values)} entries for {len(sources)} series; give one for each",
+                field,
+            )
+        return list(values)
+
+    ids = [str(index) for index in range(len(sources))] if series_ids is None else list(series_ids)
+    if len(ids) != len(sources):
+        raise JobError(
+            ErrorCode.LENGTH_MISMATCH, f"{len(ids)} series_ids for {len(sources)} series", "series_ids"
+        )
+    past, future = one_each(timestamps, "timestamps"), one_each(future_timestamps, "future_timestamps")
+    payloads = []
+    for index, source in enumerate(sources):
+        try:
+            payloads.append(
+                series_payload(
+                    source,
+                    ids[index],
+                    timestamps=past[index],
+                    future_timestamps=future[index],
+                    timezone=timezone,
+                )
+            )
+        except JobError as error:
+            field = f"series.{index}" + ("" if error.field is None else f".{error.field}")
+            raise JobError(error.code, error.message, field, error.details) from None
+    return payloads
