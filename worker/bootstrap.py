@@ -9,8 +9,10 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 import billiard
 import click
@@ -29,6 +31,8 @@ from worker.transport import DeliveryHeartbeat
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat})
+
+P = ParamSpec("P")
 
 # Not Celery's own defaults, which click calls a default map.
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
@@ -49,24 +53,34 @@ def _num_cores() -> int:
 
 
 def _refuse(reason: str) -> NoReturn:
-    """End this process with one line. Celery would log any other exception of a signal and go on."""
+    """End this process with one line."""
     log.critical("%s", reason)
     raise SystemExit(1)
 
 
-def _start(node: str, num_processes: int = 1) -> Any:
-    """Load in this process; a checkpoint or device that cannot be had ends it with one line."""
-    global _process
-    try:
-        from worker.process import WorkerProcess
+def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
+    """Of a signal without which the worker must not run: Celery logs a handler's exception and goes on."""
 
-        _process = WorkerProcess(get_settings(), node)
-        _process.start(num_processes)
-    except KronosError as error:
-        _refuse(explain(error))
-    except Exception:  # a worker without a model must not take jobs, whatever went wrong
-        log.exception("the worker cannot start")
-        raise SystemExit(1) from None
+    @wraps(handler)
+    def handle(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            handler(*args, **kwargs)
+        except KronosError as error:
+            _refuse(explain(error))
+        except Exception:  # whatever it was, a worker without its model must not take jobs
+            log.exception("the worker cannot start")
+            raise SystemExit(1) from None
+
+    return handle
+
+
+def _start(node: str, num_processes: int = 1) -> Any:
+    """Resolve the device and load, in this process."""
+    global _process
+    from worker.process import WorkerProcess
+
+    _process = WorkerProcess(get_settings(), node)
+    _process.start(num_processes)
     return _process
 
 
@@ -88,6 +102,7 @@ def _device_of_children() -> str:
 
 
 @signals.worker_init.connect
+@or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
     """Threads unless the command line names a pool; as many jobs as that pool is good for.
 
@@ -103,16 +118,19 @@ def choose_pool(sender: Any, **_: Any) -> None:
         sender.pool_cls = "threads"
     pool = concurrency.get_implementation(sender.pool_cls)
     is_prefork = issubclass(pool, PreforkPool)
-    if not is_given("concurrency"):
+    if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
             _num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
+    if is_given("queues"):
+        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
     global _num_children
     _num_children = sender.concurrency if is_prefork else 0
 
 
 @signals.celeryd_after_setup.connect
+@or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Before the first connection: the device decides the queue, and the model is there before any job."""
     if _num_children:
@@ -126,6 +144,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 
 
 @signals.worker_process_init.connect
+@or_exit
 def set_up_child(sender: Any = None, **_: Any) -> None:
     """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
     if _num_children:

@@ -49,12 +49,30 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
         (("--pool", "threads"), ("thread", MAX_JOBS), 0),
         (("--pool", "prefork"), ("prefork", NUM_CORES), NUM_CORES),
         (("-P", "prefork", "-c", "2"), ("prefork", 2), 2),
+        (("-P", "prefork", "-c", "auto"), ("prefork", NUM_CORES), NUM_CORES),
         (("--pool", "solo"), ("solo", 1), 0),
     ],
 )
 def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_children):
     assert chosen(*arguments) == expected
     assert bootstrap._num_children == num_children
+
+
+def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeypatch, caplog):
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(bootstrap, "_device_of_children", fail)
+    monkeypatch.setattr(bootstrap, "_num_children", 2)
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.set_up("node", SimpleNamespace(app=bootstrap.app))
+    assert ended.value.code == 1
+    assert "the worker cannot start" in caplog.text
+
+
+def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
+    chosen("--queues", "mine")
+    assert "--queues is not heeded" in caplog.text
 
 
 def test_celerys_own_defaults_count_as_not_given():
