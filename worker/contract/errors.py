@@ -56,7 +56,6 @@ class ErrorCode(StrEnum):
     INVALID_DEVICE = "INVALID_DEVICE", "None of auto, cpu, cuda, cuda:N and mps: name one of them."
     NO_GPU_WORKER = "NO_GPU_WORKER", "No GPU worker is ready and falling back is forbidden: allow it."
     MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "A model outside the worker's list: choose one of it."
-    MODEL_CAPACITY = "MODEL_CAPACITY", "No room for a further model now: try again later."
     CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "A checkpoint that cannot be used: the message says why."
     CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "A checkpoint, or part of it, is not there: check its name."
     CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub is silent: fetch it before."
@@ -65,9 +64,7 @@ class ErrorCode(StrEnum):
     # The job's life
     CANCELLED = "CANCELLED", "The job was cancelled, as asked."
     DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."
-    SHUTDOWN = "SHUTDOWN", "The worker stopped before the job was done: submit it again."
     OUT_OF_MEMORY = "OUT_OF_MEMORY", "The device has too little memory for the job: fewer paths."
-    TOO_MANY_ATTEMPTS = "TOO_MANY_ATTEMPTS", "Workers died on this job repeatedly: it is given up."
     ENQUEUE_UNCERTAIN = "ENQUEUE_UNCERTAIN", "The answer to enqueueing was lost: submit it again as is."
     ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new one."
     RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it anew."
