@@ -1,6 +1,7 @@
 """What the packages promise as a whole: their exports, what they import, and what they never do."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -157,3 +158,23 @@ def test_nothing_unpickles(path):
 )
 def test_unpickling_would_be_noticed(code):
     assert list(unsafe_parts(ast.parse(code)))
+
+
+def test_every_package_that_is_imported_is_pinned():
+    """What is used by name is a direct dependency, whoever else brings it along."""
+    pinned = {
+        re.split(r"[\[=;]", line)[0].lower().replace("-", "_")
+        for file in ("requirements.txt", "requirements-dev.txt")
+        for line in (ROOT / file).read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    brought_along = {"pydantic_core": "pydantic", "yaml": "pyyaml"}
+    own = {"kronos_model", "worker", "tests", "benchmarks"}
+    for folder in own:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    names.append(node.module)
+                for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - own:
+                    assert brought_along.get(name, name) in pinned, f"{path} imports {name}"
