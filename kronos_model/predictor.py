@@ -1,5 +1,6 @@
 """KronosPredictor: forecasts from DataFrames, with the signature that scripts for the reference use."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,10 @@ Timestamps = pd.Series | pd.DatetimeIndex | Sequence[Any]
 
 
 class KronosPredictor:
-    """A model and its tokenizer on one device, ready to forecast.
+    """A model and its tokenizer on one device, ready to forecast; may be shared between threads.
+
+    Model and tokenizer are float32. The engine takes the weights as they are now: after changing or moving
+    them, make a new predictor.
 
     Args:
         model, tokenizer: loaded checkpoints that fit each other; they are moved and put in eval mode.
@@ -44,6 +48,12 @@ class KronosPredictor:
         *,
         max_slots: int = 64,
     ) -> None:
+        for module in (model, tokenizer):
+            dtypes = {parameter.dtype for parameter in module.parameters()} - {torch.float32}
+            if dtypes:
+                raise InputError(
+                    f"{type(module).__name__} holds {dtypes.pop()} weights; convert it with .float() first"
+                )
         requested = str(device) if isinstance(device, torch.device) else device
         resolved, warning = resolve_device(requested)
         model, resolved, placement_warning = move_to_device(model, resolved)
@@ -55,6 +65,7 @@ class KronosPredictor:
         self.max_context = max_context
         runner = ModelRunner(self.model, self.tokenizer, max_context=max_context, clip=clip)
         self._engine = Engine(runner, max_slots=max_slots)
+        self._engine_lock = threading.Lock()
 
     def predict(
         self,
@@ -176,17 +187,19 @@ class KronosPredictor:
 
     def _generate(self, requests: Sequence[SeriesRequest], verbose: bool) -> list[Generation]:
         generations: list[Generation] = []
-        try:
-            for request in requests:
-                generations.append(self._engine.submit(request))
-            total = sum(generation.num_bars_total for generation in generations)
-            with tqdm(total=total, unit="bar", disable=not verbose) as progress:
-                while self._engine.has_work:
-                    self._engine.step()
-                    progress.update(sum(generation.num_bars_done for generation in generations) - progress.n)
-        finally:
-            for generation in generations:  # a refused or interrupted batch leaves nothing behind
-                self._engine.cancel(generation)
+        with self._engine_lock:
+            try:
+                for request in requests:
+                    generations.append(self._engine.submit(request))
+                total = sum(generation.num_bars_total for generation in generations)
+                with tqdm(total=total, unit="bar", disable=not verbose) as progress:
+                    while self._engine.has_work:
+                        self._engine.step()
+                        num_bars_done = sum(generation.num_bars_done for generation in generations)
+                        progress.update(num_bars_done - progress.n)
+            finally:
+                for generation in generations:  # a refused or interrupted batch leaves nothing behind
+                    self._engine.cancel(generation)
         return generations
 
 

@@ -7,4 +7,4 @@ from worker.celery_config import make_app
 from worker.settings import get_settings
 
 # The current app, because Flower looks results up on that one. Clients make apps of their own.
-app = make_app(get_settings(), set_as_current=True)
+app = make_app(get_settings(), for_worker=True)

@@ -26,10 +26,11 @@ from worker.app import app
 from worker.routing import queue_for
 from worker.settings import explain, get_settings
 from worker.takeover import GpuTakeover
-from worker.transport import DeliveryHeartbeat
+from worker.transport import DeliveryHeartbeat, outlive_connections
 
 log = logging.getLogger(__name__)
 
+outlive_connections()
 app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat})
 
 P = ParamSpec("P")

@@ -63,16 +63,26 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "redis_socket_keepalive": True,
         "redis_backend_health_check_interval": 25,
         "result_expires": settings.result_ttl_s,
-        "result_backend_always_retry": True,
-        "result_backend_max_retries": 10,
         # Loading a model takes longer than the 4 s after which a new prefork child counts as dead.
         "worker_proc_alive_timeout": 600.0,
     }
 
 
-def make_app(settings: Settings, *, set_as_current: bool = False) -> Celery:
-    """A Celery app for these settings; by default one that leaves a host's own app the current one."""
-    app = Celery("kronos", set_as_current=set_as_current)
+WORKER_CONFIG: Final = {
+    # A forecast that is done outlasts a Redis that is away for minutes: exponential, at most 10 s apart.
+    "result_backend_always_retry": True,
+    "result_backend_max_retries": 60,
+}
+
+
+def make_app(settings: Settings, *, for_worker: bool = False) -> Celery:
+    """A Celery app for these settings.
+
+    A client's leaves its host's own app the current one, and answers within seconds when Redis is away.
+    """
+    app = Celery("kronos", set_as_current=for_worker)
     app.conf.update(celery_config(settings))
+    if for_worker:
+        app.conf.update(WORKER_CONFIG)
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
     return app

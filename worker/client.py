@@ -125,7 +125,7 @@ class ForecastClient:
             temperature, top_k, top_p, sample_count, seed: sampling; without a seed it follows from the id.
             quantiles, paths, repair: what comes back.
             device, allow_fallback: which pool, and whether the CPU will do where it has no GPU worker.
-            job_id: the id to use; the same id with the same content is safe to submit again.
+            job_id: the id to use. The same content may be submitted again under it: a job has one outcome.
 
         Raises:
             JobError: what the worker would answer, as far as it can be known here; NO_GPU_WORKER;
@@ -133,6 +133,8 @@ class ForecastClient:
                 enqueued; ENQUEUE_UNCERTAIN where that is not known.
         """
         job_id = str(uuid.uuid4()) if job_id is None else str(job_id)
+        if not job_id:
+            raise JobError(ErrorCode.BAD_VALUE, "job_id is empty; leave it out to have one made", "job_id")
         payload: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "series": job_series(candles, series_ids, timestamps, future_timestamps, timezone),
@@ -153,7 +155,8 @@ class ForecastClient:
         job = self._check(payload, job_id)
         with reachable():
             queue = choose_queue(device, allow_fallback, self._known_workers())
-            self._records.claim(job_id, payload)
+            if not self._records.claim(job_id, payload):
+                return ForecastHandle(job_id, queue, self._app.AsyncResult(job_id), self._records)
             payload["submitted_at"] = self._records.now()
         return self._enqueue(job, payload, job_id, queue)
 

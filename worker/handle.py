@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from celery import states
+from celery.exceptions import BackendError
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
@@ -17,7 +18,7 @@ from worker.contract.results import ForecastResult
 from worker.jobs import JobRecords
 
 # Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
-NOT_REACHED: Final = (RedisError, OperationalError, RuntimeError)
+NOT_REACHED: Final = (RedisError, OperationalError, BackendError, RuntimeError)
 
 
 @contextmanager
@@ -73,7 +74,8 @@ class ForecastHandle:
         try:
             with reachable(self.id):
                 self._check_that_it_will_come()
-                payload = self._result.get(timeout=timeout_s)
+                # An app may well wait in a task of its own: its workers are not ours, so none blocks itself.
+                payload = self._result.get(timeout=timeout_s, disable_sync_subtasks=False)
         except CeleryTimeout:
             raise JobError(
                 ErrorCode.TIMEOUT, f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
@@ -84,8 +86,8 @@ class ForecastHandle:
 
     def cancel(self) -> None:
         """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
-        if self.state().name not in states.READY_STATES:
-            with reachable(self.id):
+        with reachable(self.id):
+            if not self._records.has_ended(self.id):
                 self._records.request_cancel(self.id)
 
     def _check_that_it_will_come(self) -> None:

@@ -17,6 +17,17 @@ EXPIRED: Final = "expired"
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
+    def _store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
+        """Store a state unless the job has its outcome: the first one stands, failures included."""
+        if self.has_outcome(task_id):
+            return result
+        return super()._store_result(task_id, result, state, *args, **kwargs)  # type: ignore[misc]
+
+    def has_outcome(self, task_id: str) -> bool:
+        """Whether the job's result or error is stored."""
+        meta: Any = self._get_task_meta_for(task_id)  # type: ignore[attr-defined]
+        return meta["status"] in states.READY_STATES
+
     def mark_as_failure(
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:

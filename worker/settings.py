@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from redis.connection import parse_url
 
 from kronos_model.errors import CheckpointError, KronosError
+from worker.connection import connect
 from worker.contract.jobs import Limits
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -71,15 +71,18 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: SecretStr) -> SecretStr:
+        text = url.get_secret_value()
         try:
-            parse_url(url.get_secret_value())  # type: ignore[no-untyped-call]
-        except ValueError:  # whose text may repeat the URL, password and all
+            if not text.startswith(("redis://", "rediss://")):
+                raise ValueError
+            connect(text).connection_pool.make_connection()  # reads every part; nothing is sent
+        except (TypeError, ValueError):  # whose text may repeat the URL, password and all
             raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
         return url
 
     def with_redis_url(self, url: str) -> "Settings":
-        """The same settings for another Redis."""
-        return Settings.model_validate(self.model_dump() | {"redis_url": SecretStr(url)})
+        """The same settings for another Redis; raises SettingsError."""
+        return load_settings(**(self.model_dump() | {"redis_url": SecretStr(url)}))
 
     def limits(self, max_pred_len: int) -> Limits:
         """What a job may ask for; ``max_pred_len`` is the model's max_context."""

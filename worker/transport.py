@@ -11,13 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 from celery import bootsteps
 from celery.worker import state
+from kombu.transport.redis import Channel, QoS
 from redis import Redis
+from redis.exceptions import RedisError
 
-from worker.celery_config import UNACKED_INDEX_KEY
+from worker.celery_config import UNACKED_INDEX_KEY, UNACKED_KEY
 from worker.connection import connect
 from worker.settings import get_settings
 
@@ -25,6 +28,50 @@ log = logging.getLogger(__name__)
 
 RENEWALS_PER_TIMEOUT: Final = 4
 """Three renewals in a row may be lost before a job is taken for abandoned."""
+
+
+class OutlivingQoS(QoS):
+    """Acknowledges also what was delivered on a channel that has been closed meanwhile.
+
+    When Redis goes away under a running job, the job ends after its channel. kombu 5.7.0 then asks a
+    transport that is gone for a connection, which ends the worker. What the job was delivered by is still
+    there, so it is acknowledged over a connection of our own.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        if self.channel.closed:
+            _forget(delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if not self.channel.closed:
+            super().reject(delivery_tag, requeue=requeue)
+        elif not requeue:
+            _forget(delivery_tag)
+        # What is to be requeued comes back by the visibility timeout.
+
+
+def outlive_connections() -> None:
+    """Have this process's channels outlive a connection that is lost, as far as their messages go.
+
+    kombu puts a closing channel's messages back on their queues at once. That ends the worker as above, and
+    where it works, jobs that still run here are computed a second time elsewhere.
+    """
+    Channel.QoS = OutlivingQoS
+    Channel.do_restore = False
+
+
+@cache
+def _own_connection() -> Redis:
+    return connect(get_settings().redis_url.get_secret_value())
+
+
+def _forget(delivery_tag: str) -> None:
+    with _own_connection().pipeline() as pipe:
+        pipe.zrem(UNACKED_INDEX_KEY, delivery_tag)
+        pipe.hdel(UNACKED_KEY, delivery_tag)
+        pipe.execute()
 
 
 def held_delivery_tags() -> set[str]:
@@ -54,9 +101,7 @@ class DeliveryHeartbeat(bootsteps.StartStopStep):
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        settings = get_settings()
-        self._interval_s = settings.visibility_timeout_s / RENEWALS_PER_TIMEOUT
-        self._redis = connect(settings.redis_url.get_secret_value())
+        self._interval_s = get_settings().visibility_timeout_s / RENEWALS_PER_TIMEOUT
         self._thread = threading.Thread(target=self._beat, name="kronos-deliveries", daemon=True)
 
     def start(self, consumer: Any) -> None:
@@ -68,6 +113,8 @@ class DeliveryHeartbeat(bootsteps.StartStopStep):
         while True:
             time.sleep(self._interval_s)
             try:
-                renew(self._redis, held_delivery_tags())
+                renew(_own_connection(), held_delivery_tags())
+            except RedisError as error:
+                log.warning("deliveries could not be renewed, trying again: %s", error)
             except Exception:  # the next renewal must be tried, whatever became of this one
-                log.warning("deliveries could not be renewed, trying again", exc_info=True)
+                log.exception("deliveries could not be renewed, trying again")

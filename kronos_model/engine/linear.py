@@ -22,8 +22,9 @@ class FusedLinear:
 
     def __init__(self, *linears: nn.Linear) -> None:
         weight = torch.cat([linear.weight.detach() for linear in linears])
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self._bias = torch.cat(biases) if biases else None
+        if len({linear.bias is None for linear in linears}) != 1:
+            raise ValueError("layers with and without a bias cannot be fused")
+        self._bias = None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])
         self._reordered = _reorder(weight)
         self._weight = weight if self._reordered is None else None
 

@@ -237,6 +237,24 @@ def test_an_id_that_was_used_is_refused_for_other_content(worker, client, candle
     assert refused.value.code == ErrorCode.ID_CONFLICT
 
 
+def test_a_job_that_is_submitted_again_has_the_one_outcome(worker, client, candles):
+    def submit(job_id: str):
+        return client.submit(candles[:120], pred_len=100, sample_count=16, seed=1, job_id=job_id)
+
+    handles = [submit("twice"), submit("twice")]
+    assert handles[0].wait(WAIT_S) == handles[1].wait(WAIT_S) == submit("twice").wait(WAIT_S)
+
+    cancelled = submit("cancelled")
+    cancelled.cancel()
+    for handle in (cancelled, submit("cancelled")):
+        with pytest.raises(JobError) as ended:
+            handle.wait(WAIT_S)
+        assert ended.value.code == ErrorCode.CANCELLED
+    cancelled.cancel()  # it has ended: this leaves nothing behind
+    assert client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).series
+    assert submit("cancelled").state().name == "FAILURE"
+
+
 def test_a_broken_record_is_a_coded_error_and_no_endless_loop(worker, client, candles, redis):
     job_id = "poisoned-record"
     handle = client.submit(candles[:120], pred_len=100, sample_count=8, job_id="keeps-it-busy")

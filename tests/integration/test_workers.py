@@ -12,11 +12,11 @@ import pytest
 from redis import Redis
 from rich.console import Console
 
-from tests.integration.conftest import ROOT, StartWorker
+from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
 from worker.celery_config import UNACKED_INDEX_KEY
 from worker.client import ForecastClient
 from worker.contract.errors import ErrorCode, JobError
-from worker.local import LocalRedis
+from worker.local import LocalRedis, free_port
 from worker.routing import announce, withdraw
 from worker.status_table import status_table
 
@@ -194,6 +194,40 @@ def test_a_job_that_outlasts_the_visibility_timeout_is_delivered_once(start_work
     assert sorted(received) == [0, 1]
     for worker in workers:
         worker.stop()
+
+
+def test_a_redis_that_restarts_under_a_running_job_costs_neither_worker_nor_job(
+    candles, tmp_path, tmp_path_factory
+):
+    port = free_port()
+    log = tmp_path_factory.mktemp("restart") / "worker.log"
+    with LocalRedis(data=tmp_path, port=port) as before:
+        command = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
+        worker = WorkerUnderTest(before, log, command, {"KRONOS_VISIBILITY_TIMEOUT_S": "4"})
+        worker.wait_until_ready()
+        with ForecastClient(before.url) as client:
+            handle = client.submit(candles[:120], pred_len=120, sample_count=64)
+            while handle.state().name != "PROGRESS":
+                time.sleep(0.05)
+    time.sleep(2)
+    try:
+        with LocalRedis(data=tmp_path, port=port) as after, ForecastClient(after.url) as client:
+            again = client.submit(candles[:120], pred_len=120, sample_count=64, job_id=handle.id)
+            assert again.wait(60).series
+            # What could not be acknowledged on the lost connection comes back, and is not computed again.
+            connection = Redis.from_url(after.url)
+            deadline = time.monotonic() + 40
+            while connection.zcard(UNACKED_INDEX_KEY) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert connection.zcard(UNACKED_INDEX_KEY) == 0
+            assert worker.process.poll() is None, log.read_text()
+            assert client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).series
+            assert worker.announcements()[0]["jobs_done"] <= 2
+            assert log.read_text().count("succeeded in") == 2
+            assert worker.stop() == 0
+    finally:
+        if worker.process.poll() is None:
+            worker.process.kill()
 
 
 def test_the_client_says_when_redis_is_not_there(candles):

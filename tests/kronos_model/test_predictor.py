@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -135,3 +137,18 @@ def test_a_device_that_is_not_there_falls_back_and_says_so(predictor):
     fallen_back = KronosPredictor(predictor.model, predictor.tokenizer, device="cuda:0", max_context=64)
     assert fallen_back.device.type == "cpu"
     assert "Falling back to CPU" in fallen_back.device_warning
+
+
+def test_threads_may_share_a_predictor(predictor):
+    several = [series(seed) for seed in range(4)] * 3
+    alone = [predictor.predict(*one, 5, seed=1) for one in several]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda one: predictor.predict(*one, 5, seed=1), several))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_weights_of_another_type_are_refused_with_what_to_do(predictor):
+    model = Kronos.from_pretrained("kronos-tiny").to(torch.bfloat16)
+    with pytest.raises(InputError, match=r"bfloat16.*\.float\(\)"):
+        KronosPredictor(model, predictor.tokenizer, device="cpu")

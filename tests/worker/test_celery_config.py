@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def app(settings):
-    with make_app(settings) as app:
+    with make_app(settings, for_worker=True) as app:
         yield app
 
 

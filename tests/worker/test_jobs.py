@@ -31,7 +31,8 @@ def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
 def test_everything_kept_of_a_job_expires(records, redis):
     records.request_cancel("a")
     records.waited_s("a", None)
-    records.claim("a", {})
+    records.end("a")
+    records.request_cancel("a")
     for key in (cancel_key("a"), job_key("a")):
         assert 0 < redis.ttl(key) <= 100
 
@@ -57,18 +58,42 @@ def test_the_first_receipt_is_noted_also_where_the_submission_is_known(records, 
 
 
 def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
-    records.claim("a", {"pred_len": 5, "submitted_at": 1.0})
-    records.claim("a", {"submitted_at": 2.0, "pred_len": 5})
+    assert records.claim("a", {"pred_len": 5, "submitted_at": 1.0})
+    assert records.claim("a", {"submitted_at": 2.0, "pred_len": 5})
     with pytest.raises(JobError) as refused:
         records.claim("a", {"pred_len": 6})
     assert refused.value.code == ErrorCode.ID_CONFLICT
-    records.claim("b", {"pred_len": 6})
+    assert records.claim("b", {"pred_len": 6})
+
+
+def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    assert records.claim("a", {})
+    records.end("a")
+    assert records.has_ended("a")
+    assert not records.claim("a", {})
+    time.sleep(1.1)
+    records.request_cancel("a")
+    assert records.claim("a", {})
+    assert not records.has_ended("a")
+    assert not records.is_cancelled("a")
+
+
+def test_a_refused_submission_changes_nothing(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    records.claim("a", {})
+    records.end("a")
+    time.sleep(1.1)
+    with pytest.raises(JobError):
+        records.claim("a", {"pred_len": 6})
+    assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED
 
 
 def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
     records = JobRecords(redis, result_ttl_s=1)
     assert records.explain_absence("a").code == ErrorCode.LOST
     records.claim("a", {})
+    assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is
     assert records.explain_absence("a") is None
     records.end("a")
     assert records.explain_absence("a") is None  # its result may be on the way

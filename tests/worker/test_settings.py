@@ -39,7 +39,9 @@ def bare_environment(monkeypatch):
         monkeypatch.delenv(f"KRONOS_{name.upper()}", raising=False)
 
 
-@pytest.mark.parametrize("url", ["junk", "http://redis:6379", "redis://host:port/0"])
+@pytest.mark.parametrize(
+    "url", ["junk", "http://redis:6379", "redis://host:port/0", "unix:///tmp/s", "redis://h/0?foo=bar"]
+)
 def test_a_url_that_is_not_of_redis_is_refused_without_repeating_it(monkeypatch, url):
     monkeypatch.setenv("KRONOS_REDIS_URL", url)
     with pytest.raises(SettingsError, match=r"KRONOS_REDIS_URL.*redis://") as refused:

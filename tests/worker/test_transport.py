@@ -9,9 +9,11 @@ import pytest
 from celery.worker import state
 from celery.worker.request import Request
 from kombu import Connection
+from kombu.transport.redis import Channel
 from redis import Redis
 
-from worker.celery_config import UNACKED_INDEX_KEY, celery_config
+from worker import transport
+from worker.celery_config import UNACKED_INDEX_KEY, UNACKED_KEY, celery_config
 from worker.settings import Settings
 from worker.transport import held_delivery_tags, renew
 
@@ -62,6 +64,38 @@ def test_only_what_is_not_renewed_is_delivered_again(taken, redis: Redis, tags):
     taken.channel.qos.restore_visible(interval=1)
     assert redis.zrange(UNACKED_INDEX_KEY, 0, -1) == tags[:1]
     assert redis.llen(QUEUE) == 1
+
+
+@pytest.fixture
+def outliving(settings, monkeypatch):
+    """As a worker's process is set up, until the end of the test."""
+    monkeypatch.setattr(Channel, "QoS", Channel.QoS)
+    monkeypatch.setattr(Channel, "do_restore", Channel.do_restore)
+    monkeypatch.setattr(transport, "get_settings", lambda: settings)
+    transport._own_connection.cache_clear()
+    transport.outlive_connections()
+    yield
+    transport._own_connection.cache_clear()
+
+
+def test_a_closed_channel_keeps_its_messages_until_they_are_acknowledged(
+    outliving, taken, redis: Redis, tags
+):
+    taken.channel.close()
+    assert redis.llen(QUEUE) == 0
+    assert set(redis.zrange(UNACKED_INDEX_KEY, 0, -1)) == set(tags)
+    first, second = taken.messages
+    first.ack()
+    assert redis.zrange(UNACKED_INDEX_KEY, 0, -1) == [second.delivery_tag]
+    assert redis.hkeys(UNACKED_KEY) == [second.delivery_tag]
+    second.reject(requeue=True)  # comes back by the visibility timeout
+    assert redis.zrange(UNACKED_INDEX_KEY, 0, -1) == [second.delivery_tag]
+
+
+def test_an_open_channel_acknowledges_as_ever(outliving, taken, redis: Redis):
+    for message in taken.messages:
+        message.ack()
+    assert redis.zcard(UNACKED_INDEX_KEY) == redis.hlen(UNACKED_KEY) == 0
 
 
 class FakeRequest:

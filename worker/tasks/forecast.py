@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from celery import Task
-from celery.exceptions import Reject
+from celery.exceptions import BackendError, Ignore, Reject
+from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -44,7 +45,9 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
         result = _run(self, process, job_id, _payload(args, kwargs))
     except EngineDied as error:
         raise Reject(str(error), requeue=True) from None
-    except (RedisConnectionError, RedisTimeoutError) as error:
+    except Ignore:
+        raise
+    except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
         time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
         raise Reject(f"{type(error).__name__}: {error}", requeue=True) from None
     except JobError:
@@ -74,6 +77,10 @@ def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:
     started = time.monotonic()
+    backend: Any = task.backend
+    if backend.has_outcome(job_id):
+        # Delivered again after it was done, or submitted twice: the one outcome stands.
+        raise Ignore
     job = parse_job(payload, process.limits)
     device_warning = _check_device(job, process)
     _check_model(job, process)
@@ -156,16 +163,20 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
 def _wait(task: "Task[Any, Any]", process: WorkerProcess, run: JobRun) -> list[Generation]:
     """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
     told = 0
-    while not process.served.service.wait(run, PROGRESS_INTERVAL_S):
-        try:
-            if process.records.is_cancelled(run.job_id):
-                process.served.service.cancel(run)
-            elif run.num_bars_done != told:
-                told = run.num_bars_done
-                progress = {"bars_done": told, "bars_total": run.num_bars_total}
-                task.update_state(state=PROGRESS_STATE, meta=progress)
-        except RedisError as error:
-            log.warning("job %s: progress could not be told: %s", run.job_id, error)
+    try:
+        while not process.served.service.wait(run, PROGRESS_INTERVAL_S):
+            try:
+                if process.records.is_cancelled(run.job_id):
+                    process.served.service.cancel(run)
+                elif run.num_bars_done != told:
+                    told = run.num_bars_done
+                    progress = {"bars_done": told, "bars_total": run.num_bars_total}
+                    task.update_state(state=PROGRESS_STATE, meta=progress)
+            except (RedisError, BackendError, OperationalError) as error:
+                log.warning("job %s: progress could not be told: %s", run.job_id, error)
+    finally:
+        if not run.is_done:  # nobody waits for it any more
+            process.served.service.cancel(run)
     try:
         return run.result()
     except KronosError as error:
