@@ -1,8 +1,10 @@
 """ForecastClient: enqueue forecasts from any app, without torch.
 
-client = ForecastClient("redis://127.0.0.1:6379/0")
-result = client.forecast(df, pred_len=96, sample_count=20)
-result.series[0].frame()
+Such as:
+
+    with ForecastClient("redis://127.0.0.1:6379/0") as client:
+        result = client.forecast(df, pred_len=96, sample_count=20)
+    result.series[0].frame()
 """
 
 import json

@@ -42,7 +42,7 @@ class JobRun:
         return sum(generation.num_bars_done for generation in self.generations)
 
     def wait(self, timeout_s: float) -> bool:
-        """As ``ForecastService.wait``, which also notices a dead engine."""
+        """Whether the job ended within the time; ``ForecastService.wait`` notices a dead engine too."""
         return self._done.wait(timeout_s)
 
     def result(self) -> list[Generation]:

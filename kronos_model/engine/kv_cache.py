@@ -28,7 +28,6 @@ class KVCache:
         capacity: int,
         like: Tensor,
     ) -> None:
-        self.num_paths = num_paths
         own_shape = (num_layers, num_paths, num_heads, capacity, head_dim)
         self._own_k, self._own_v = like.new_empty(own_shape), like.new_empty(own_shape)
         empty = like.new_empty(num_heads, 0, head_dim)

@@ -43,14 +43,6 @@ class Scheduler:
         self._slots_used = 0
 
     @property
-    def waiting(self) -> tuple[Sequence, ...]:
-        return tuple(self._waiting)
-
-    @property
-    def running(self) -> tuple[Sequence, ...]:
-        return tuple(self._running)
-
-    @property
     def slots_used(self) -> int:
         return self._slots_used
 

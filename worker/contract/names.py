@@ -6,7 +6,6 @@ SCHEMA_VERSION: Final = 1
 """The newest version of the job's layout that this code reads, and the one that it writes."""
 
 FORECAST_TASK: Final = "kronos.forecast"
-FINETUNE_TASK: Final = "kronos.finetune"
 STATUS_TASK: Final = "kronos.status"
 
 PROGRESS_STATE: Final = "PROGRESS"
@@ -14,15 +13,12 @@ PROGRESS_STATE: Final = "PROGRESS"
 
 CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
-CPU_FINETUNE_QUEUE: Final = "cpu.finetune"
-GPU_FINETUNE_QUEUE: Final = "gpu.finetune"
 
 Priority = Literal["high", "normal", "low"]
 CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 6}
 """Celery over Redis serves 0 first."""
 
 KEY_PREFIX: Final = "kronos:"
-DEAD_LETTERS_KEY: Final = f"{KEY_PREFIX}dead"
 
 
 def worker_key(node: str) -> str:
