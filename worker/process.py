@@ -15,8 +15,7 @@ from redis.exceptions import RedisError
 
 from kronos_model.checkpoint import CheckpointPair, load_pair
 from kronos_model.device import describe_device, move_to_device, resolve_device
-from kronos_model.engine.engine import Engine
-from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.build import build_engine
 from worker.connection import connect
 from worker.contract.jobs import Limits
 from worker.contract.results import ModelInfo
@@ -115,10 +114,15 @@ class WorkerProcess:
         )
         self._place(pair)
         max_context = settings.max_context or pair.max_context
-        runner = ModelRunner(pair.model, pair.tokenizer, max_context=max_context, clip=CLIP)
-        service = ForecastService(
-            Engine(runner, max_slots=settings.max_slots, max_prefill_tokens=settings.max_prefill_bars)
+        engine = build_engine(
+            pair.model,
+            pair.tokenizer,
+            max_context=max_context,
+            clip=CLIP,
+            max_slots=settings.max_slots,
+            max_prefill_bars=settings.max_prefill_bars,
         )
+        service = ForecastService(engine)
         service.start()
         return ServedModel(
             info=model_info(pair),

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,25 @@ class Runner(Protocol):
     def release(self, sequence: Sequence) -> None: ...
 
 
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did. Bars are counted over all paths; seconds are wall-clock time."""
+
+    num_prefill_bars: int = 0
+    num_bars: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class EngineLoad:
+    """Sample paths in slots and waiting for them, and how many slots there are."""
+
+    running: int
+    waiting: int
+    slots: int
+
+
 class Engine:
     """Takes series at any time and advances all of them by one bar in each ``step``.
 
@@ -37,6 +57,13 @@ class Engine:
         self.runner = runner
         self.scheduler = Scheduler(max_slots, max_prefill_tokens)
         self._live: list[Generation] = []
+        self.last_step = StepReport()
+
+    @property
+    def load(self) -> EngineLoad:
+        """May be read from any thread."""
+        scheduler = self.scheduler
+        return EngineLoad(scheduler.slots_used, scheduler.paths_waiting, scheduler.max_slots)
 
     @property
     def has_work(self) -> bool:
@@ -69,8 +96,14 @@ class Engine:
         for sequence in batch.prefill:
             timings = sequence.generation.timings
             timings.admitted = now if timings.admitted is None else timings.admitted
+        before = sum(generation.num_bars_done for generation in self._live)
         if len(batch):
             self._run(list(batch))
+        self.last_step = StepReport(
+            num_prefill_bars=sum(sequence.request.lookback for sequence in batch.prefill),
+            num_bars=sum(generation.num_bars_done for generation in self._live) - before,
+            decode_s=time.monotonic() - now,
+        )
         ended = [generation for generation in self._live if generation.done]
         self._live = [generation for generation in self._live if not generation.done]
         return ended

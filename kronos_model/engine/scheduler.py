@@ -46,6 +46,10 @@ class Scheduler:
     def slots_used(self) -> int:
         return self._slots_used
 
+    @property
+    def paths_waiting(self) -> int:
+        return sum(sequence.num_paths for sequence in self._waiting.copy())
+
     def add(self, generation: Generation) -> None:
         """Queue a generation's paths, in rounds of at most ``max_slots``."""
         total = generation.request.sampling.sample_count
