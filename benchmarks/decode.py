@@ -16,8 +16,8 @@ import torch
 from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import SamplingParams, SeriesRequest
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -57,7 +57,6 @@ def main() -> None:
     arguments = parser.parse_args()
 
     model, tokenizer = random_pair(arguments.shape)
-    runner = ModelRunner(model, tokenizer, max_context=MAX_CONTEXT, clip=5)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
         f"shape {arguments.shape}, {LOOKBACK} → {HORIZON} bars, medians of {arguments.runs} runs"
@@ -65,7 +64,7 @@ def main() -> None:
     print(f"{'paths':>6} {'naive s':>9} {'cached s':>9} {'min–max s':>15} {'times':>7}")
     for paths in arguments.paths:
         request = series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=paths, seed=1))
-        engine = Engine(runner, max_slots=paths)
+        engine = build_engine(model, tokenizer, max_context=MAX_CONTEXT, max_slots=paths)
         cached_s(engine, request)  # warm up
         cached = [cached_s(engine, request) for _ in range(arguments.runs)]
         naive = [naive_s(model, tokenizer, request) for _ in range(max(1, arguments.runs // 2))]

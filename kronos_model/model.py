@@ -1,6 +1,7 @@
 """Kronos: the predictor over pairs of tokens, one pair a bar."""
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +42,6 @@ class SinusoidTable(nn.Module):
         table[:, 1::2] = angles.cos()[:, : dim // 2]
         self.emb = nn.Embedding(num_rows, dim, _weight=table, _freeze=True)
 
-    def forward(self, index: Tensor) -> Tensor:
-        return self.emb(index)  # type: ignore[no-any-return]
-
 
 class TimeEmbedding(nn.Module):
     """The sum of minute, hour, weekday, day and month tables."""
@@ -54,11 +52,15 @@ class TimeEmbedding(nn.Module):
         for name, num_rows in TIME_TABLES.items():
             self.add_module(f"{name}_embed", table(num_rows, d_model))
 
+    def tables(self) -> list[nn.Embedding]:
+        """The tables, in the order of the columns of a stamp."""
+        modules = (self.get_submodule(f"{name}_embed") for name in TIME_TABLES)
+        return [cast(nn.Embedding, getattr(module, "emb", module)) for module in modules]
+
     def forward(self, stamp: Tensor) -> Tensor:
         """Stamps (B, T, 5) as of ``candles.time_features`` → (B, T, d_model)."""
         stamp = stamp.long()
-        tables = (self.get_submodule(f"{name}_embed") for name in TIME_TABLES)
-        parts = [table(stamp[..., column]) for column, table in enumerate(tables)]
+        parts = [table(stamp[..., column]) for column, table in enumerate(self.tables())]
         return torch.stack(parts).sum(0)
 
 

@@ -12,8 +12,7 @@ from tqdm import tqdm
 
 from kronos_model.candles import COLUMNS, time_features, to_bars
 from kronos_model.device import move_to_device, resolve_device
-from kronos_model.engine.engine import Engine
-from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.forecast import Forecast
@@ -63,8 +62,9 @@ class KronosPredictor:
         self.device = resolved
         self.device_warning = warning or placement_warning or tokenizer_warning
         self.max_context = max_context
-        runner = ModelRunner(self.model, self.tokenizer, max_context=max_context, clip=clip)
-        self._engine = Engine(runner, max_slots=max_slots)
+        self._engine = build_engine(
+            self.model, self.tokenizer, max_context=max_context, clip=clip, max_slots=max_slots
+        )
         self._engine_lock = threading.Lock()
 
     def predict(

@@ -41,8 +41,10 @@ def build_engine(
             raise OutOfMemory(
                 f"weights and one path need {weights + per_slot} bytes; there are {memory_bytes}"
             )
-    runner = ModelRunner(model, tokenizer, max_context=max_context, clip=clip)
-    return Engine(runner, max_slots=max_slots, max_prefill_tokens=max_prefill_bars)
+    runner = ModelRunner(
+        model, tokenizer, max_context=max_context, num_slots=max_slots, clip=clip, dtype=dtype
+    )
+    return Engine(runner, max_chunk_bars=max_prefill_bars)
 
 
 def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:

@@ -2,28 +2,39 @@
 
 import logging
 import time
-from collections.abc import Sequence as Many
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.engine.running import Chunk, Sequence
 from kronos_model.engine.scheduler import Scheduler
-from kronos_model.engine.sequence import Generation, Sequence, SeriesRequest
+from kronos_model.engine.sequence import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError, OutOfMemory
 
 log = logging.getLogger(__name__)
+
+STEPS_UNTIL_MORE = 256
+"""After running out of memory: steps that go well before twice as much is admitted again."""
+
+Work = TypeVar("Work", Chunk, Sequence)
 
 
 class Runner(Protocol):
     """What computes; ``ModelRunner`` in production, a scripted one in tests."""
 
     max_context: int
+    num_slots: int
 
-    def run(self, sequences: Many[Sequence]) -> None: ...
+    def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
 
-    def detokenize(self, sequence: Sequence) -> NDArray[np.float32]: ...
+    def decode(self, sequences: tuple[Sequence, ...]) -> None: ...
+
+    def next_round(self, sequence: Sequence) -> None: ...
+
+    def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
 
     def release(self, sequence: Sequence) -> None: ...
 
@@ -48,39 +59,46 @@ class EngineLoad:
 
 
 class Engine:
-    """Takes series at any time and advances all of them by one bar in each ``step``.
+    """Takes series at any time and advances those that have slots by one bar in each ``step``.
 
     Not thread-safe: one thread owns it, submits, steps and cancels.
+
+    Args:
+        max_chunk_bars: bars that a step computes beside the newest ones: of lookbacks, of windows that have
+            slid, and of paths on their way back from tokens.
     """
 
-    def __init__(self, runner: Runner, *, max_slots: int = 64, max_prefill_tokens: int = 2048) -> None:
-        self.runner = runner
-        self.scheduler = Scheduler(max_slots, max_prefill_tokens)
+    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512) -> None:
+        self._runner = runner
+        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars)
         self._live: list[Generation] = []
+        self._steps_until_more = 0
         self.last_step = StepReport()
 
     @property
     def load(self) -> EngineLoad:
         """May be read from any thread."""
-        scheduler = self.scheduler
-        return EngineLoad(scheduler.slots_used, scheduler.paths_waiting, scheduler.max_slots)
+        return EngineLoad(
+            self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
+        )
 
     @property
     def has_work(self) -> bool:
-        return any(not generation.done for generation in self._live)
+        return bool(self._live)
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError where its horizon exceeds the context."""
-        if request.horizon > self.runner.max_context:
+        max_context = self._runner.max_context
+        if request.horizon > max_context:
             raise InputError(
-                f"pred_len {request.horizon} is beyond this model's max_context {self.runner.max_context}; "
-                f"ask for at most {self.runner.max_context} bars",
+                f"pred_len {request.horizon} is beyond this model's max_context {max_context}; "
+                f"ask for at most {max_context} bars",
                 code="PRED_LEN_TOO_LONG",
                 field="pred_len",
-                details={"pred_len": request.horizon, "max_context": self.runner.max_context},
+                details={"pred_len": request.horizon, "max_context": max_context},
             )
         generation = Generation(request)
-        self.scheduler.add(generation)
+        self._scheduler.add(generation)
         self._live.append(generation)
         return generation
 
@@ -89,21 +107,26 @@ class Engine:
         self._fail(generation, Cancelled("the forecast was cancelled"))
 
     def step(self) -> list[Generation]:
-        """One more bar for every running sequence; returns the generations that ended with it."""
+        """One more bar for every sequence that decodes; returns the generations that ended with it."""
         self._end_late()
-        batch = self.scheduler.schedule()
-        now = time.monotonic()
-        for sequence in batch.prefill:
-            timings = sequence.generation.timings
-            timings.admitted = now if timings.admitted is None else timings.admitted
-        before = sum(generation.num_bars_done for generation in self._live)
-        if len(batch):
-            self._run(list(batch))
+        started = time.monotonic()
+        for sequence in self._scheduler.admit():
+            sequence.generation.timings.admitted = started
+        chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
+        for chunk in chunks:
+            chunk.sequence.complete(chunk)
+            self._follow(chunk.sequence)
+        computed = time.monotonic()
+        decoded = self._attempt(self._runner.decode, self._scheduler.decoding)
+        for sequence in decoded:
+            self._add_bar(sequence)
         self.last_step = StepReport(
-            num_prefill_bars=sum(sequence.request.lookback for sequence in batch.prefill),
-            num_bars=sum(generation.num_bars_done for generation in self._live) - before,
-            decode_s=time.monotonic() - now,
+            num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
+            num_bars=sum(sequence.num_paths for sequence in decoded),
+            prefill_s=computed - started,
+            decode_s=time.monotonic() - computed,
         )
+        self._admit_more()
         ended = [generation for generation in self._live if generation.done]
         self._live = [generation for generation in self._live if not generation.done]
         return ended
@@ -115,50 +138,71 @@ class Engine:
             if deadline is not None and now >= deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
 
-    def _run(self, sequences: list[Sequence]) -> None:
-        """Run a step; where it fails, each sequence alone, so that one cannot take the others along."""
+    def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> list[Work]:
+        """Run it; where that fails, in halves, so that one cannot take the others along. What succeeded."""
+        if not work:
+            return []
         try:
-            self.runner.run(sequences)
+            run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence shall fail
-            if len(sequences) > 1:
-                log.warning(
-                    "a step of %d sequences failed, running each alone", len(sequences), exc_info=True
-                )
-                for sequence in sequences:
-                    if not sequence.generation.done:  # another round of it may have failed just now
-                        self._run([sequence])
-            else:
-                log.error("a sequence failed alone", exc_info=True)
-                self._fail(sequences[0].generation, _as_kronos_error(error))
-            return
-        for sequence in sequences:
-            self._advance(sequence)
+            reason = _as_kronos_error(error)
+            if isinstance(reason, OutOfMemory):
+                self._admit_less()
+            if len(work) == 1:
+                log.error("a series failed alone", exc_info=True)
+                self._fail(_sequence_of(work[0]).generation, reason)
+                return []
+            log.warning("%d series failed together, trying them in halves", len(work), exc_info=True)
+            half = len(work) // 2
+            return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
+        return list(work)
 
-    def _advance(self, sequence: Sequence) -> None:
+    def _admit_less(self) -> None:
+        """Out of memory: from now on, half as many paths as run at present."""
+        self._scheduler.admission_limit = max(1, self._scheduler.slots_used // 2)
+        self._steps_until_more = STEPS_UNTIL_MORE
+        log.warning("out of memory: admitting %d paths at once", self._scheduler.admission_limit)
+
+    def _admit_more(self) -> None:
+        """Twice as many, once it went well for a while."""
+        scheduler = self._scheduler
+        if scheduler.admission_limit < scheduler.num_slots:
+            self._steps_until_more -= 1
+            if self._steps_until_more <= 0:
+                scheduler.admission_limit = min(2 * scheduler.admission_limit, scheduler.num_slots)
+                self._steps_until_more = STEPS_UNTIL_MORE
+
+    def _add_bar(self, sequence: Sequence) -> None:
         generation = sequence.generation
-        if generation.done:  # as in _run
-            return
         if generation.timings.first_bar is None:
             generation.timings.first_bar = time.monotonic()
-        sequence.num_generated += 1
         generation.num_bars_done += sequence.num_paths
+        sequence.add_bar()
+        self._scheduler.advance(sequence)
+
+    def _follow(self, sequence: Sequence) -> None:
+        """A chunk was computed: the sequence goes on, or with other paths, or has come to its end."""
         if not sequence.is_complete:
+            self._scheduler.advance(sequence)
             return
-        try:
-            paths = self.runner.detokenize(sequence)
-        except Exception as error:  # as in _run
-            log.error("a sequence failed on its way back to bars", exc_info=True)
-            self._fail(generation, _as_kronos_error(error))
-            return
-        self.scheduler.release(sequence)
-        self.runner.release(sequence)
-        generation.accept(sequence, paths)
+        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        if sequence.generation.done:
+            self._scheduler.release(sequence)
+            self._runner.release(sequence)
+        else:
+            self._scheduler.next_round(sequence)
+            self._runner.next_round(sequence)
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
-            for sequence in self.scheduler.drop(generation):
-                self.runner.release(sequence)
+            sequence = self._scheduler.drop(generation)
+            if sequence is not None:
+                self._runner.release(sequence)
             generation.fail(error)
+
+
+def _sequence_of(work: Chunk | Sequence) -> Sequence:
+    return work.sequence if isinstance(work, Chunk) else work
 
 
 def _as_kronos_error(error: Exception) -> KronosError:

@@ -1,135 +1,190 @@
-"""Keys and values of one sequence in one stack of attention layers.
+"""Keys and values, in slots, and how a batch's tokens are put there and read.
 
-The prompt (the lookback) is the same for all paths of a series: its keys and values are held once and read
-once, as one product for all paths. Each path's own bars follow it. S = paths, H = heads, P = prompt length,
-n = new bars, M = own bars after them, hd = head_dim.
+A batch's tokens lie flat, (N, H, hd), segment after segment; each segment knows where its keys and values go
+and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
 """
 
 import math
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-MAX_SCORE_ROWS = 2048
-"""Queries per attention product; bounds the memory of the scores when whole windows are recomputed."""
+from kronos_model.engine.attention import attend, merge
+from kronos_model.engine.reads import OwnRead, PromptRead, Span
 
 
 class KVCache:
-    """Room for ``num_layers`` layers of a prompt and of ``num_paths × capacity`` own bars."""
+    """Room for ``capacity`` bars in each slot of every layer. Memory that was never written costs nothing.
+
+    It begins as zeros, since what is masked is multiplied by zero and must be finite.
+    """
 
     def __init__(
         self,
         num_layers: int,
+        num_slots: int,
         num_heads: int,
-        head_dim: int,
-        num_paths: int,
         capacity: int,
-        like: Tensor,
+        head_dim: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        own_shape = (num_layers, num_paths, num_heads, capacity, head_dim)
-        self._own_k, self._own_v = like.new_empty(own_shape), like.new_empty(own_shape)
-        empty = like.new_empty(num_heads, 0, head_dim)
-        self._prompt: list[tuple[Tensor, Tensor]] = [(empty, empty)] * num_layers
-
-    def write_prompt(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Replace the prompt's keys and values, each (H, P, hd)."""
-        self._prompt[layer] = (k, v)
-
-    def write_own(self, layer: int, k: Tensor, v: Tensor, start: int) -> None:
-        """Put keys and values (S, H, n, hd) of own bars at ``start``."""
-        self._own_k[layer, :, :, start : start + k.shape[2]] = k
-        self._own_v[layer, :, :, start : start + k.shape[2]] = v
-
-    def attend(self, layer: int, q: Tensor, own_length: int) -> Tensor:
-        """The newest n queries (S, H, n, hd) on the prompt and on ``own_length`` own bars → (S, H, n, hd).
-
-        Query i of n sees all of the prompt and the own bars up to its own position.
-        """
-        prompt_k, prompt_v = self._prompt[layer]
-        own_k, own_v = self._own_k[layer, :, :, :own_length], self._own_v[layer, :, :, :own_length]
-        paths_at_once = max(1, MAX_SCORE_ROWS // q.shape[2])
-        if q.shape[0] <= paths_at_once:
-            return _attend(q, prompt_k, prompt_v, own_k, own_v)
-        parts = (torch.split(tensor, paths_at_once) for tensor in (q, own_k, own_v))
-        return torch.cat([_attend(a, prompt_k, prompt_v, b, c) for a, b, c in zip(*parts, strict=True)])
+        shape = (num_layers, num_slots, num_heads, capacity, head_dim)
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
 
 
-def _attend(q: Tensor, prompt_k: Tensor, prompt_v: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
-    """One softmax over the shared prompt and each path's own bars."""
-    num_paths, num_heads, num_new, head_dim = q.shape
-    prompt_length, own_length = prompt_k.shape[1], own_k.shape[2]
-    q = q / math.sqrt(head_dim)
-    by_head = q.transpose(0, 1).reshape(num_heads, num_paths * num_new, head_dim)
-    on_prompt = by_head @ prompt_k.mT  # (H, S · n, P)
-    on_own = q @ own_k.mT  # (S, H, n, M)
-    if num_new > 1 and own_length > 1:
-        hidden = torch.ones(num_new, own_length, dtype=torch.bool, device=q.device)
-        on_own = on_own.masked_fill(hidden.triu(own_length - num_new + 1), -math.inf)
-    by_path = on_prompt.view(num_heads, num_paths, num_new, prompt_length).transpose(0, 1)
-    weights = torch.cat((by_path, on_own), dim=-1).softmax(-1)  # (S, H, n, P + M)
-    prompt_weights = weights[..., :prompt_length].transpose(0, 1).reshape(on_prompt.shape)
-    from_prompt = (prompt_weights @ prompt_v).view(num_heads, num_paths, num_new, head_dim)
-    return from_prompt.transpose(0, 1) + weights[..., prompt_length:] @ own_v
-
-
-@dataclass(frozen=True)
-class PromptChunk:
-    """A whole prompt in a flat batch of tokens; its keys and values replace what the cache held."""
-
-    length: int
+class Segment(Protocol):
+    """Some of a batch's tokens."""
 
     @property
-    def num_tokens(self) -> int:
-        return self.length
-
-    @property
-    def own_length(self) -> int:
-        """Own bars in the cache once this chunk is stored."""
-        return 0
+    def num_tokens(self) -> int: ...
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        """Put k and v (P, H, hd) into the cache."""
-        cache.write_prompt(layer, k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous())
+        """Put k and v (N, H, hd) into the cache."""
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v (P, H, hd) → (P, H, hd), causal; keys and values stay in the cache."""
-        self.store(cache, layer, k, v)
-        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))  # (1, H, P, hd)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)[0].transpose(0, 1)
+        """The queries' results (N, H, hd), on k, v and on what the cache holds already."""
 
 
 @dataclass(frozen=True)
-class OwnChunk:
-    """``length`` new bars of every path in a flat batch, path by path, put at ``start`` of the own bars."""
+class PromptSegment:
+    """Bars ``[first, last)`` of a prompt; they see the prompt up to themselves."""
 
-    num_paths: int
-    length: int
-    start: int
+    slot: int
+    first: int
+    last: int
 
     @property
     def num_tokens(self) -> int:
-        return self.num_paths * self.length
+        return self.last - self.first
+
+    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
+        cache.k[layer, self.slot, :, self.first : self.last] = k.transpose(0, 1)
+        cache.v[layer, self.slot, :, self.first : self.last] = v.transpose(0, 1)
+
+    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(cache, layer, k, v)
+        queries, keys, values = (_by_head(x).to(cache.k.dtype) for x in (q, k, v))
+        own = attend(queries, keys, values, is_causal=True)
+        if self.first == 0:
+            return own.out[0].transpose(0, 1)
+        before = (
+            cache.k[layer, self.slot, None, :, : self.first],
+            cache.v[layer, self.slot, None, :, : self.first],
+        )
+        earlier = attend(queries, *before)
+        return merge(own.out, own.weight, earlier.out, earlier.weight)[0].transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class PathsSegment:
+    """``num_bars`` bars of each path, path by path; they see the prompt and their own path up to themselves.
+
+    ``slots`` and ``first`` say where each path's bars go; no slots: nowhere, as no later step reads them.
+    """
+
+    num_paths: int
+    num_bars: int
+    prompt_slot: int
+    prompt: Span
+    slots: Tensor | None = None  # (S,)
+    first: int = 0
 
     @property
-    def own_length(self) -> int:
-        """Own bars in the cache once this chunk is stored."""
-        return self.start + self.length
+    def num_tokens(self) -> int:
+        return self.num_paths * self.num_bars
 
     def _by_path(self, x: Tensor) -> Tensor:
         """(S · n, H, hd) → (S, H, n, hd)."""
-        return x.reshape(self.num_paths, self.length, *x.shape[1:]).transpose(1, 2)
+        return x.reshape(self.num_paths, self.num_bars, *x.shape[1:]).transpose(1, 2)
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        """Put k and v (S · n, H, hd) into the cache."""
-        cache.write_own(layer, self._by_path(k), self._by_path(v), self.start)
+        if self.slots is not None:
+            bars = slice(self.first, self.first + self.num_bars)
+            cache.k[layer, self.slots, :, bars] = self._by_path(k).to(cache.k.dtype)
+            cache.v[layer, self.slots, :, bars] = self._by_path(v).to(cache.v.dtype)
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q, k, v (S · n, H, hd) → (S · n, H, hd); keys and values stay in the cache."""
         self.store(cache, layer, k, v)
-        mixed = cache.attend(layer, self._by_path(q), self.own_length)
-        return mixed.transpose(1, 2).reshape(q.shape)
+        q, k, v = (x.to(cache.k.dtype) for x in (q, k, v))
+        own = attend(self._by_path(q), self._by_path(k), self._by_path(v), is_causal=True)
+        mixed = own.out.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
+        first, last = self.prompt
+        if first == last:
+            return mixed
+        keys, values = (x[layer, self.prompt_slot, None, :, first:last] for x in (cache.k, cache.v))
+        shared = attend(_by_head(q), keys, values)
+        return merge(
+            mixed,
+            own.weight.transpose(1, 2).flatten(0, 1),
+            shared.out[0].transpose(0, 1),
+            shared.weight[0].transpose(0, 1),
+        )
 
 
-Chunk = PromptChunk | OwnChunk
+class DecodeSegment:
+    """The newest bar of every path: R rows, each to its own ``slots`` (R,) at ``bars`` (R,)."""
+
+    def __init__(
+        self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
+    ) -> None:
+        self._slots, self._bars = slots, bars
+        self._own_reads = [(read, _mask(read, slots.device)) for read in own_reads]
+        self._prompt_reads = prompt_reads
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._slots)
+
+    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
+        cache.k[layer, self._slots, :, self._bars] = k.to(cache.k.dtype)
+        cache.v[layer, self._slots, :, self._bars] = v.to(cache.v.dtype)
+
+    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(cache, layer, k, v)
+        return self.read(cache, layer, q)
+
+    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
+        """The results of q (R, H, hd) on what the cache holds, each row on its own path."""
+        q = q.to(cache.k.dtype)
+        keys, values = cache.k[layer], cache.v[layer]
+        outs, weights = [], []
+        for read, mask in self._own_reads:
+            rows, (first, last) = slice(read.first_row, read.last_row), read.bars
+            slots = slice(read.first_slot, read.first_slot + read.last_row - read.first_row)
+            own = attend(q[rows].unsqueeze(2), keys[slots, :, first:last], values[slots, :, first:last], mask)
+            outs.append(own.out.squeeze(2))
+            weights.append(own.weight.squeeze(2))
+        mixed = outs[0] if len(outs) == 1 else torch.cat(outs)
+        if self._prompt_reads:
+            weight = torch.cat(weights)
+            for prompt in self._prompt_reads:
+                rows, (first, last) = slice(prompt.first_row, prompt.last_row), prompt.bars
+                keys_of, values_of = (x[prompt.slot, None, :, first:last] for x in (keys, values))
+                shared = attend(_by_head(q[rows]), keys_of, values_of)
+                mixed[rows] = merge(
+                    mixed[rows], weight[rows], shared.out[0].transpose(0, 1), shared.weight[0].transpose(0, 1)
+                )
+        return mixed
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(N, H, hd) → (1, H, N, hd)."""
+    return x.transpose(0, 1).unsqueeze(0)
+
+
+def _mask(read: OwnRead, device: torch.device) -> Tensor | None:
+    """(rows, 1, 1, bars), −inf at what is not a row's own."""
+    if read.spans is None:
+        return None
+    first, last = read.bars
+    mask = torch.full((len(read.spans), last - first), -math.inf)
+    for row, spans in enumerate(read.spans):
+        for start, end in spans:
+            mask[row, start - first : end - first] = 0
+    return mask.view(len(read.spans), 1, 1, -1).to(device)

@@ -6,6 +6,8 @@ when it freezes weights is done here by the same two operators. They are not pub
 or refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkldnn``).
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,21 +16,47 @@ ROWS_HINT = 16
 """Batch that the blocked order is chosen for; measured no slower than ``F.linear`` from 1 to 2000 rows."""
 
 
-class FusedLinear:
-    """One product for several ``nn.Linear`` of the same input: (N, in) → (N, sum of outs).
+class Affine(NamedTuple):
+    """Weight (out, in) and bias (out,) of a linear layer, to be changed before it is fused."""
 
-    Holds its own copy of the weights as they were at construction.
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> "Affine":
+        return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+
+    def after_scale(self, scale: Tensor) -> "Affine":
+        """The same layer for inputs that are not multiplied by ``scale`` (in,) before."""
+        return Affine(self.weight * scale.detach(), self.bias)
+
+    def with_rows(self, order: Tensor) -> "Affine":
+        """The same layer with its outputs in another order (out,)."""
+        return Affine(self.weight[order], None if self.bias is None else self.bias[order])
+
+
+class FusedLinear:
+    """One product for several layers of the same input: float32 (N, in) → float32 (N, sum of outs).
+
+    Multiplies in ``dtype``. Holds its own copy of the weights as they were at construction.
     """
 
-    def __init__(self, *linears: nn.Linear) -> None:
-        weight = torch.cat([linear.weight.detach() for linear in linears])
-        if len({linear.bias is None for linear in linears}) != 1:
+    def __init__(self, *layers: Affine, dtype: torch.dtype = torch.float32) -> None:
+        if len({layer.bias is None for layer in layers}) != 1:
             raise ValueError("layers with and without a bias cannot be fused")
-        self._bias = None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])
+        weight = torch.cat([layer.weight for layer in layers]).to(dtype)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self._dtype = dtype
+        self._bias = torch.cat(biases).to(dtype) if biases else None
         self._reordered = _reorder(weight)
         self._weight = weight if self._reordered is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._dtype is torch.float32:
+            return self._product(x)
+        return self._product(x.to(self._dtype)).float()
+
+    def _product(self, x: Tensor) -> Tensor:
         if self._reordered is None:
             assert self._weight is not None
             return F.linear(x, self._weight, self._bias)

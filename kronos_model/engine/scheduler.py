@@ -1,87 +1,116 @@
-"""Which sequences run in a step. Decides over slots and tokens; no torch.
+"""What a step computes: which sequences decode, and which chunk of other work goes with it. No torch.
 
-A slot is room for one path. Admission is in arrival order: the first sequence that does not fit holds back
-those behind it, so that none starves.
+Admission is in arrival order: the first sequence that does not fit holds back those behind it, so that none
+starves. Chunks are taken in turn, too: a sequence whose window slides goes behind those that wait already.
 """
 
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from kronos_model.engine.sequence import Generation, Sequence
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What runs in one step: sequences whose lookback is still to be computed, and those that go on."""
-
-    prefill: tuple[Sequence, ...]
-    decode: tuple[Sequence, ...]
-
-    def __iter__(self) -> Iterator[Sequence]:
-        yield from self.prefill
-        yield from self.decode
-
-    def __len__(self) -> int:
-        return len(self.prefill) + len(self.decode)
+from kronos_model.engine.running import Chunk, Phase, Sequence
+from kronos_model.engine.sequence import Generation
+from kronos_model.engine.slots import SlotLedger
 
 
 class Scheduler:
-    """Slots and the two lists: waiting and running.
+    """Slots, the generations that wait for them, and the sequences that have them.
 
-    ``max_slots`` bounds the paths that run together. ``max_prefill_tokens`` bounds how much lookback one
-    step computes, so that running sequences are not held up for long; one series may exceed it alone.
+    ``max_chunk_bars`` bounds what one step computes beside the newest bars, so that running sequences are
+    not held up for longer.
     """
 
-    def __init__(self, max_slots: int, max_prefill_tokens: int) -> None:
-        if max_slots < 1 or max_prefill_tokens < 1:
-            raise ValueError("max_slots and max_prefill_tokens must be at least 1")
-        self.max_slots = max_slots
-        self.max_prefill_tokens = max_prefill_tokens
-        self._waiting: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
-        self._slots_used = 0
+    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int) -> None:
+        if num_slots < 1 or max_chunk_bars < 1:
+            raise ValueError("there must be at least one slot and one bar in a chunk")
+        self.num_slots = num_slots
+        self.max_context = max_context
+        self.max_chunk_bars = max_chunk_bars
+        self.admission_limit = num_slots
+        self._slots = SlotLedger(num_slots)
+        self._waiting: deque[Generation] = deque()
+        self._in_chunks: deque[Sequence] = deque()
+        self._decoding: list[Sequence] = []
 
     @property
     def slots_used(self) -> int:
-        return self._slots_used
+        return self._slots.num_used
 
     @property
     def paths_waiting(self) -> int:
-        return sum(sequence.num_paths for sequence in self._waiting.copy())
+        """May be read from any thread."""
+        return sum(generation.request.sampling.sample_count for generation in self._waiting.copy())
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation's paths, in rounds of at most ``max_slots``."""
-        total = generation.request.sampling.sample_count
-        for first in range(0, total, self.max_slots):
-            self._waiting.append(Sequence(generation, first, min(self.max_slots, total - first)))
+        """Queue a generation; what needs more slots than there are will run in rounds."""
+        self._waiting.append(generation)
 
-    def schedule(self) -> Batch:
-        """Admit what fits and return what runs in this step."""
-        decode = tuple(self._running)
-        prefill: list[Sequence] = []
-        tokens = 0
-        while self._waiting:
-            head = self._waiting[0]
-            tokens += head.request.lookback
-            if self._slots_used + head.num_paths > self.max_slots:
-                break
-            if prefill and tokens > self.max_prefill_tokens:
-                break
-            self._slots_used += head.num_paths
-            prefill.append(self._waiting.popleft())
-        self._running.extend(prefill)
-        return Batch(tuple(prefill), decode)
+    @property
+    def decoding(self) -> tuple[Sequence, ...]:
+        """Those that a step generates a bar for."""
+        return tuple(self._decoding)
+
+    def advance(self, sequence: Sequence) -> None:
+        """Put a sequence where its phase belongs, after it changed."""
+        if sequence.is_decoding:
+            if sequence in self._in_chunks:
+                self._in_chunks.remove(sequence)
+                # By slot: what lies side by side in the cache is read in one go.
+                insort(self._decoding, sequence, key=lambda one: one.slots[0])
+        elif sequence in self._decoding:
+            self._decoding.remove(sequence)
+            if sequence.phase is Phase.BARS:  # what is nearly done frees its slots soonest
+                self._in_chunks.appendleft(sequence)
+            else:
+                self._in_chunks.append(sequence)
+
+    def next_round(self, sequence: Sequence) -> None:
+        """Have a sequence go on with its generation's next paths; frees the slots that they do not need."""
+        sequence.next_round()
+        self._slots.give_back(sequence.slots[sequence.num_paths :])
+        sequence.slots = sequence.slots[: sequence.num_paths]
+        self.advance(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free the slots of a sequence that ran to its end or failed."""
-        self._running.remove(sequence)
-        self._slots_used -= sequence.num_paths
+        """Free the slots of a sequence that came to its end or failed."""
+        (self._decoding if sequence in self._decoding else self._in_chunks).remove(sequence)
+        self._slots.give_back(sequence.slots)
 
-    def drop(self, generation: Generation) -> Iterable[Sequence]:
-        """Forget a generation, wherever its sequences are; returns those that were running."""
-        self._waiting = deque(s for s in self._waiting if s.generation is not generation)
-        dropped = [s for s in self._running if s.generation is generation]
-        for sequence in dropped:
-            self.release(sequence)
+    def drop(self, generation: Generation) -> Sequence | None:
+        """Forget a generation; returns its sequence if that was running."""
+        if generation in self._waiting:
+            self._waiting.remove(generation)
+            return None
+        running = (*self._in_chunks, *self._decoding)
+        dropped = next((one for one in running if one.generation is generation), None)
+        if dropped is not None:
+            self.release(dropped)
         return dropped
+
+    def admit(self) -> list[Sequence]:
+        """Give slots to those that waited longest."""
+        admitted = []
+        while self._waiting:
+            sample_count = self._waiting[0].request.sampling.sample_count
+            num_paths = min(sample_count, self.num_slots)
+            in_use = self._slots.num_used
+            # The limit is for several: one that is beyond it runs alone.
+            if in_use + num_paths > (self.admission_limit if in_use else self.num_slots):
+                break
+            slots = self._slots.take(num_paths)
+            admitted.append(Sequence(self._waiting.popleft(), num_paths, self.max_context, slots))
+        self._in_chunks.extend(admitted)
+        return admitted
+
+    def next_chunks(self) -> tuple[Chunk, ...]:
+        """What a step computes beside the newest bars: in turn, as many as fit.
+
+        Only the first of them may be a part of its phase's work.
+        """
+        chunks: list[Chunk] = []
+        room = self.max_chunk_bars
+        for sequence in self._in_chunks:
+            if chunks and sequence.num_bars_left > room:
+                break
+            chunks.append(sequence.next_chunk(room))
+            room -= chunks[-1].num_bars
+        return tuple(chunks)

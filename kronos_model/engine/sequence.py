@@ -1,8 +1,9 @@
-"""What the engine works on: a series to forecast, and the sample paths generated for it. No torch."""
+"""What is submitted to the engine and its handle: a series to forecast, and its generation. No torch."""
 
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 from kronos_model.candles import COLUMNS, TIME_FEATURES
 from kronos_model.errors import InputError, KronosError
 from kronos_model.seeds import MAX_SEED
+
+ContextPolicy = Literal["exact", "rolling"]
+"""What happens once the window slides.
+
+``exact`` computes the window anew for each bar, as the reference does. ``rolling`` keeps the cached keys and
+values and forgets the oldest bar: an approximation, at the price of a plain step. The bars that are left
+still carry what they took from those that were forgotten, and positions go on counting.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ class SeriesRequest:
     future_stamps: NDArray[np.int64]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     deadline: float | None = None
+    context_policy: ContextPolicy = "exact"
 
     def __post_init__(self) -> None:
         lookback, horizon = len(self.bars), len(self.future_stamps)
@@ -78,24 +88,6 @@ class SeriesRequest:
     @property
     def horizon(self) -> int:
         return len(self.future_stamps)
-
-
-@dataclass(eq=False)
-class Sequence:
-    """Some of a generation's paths, ``[first_path, first_path + num_paths)``, that run together."""
-
-    generation: "Generation"
-    first_path: int
-    num_paths: int
-    num_generated: int = 0
-
-    @property
-    def request(self) -> SeriesRequest:
-        return self.generation.request
-
-    @property
-    def is_complete(self) -> bool:
-        return self.num_generated == self.request.horizon
 
 
 @dataclass
@@ -148,13 +140,13 @@ class Generation:
             raise RuntimeError("the generation is not done")
         return self._paths
 
-    def accept(self, sequence: Sequence, paths: NDArray[np.float32]) -> None:
-        """Take the finished paths (num_paths, H, 6) of one of its sequences."""
+    def accept(self, first_path: int, paths: NDArray[np.float32]) -> None:
+        """Take finished paths (n, H, 6), the first of them being path ``first_path``."""
         if self._paths is None:
             shape = (self.request.sampling.sample_count, *paths.shape[1:])
             self._paths = np.empty(shape, dtype=np.float32)
-        self._paths[sequence.first_path : sequence.first_path + sequence.num_paths] = paths
-        self._num_paths_done += sequence.num_paths
+        self._paths[first_path : first_path + len(paths)] = paths
+        self._num_paths_done += len(paths)
         if self._num_paths_done == self.request.sampling.sample_count:
             self._end()
 

@@ -1,77 +1,98 @@
-"""A stack of transformer blocks over a flat batch of tokens, attention chunk by chunk over caches."""
+"""A stack of transformer blocks over a flat batch of tokens, attention segment by segment over caches.
 
-from collections.abc import Iterable, Sequence
+Weights are folded where that leaves fewer and larger operations: a norm's scale goes into the layer that
+reads it, and the two halves of a head, which rotary position turns against each other, lie side by side, so
+that the turn is one product of complex numbers. Keys in the cache are in that order.
+"""
+
+from collections.abc import Sequence as Many
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.engine.kv_cache import Chunk, KVCache
-from kronos_model.engine.linear import FusedLinear
-from kronos_model.layers import MultiHeadAttention, TransformerBlock, rotate
+from kronos_model.engine.kv_cache import KVCache, Segment
+from kronos_model.engine.linear import Affine, FusedLinear
+from kronos_model.layers import NORM_EPSILON, TransformerBlock
+
+
+class BlockStack:
+    """The model's transformer, or the tokenizer's encoder or decoder; multiplies in ``dtype``."""
+
+    def __init__(self, blocks: nn.ModuleList, dtype: torch.dtype = torch.float32) -> None:
+        originals = [cast(TransformerBlock, block) for block in blocks]
+        self._blocks = [_Block(block, dtype) for block in originals]
+        # Every block's rotary is the same.
+        self._rotary = originals[0].self_attn.rotary if originals else None
+        self._turns = torch.empty(0)
+
+    def new_cache(
+        self, num_slots: int, capacity: int, *, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> KVCache:
+        """A cache for this stack's keys and values."""
+        heads = (self._blocks[0].n_heads, self._blocks[0].head_dim) if self._blocks else (0, 0)
+        return KVCache(len(self._blocks), num_slots, heads[0], capacity, heads[1], device=device, dtype=dtype)
+
+    def reserve_positions(self, count: int) -> None:
+        """Make ready for positions below ``count``."""
+        if self._rotary is not None and len(self._turns) < count:
+            cos, sin = self._rotary.tables(count)
+            half = cos.shape[-1] // 2
+            self._turns = torch.complex(cos[:, :half], sin[:, :half]).contiguous()
+
+    def run(self, x: Tensor, positions: Tensor, parts: Many[tuple[KVCache, Segment]]) -> Tensor:
+        """Flat tokens x (N, d_model), segment after segment, at ``positions`` (N,) of their windows."""
+        if self._rotary is None:
+            return x
+        turns = self._turns[positions].unsqueeze(1)  # (N, 1, head_dim / 2)
+        sizes = [segment.num_tokens for _, segment in parts]
+        for layer, block in enumerate(self._blocks):
+            q, k, v = block.project(x, turns)
+            if len(parts) == 1:
+                cache, segment = parts[0]
+                mixed = segment.attend(cache, layer, q, k, v)
+            else:
+                split = zip(parts, *(torch.split(one, sizes) for one in (q, k, v)), strict=True)
+                mixed = torch.cat([segment.attend(cache, layer, *qkv) for (cache, segment), *qkv in split])
+            x = block.finish(x, mixed)
+        return x
 
 
 class _Block:
     """A transformer block's weights as the engine runs them."""
 
-    def __init__(self, block: TransformerBlock) -> None:
+    def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
         attention, feed_forward = block.self_attn, block.ffn
-        self.n_heads = attention.n_heads
-        self.norm1, self.norm2 = block.norm1, block.norm2
-        self.qkv = FusedLinear(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out = FusedLinear(attention.out_proj)
-        self.w1_w3 = FusedLinear(feed_forward.w1, feed_forward.w3)
-        self.w2 = FusedLinear(feed_forward.w2)
+        self.n_heads, self.head_dim = attention.n_heads, attention.head_dim
+        order = _halves_side_by_side(self.n_heads, self.head_dim).to(attention.q_proj.weight.device)
+        q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
+        inputs = [q, k, Affine.of(attention.v_proj)]
+        self._qkv = FusedLinear(*(one.after_scale(block.norm1.weight) for one in inputs), dtype=dtype)
+        self._out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
+        gated = (Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3))
+        self._w1_w3 = FusedLinear(*gated, dtype=dtype)
+        self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
 
-    def feed_forward(self, x: Tensor) -> Tensor:
-        gate, value = self.w1_w3(self.norm2(x)).chunk(2, dim=-1)
-        return self.w2(F.silu(gate) * value)
+    def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of x (N, d_model), each (N, H, head_dim); the first two are turned."""
+        qkv = self._qkv(normalise(x)).view(x.shape[0], 3 * self.n_heads, self.head_dim)
+        halves = torch.view_as_complex(torch.unflatten(qkv[:, : 2 * self.n_heads], -1, (-1, 2)))
+        turned = torch.view_as_real(halves * turns).flatten(-2)
+        return turned[:, : self.n_heads], turned[:, self.n_heads :], qkv[:, 2 * self.n_heads :]
 
-
-class BlockStack:
-    """The model's transformer or the tokenizer's decoder, with its rotary tables for ``max_positions``."""
-
-    def __init__(self, blocks: nn.ModuleList, max_positions: int) -> None:
-        originals = [cast(TransformerBlock, block) for block in blocks]
-        self._attentions = [block.self_attn for block in originals]
-        self._blocks = [_Block(block) for block in originals]
-        # Every block's rotary is the same.
-        self._rotary = self._attentions[0].rotary.tables(max_positions) if originals else None
-
-    def new_cache(self, num_paths: int, capacity: int) -> KVCache:
-        """Room for a prompt and for ``capacity`` own bars of each path."""
-        return new_cache(self._attentions, num_paths, capacity)
-
-    def run(self, x: Tensor, chunks: Sequence[tuple[KVCache, Chunk]], positions: Tensor) -> Tensor:
-        """Flat tokens x (N, d_model), chunk after chunk, at ``positions`` (N,) of their windows."""
-        if self._rotary is None:
-            return x
-        cos, sin = (table[positions].unsqueeze(1) for table in self._rotary)  # (N, 1, head_dim)
-        sizes = [chunk.num_tokens for _, chunk in chunks]
-        for layer, block in enumerate(self._blocks):
-            q, k, v = split_heads(block.qkv(block.norm1(x)), 3 * block.n_heads).chunk(3, dim=1)
-            parts = zip(
-                chunks,
-                *(torch.split(one, sizes) for one in (rotate(q, cos, sin), rotate(k, cos, sin), v)),
-                strict=True,
-            )
-            mixed = [chunk.attend(cache, layer, *qkv) for (cache, chunk), *qkv in parts]
-            x = x + block.out(torch.cat(mixed).flatten(1))
-            x = x + block.feed_forward(x)
-        return x
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
+        x = x + self._out(mixed.float().reshape(x.shape))
+        gate, value = self._w1_w3(normalise(x)).chunk(2, dim=-1)
+        return x + self._w2(F.silu(gate) * value)
 
 
-def new_cache(attentions: Iterable[MultiHeadAttention], num_paths: int, capacity: int) -> KVCache:
-    """A cache with one layer for each attention, of its type and on its device."""
-    attentions = list(attentions)
-    if not attentions:
-        return KVCache(0, 0, 0, num_paths, capacity, like=torch.empty(0))
-    first = attentions[0]
-    like = first.k_proj.weight
-    return KVCache(len(attentions), first.n_heads, first.head_dim, num_paths, capacity, like=like)
+def normalise(x: Tensor) -> Tensor:
+    """Root-mean-square norm without its scale."""
+    return F.rms_norm(x, x.shape[-1:], eps=NORM_EPSILON)
 
 
-def split_heads(x: Tensor, n_heads: int) -> Tensor:
-    """(N, d_model) → (N, H, head_dim)."""
-    return x.view(x.shape[0], n_heads, -1)
+def _halves_side_by_side(n_heads: int, head_dim: int) -> Tensor:
+    """Order of a projection's outputs in which i and i + head_dim / 2 of each head follow each other."""
+    return torch.arange(n_heads * head_dim).view(n_heads, 2, -1).transpose(1, 2).flatten()

@@ -1,47 +1,73 @@
 """The engine's decisions, with a runner that computes nothing. No torch."""
 
 import time
-from collections.abc import Sequence as Many
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine.engine import Engine
-from kronos_model.engine.sequence import SamplingParams, Sequence, SeriesRequest
+from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad
+from kronos_model.engine.running import Chunk, Phase, Sequence
+from kronos_model.engine.sequence import SamplingParams, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch names its own."""
+
+
 class ScriptedRunner:
-    """Notes what runs together; fails where told to."""
+    """Notes what runs together; fails where told to. Seeds name the series."""
 
     max_context = 16
 
-    def __init__(self) -> None:
-        self.steps: list[list[tuple[int, int]]] = []
-        self.released: list[Sequence] = []
-        self.poisoned: set[int] = set()  # seeds whose steps fail
-        self.poisoned_at_the_end: set[int] = set()
+    def __init__(self, num_slots: int = 64) -> None:
+        self.num_slots = num_slots
+        self.chunks: list[list[tuple[int, Phase, int]]] = []  # of each step: seed, phase, bars
+        self.steps: list[list[tuple[int, int]]] = []  # of each step: seed, paths
+        self.rounds: list[tuple[int, int]] = []  # seed, first path
+        self.released: list[int] = []
+        self.poisoned: dict[int, Exception] = {}  # by seed: what its steps raise
+        self.poisoned_phase: dict[int, Phase] = {}  # by seed: the phase whose chunks fail
+        self.max_paths = 1 << 30  # more in one step are out of memory
 
-    def run(self, sequences: Many[Sequence]) -> None:
-        if any(sequence.request.sampling.seed in self.poisoned for sequence in sequences):
-            raise RuntimeError("a kernel failed")
-        self.steps.append([(s.request.sampling.seed, s.num_paths) for s in sequences])
+    def compute(self, chunks: tuple[Chunk, ...]) -> None:
+        for chunk in chunks:
+            if self.poisoned_phase.get(seed_of(chunk.sequence)) is chunk.phase:
+                raise RuntimeError("a kernel failed")
+        self.chunks.append([(seed_of(one.sequence), one.phase, one.num_bars) for one in chunks])
 
-    def detokenize(self, sequence: Sequence) -> np.ndarray:
-        if sequence.request.sampling.seed in self.poisoned_at_the_end:
-            raise RuntimeError("out of memory")
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        for sequence in sequences:
+            if seed_of(sequence) in self.poisoned:
+                raise self.poisoned[seed_of(sequence)]
+        if sum(sequence.num_paths for sequence in sequences) > self.max_paths:
+            raise OutOfMemoryError("CUDA out of memory")
+        self.steps.append([(seed_of(one), one.num_paths) for one in sequences])
+
+    def next_round(self, sequence: Sequence) -> None:
+        self.rounds.append((seed_of(sequence), sequence.first_path))
+
+    def paths(self, sequence: Sequence) -> np.ndarray:
         first, paths = sequence.first_path, sequence.num_paths
         bars = np.arange(first, first + paths, dtype=np.float32)[:, None, None]
         return np.broadcast_to(bars, (paths, sequence.request.horizon, 6))
 
     def release(self, sequence: Sequence) -> None:
-        self.released.append(sequence)
+        self.released.append(seed_of(sequence))
+
+
+def seed_of(sequence: Sequence) -> int:
+    return sequence.request.sampling.seed
 
 
 def request(seed: int, *, lookback: int = 8, horizon: int = 2, paths: int = 1) -> SeriesRequest:
     return series_request(0, lookback, horizon, SamplingParams(sample_count=paths, seed=seed))
+
+
+def engine_for(runner: ScriptedRunner, max_chunk_bars: int = 512) -> Engine:
+    return Engine(runner, max_chunk_bars=max_chunk_bars)
 
 
 @pytest.fixture
@@ -50,77 +76,159 @@ def runner() -> ScriptedRunner:
 
 
 def finish(engine: Engine) -> None:
-    for _ in range(100):
+    for _ in range(200):
         if not engine.has_work:
+            assert engine.load.running == engine.load.waiting == 0
             return
         engine.step()
     pytest.fail("the engine does not come to an end")
 
 
 def test_sequences_run_together_and_leave_when_done(runner):
-    engine = Engine(runner)
+    engine = engine_for(runner)
     engine.submit(request(1, horizon=1))
     engine.submit(request(2, horizon=3))
     finish(engine)
     assert runner.steps == [[(1, 1), (2, 1)], [(2, 1)], [(2, 1)]]
-    assert engine.scheduler.slots_used == 0
-    assert len(runner.released) == 2
+    assert sorted(runner.released) == [1, 2]
 
 
-def test_admission_is_in_arrival_order_and_waits_for_slots(runner):
-    engine = Engine(runner, max_slots=4)
+def test_a_series_joins_between_two_steps_of_another(runner):
+    engine = engine_for(runner)
+    engine.submit(request(1, horizon=4))
+    engine.step()
+    engine.step()
+    engine.submit(request(2, horizon=2))
+    finish(engine)
+    assert runner.steps == [[(1, 1)], [(1, 1)], [(1, 1), (2, 1)], [(1, 1), (2, 1)]]
+
+
+def test_admission_is_in_arrival_order_and_waits_for_slots():
+    runner = ScriptedRunner(num_slots=4)
+    engine = engine_for(runner)
     for seed, paths in ((1, 3), (2, 2), (3, 1)):
         engine.submit(request(seed, paths=paths, horizon=1))
+    engine.step()
+    assert engine.load == EngineLoad(running=3, waiting=3, slots=4)
     finish(engine)
     # 3 would fit beside 1, but 2 came first.
     assert runner.steps == [[(1, 3)], [(2, 2), (3, 1)]]
 
 
-def test_more_paths_than_slots_run_in_rounds_and_come_back_in_order(runner):
-    engine = Engine(runner, max_slots=2)
+def test_more_paths_than_slots_run_in_rounds_on_one_prompt():
+    runner = ScriptedRunner(num_slots=2)
+    engine = engine_for(runner)
     generation = engine.submit(request(1, paths=5, horizon=1))
     finish(engine)
     assert runner.steps == [[(1, 2)], [(1, 2)], [(1, 1)]]
+    assert runner.rounds == [(1, 2), (1, 4)]
+    phases = [phase for step in runner.chunks for _, phase, _ in step]
+    assert phases == [Phase.LOOKBACK, Phase.BARS, Phase.BARS, Phase.BARS]
     assert generation.paths[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
     assert generation.num_bars_done == generation.num_bars_total == 5
 
 
-def test_prefill_of_a_step_is_bounded(runner):
-    engine = Engine(runner, max_prefill_tokens=16)
+def test_the_slots_that_the_last_round_leaves_over_serve_others():
+    runner = ScriptedRunner(num_slots=2)
+    engine = engine_for(runner)
+    engine.submit(request(1, paths=3, horizon=3))
+    engine.submit(request(2, horizon=1))
+    finish(engine)
+    assert [(1, 1), (2, 1)] in runner.steps
+
+
+def test_what_a_step_computes_beside_the_newest_bars_is_bounded(runner):
+    engine = engine_for(runner, max_chunk_bars=16)
     for seed in (1, 2, 3):
-        engine.submit(request(seed, lookback=8, horizon=1))
+        engine.submit(request(seed, lookback=8, horizon=9))
     finish(engine)
-    assert runner.steps == [[(1, 1), (2, 1)], [(3, 1)]]
+    assert runner.chunks[:2] == [
+        [(1, Phase.LOOKBACK, 8), (2, Phase.LOOKBACK, 8)],
+        [(3, Phase.LOOKBACK, 8)],
+    ]
+    assert max(sum(bars for *_, bars in step) for step in runner.chunks) <= 16
 
 
-def test_a_lookback_beyond_the_bound_runs_alone(runner):
-    engine = Engine(runner, max_prefill_tokens=4)
-    engine.submit(request(1, lookback=8, horizon=1))
-    engine.submit(request(2, lookback=8, horizon=1))
+def test_a_long_lookback_is_cut_and_holds_nobody_up_for_longer_than_a_chunk(runner):
+    engine = engine_for(runner, max_chunk_bars=4)
+    engine.submit(request(1, lookback=4, horizon=4))
+    engine.step()
+    engine.submit(request(2, lookback=10, horizon=1))
     finish(engine)
-    assert runner.steps == [[(1, 1)], [(2, 1)]]
+    assert [chunk for step in runner.chunks for chunk in step if chunk[0] == 2][:3] == [
+        (2, Phase.LOOKBACK, 4),
+        (2, Phase.LOOKBACK, 4),
+        (2, Phase.LOOKBACK, 2),
+    ]
+    # While 2 was computed chunk by chunk, 1 went on in every step.
+    assert runner.steps[:3] == [[(1, 1)]] * 3
+
+
+def test_a_window_that_slides_is_computed_anew_in_turn_with_others(runner):
+    engine = engine_for(runner, max_chunk_bars=8)
+    engine.submit(request(1, lookback=16, horizon=3))
+    engine.submit(request(2, lookback=4, horizon=12))
+    finish(engine)
+    of_1 = [(phase, bars) for step in runner.chunks for seed, phase, bars in step if seed == 1]
+    assert of_1 == [
+        (Phase.LOOKBACK, 8),
+        (Phase.LOOKBACK, 8),
+        (Phase.WINDOW_PROMPT, 8),
+        (Phase.WINDOW_PROMPT, 6),
+        (Phase.WINDOW_PATHS, 1),
+        (Phase.WINDOW_PROMPT, 8),
+        (Phase.WINDOW_PROMPT, 5),
+        (Phase.WINDOW_PATHS, 2),
+        (Phase.BARS, 3),
+    ]
+    # 2 generated a bar in every step that there was, those in which 1 could not decode included.
+    assert all((2, 1) in step for step in runner.steps[-12:])
+
+
+def test_a_window_that_rolls_is_never_computed_anew(runner):
+    engine = engine_for(runner)
+    engine.submit(replace(request(1, lookback=16, horizon=3), context_policy="rolling"))
+    finish(engine)
+    assert [phase for step in runner.chunks for _, phase, _ in step] == [Phase.LOOKBACK, Phase.BARS]
+
+
+@pytest.mark.parametrize("policy", ["exact", "rolling"])
+def test_rounds_cache_the_prompt_anew_where_a_window_went_over_it(policy):
+    runner = ScriptedRunner(num_slots=1)
+    engine = engine_for(runner)
+    engine.submit(replace(request(1, lookback=16, horizon=2, paths=2), context_policy=policy))
+    finish(engine)
+    second_round = [phase for step in runner.chunks for _, phase, _ in step]
+    second_round = second_round[second_round.index(Phase.BARS) + 1 :]
+    assert second_round[0] is Phase.WINDOW_PROMPT
+    assert runner.steps == [[(1, 1)]] * 4
 
 
 def test_a_horizon_beyond_the_context_is_refused_with_its_code(runner):
     with pytest.raises(InputError, match="max_context 16") as refused:
-        Engine(runner).submit(request(1, horizon=17))
+        engine_for(runner).submit(request(1, horizon=17))
     assert refused.value.code == "PRED_LEN_TOO_LONG"
     assert refused.value.field == "pred_len"
 
 
 def test_one_failing_sequence_takes_no_other_along(runner):
-    runner.poisoned = {2}
-    engine = Engine(runner)
+    runner.poisoned = {2: RuntimeError("a kernel failed")}
+    engine = engine_for(runner)
     good, bad, fine = (engine.submit(request(seed)) for seed in (1, 2, 3))
     finish(engine)
     assert good.paths.shape == fine.paths.shape == (1, 2, 6)
     with pytest.raises(KronosError, match="RuntimeError"):
         _ = bad.paths
-    assert engine.scheduler.slots_used == 0
 
 
-class OutOfMemoryError(RuntimeError):
-    """Named as PyTorch names its own."""
+@pytest.mark.parametrize("phase", [Phase.LOOKBACK, Phase.BARS, Phase.WINDOW_PROMPT, Phase.WINDOW_PATHS])
+def test_failing_in_any_phase_ends_that_series_only(runner, phase):
+    runner.poisoned_phase = {1: phase}
+    engine = engine_for(runner)
+    bad, good = (engine.submit(request(seed, lookback=16)) for seed in (1, 2))
+    finish(engine)
+    assert isinstance(bad.error, KronosError)
+    assert good.paths.shape == (1, 2, 6)
 
 
 @pytest.mark.parametrize(
@@ -131,28 +239,34 @@ class OutOfMemoryError(RuntimeError):
         (RuntimeError("a kernel failed"), "INTERNAL"),
     ],
 )
-def test_what_became_of_a_failed_series_is_coded(runner, monkeypatch, failure, code):
-    def fail(_: Many[Sequence]) -> None:
-        raise failure
-
-    monkeypatch.setattr(runner, "run", fail)
-    generation = (engine := Engine(runner)).submit(request(1))
+def test_what_became_of_a_failed_series_is_coded(runner, failure, code):
+    runner.poisoned = {1: failure}
+    generation = (engine := engine_for(runner)).submit(request(1))
     finish(engine)
     assert generation.error.code == code
 
 
-def test_failing_on_the_way_back_ends_that_one_only(runner):
-    runner.poisoned_at_the_end = {1}
-    engine = Engine(runner)
-    bad, good = engine.submit(request(1)), engine.submit(request(2))
+def test_out_of_memory_halves_what_is_admitted_and_all_come_to_their_end(runner):
+    runner.max_paths = 3
+    engine = engine_for(runner)
+    generations = [engine.submit(request(seed, horizon=3)) for seed in range(8)]
+    later = [engine.submit(request(seed, horizon=3)) for seed in range(8, 20)]
     finish(engine)
-    assert isinstance(bad.error, KronosError)
-    assert good.paths.shape == (1, 2, 6)
-    assert engine.scheduler.slots_used == 0
+    assert all(one.error is None for one in (*generations, *later))
+    assert max(len(step) for step in runner.steps) <= 3
+    # After a while more is tried again.
+    runner.max_paths = 64
+    for _ in range(6 * STEPS_UNTIL_MORE):
+        engine.step()
+    together = [engine.submit(request(seed, horizon=1)) for seed in range(64)]
+    finish(engine)
+    assert all(one.error is None for one in together)
+    assert len(runner.steps[-1]) == 64
 
 
-def test_cancelling_frees_running_and_waiting_rounds(runner):
-    engine = Engine(runner, max_slots=2)
+def test_cancelling_frees_running_and_waiting_rounds():
+    runner = ScriptedRunner(num_slots=2)
+    engine = engine_for(runner)
     generation = engine.submit(request(1, paths=4, horizon=5))
     behind = engine.submit(request(2, horizon=1))
     engine.step()
@@ -165,8 +279,8 @@ def test_cancelling_frees_running_and_waiting_rounds(runner):
     assert behind.error is None
 
 
-def test_a_passed_deadline_ends_running_and_waiting_series(runner):
-    engine = Engine(runner, max_slots=1)
+def test_a_passed_deadline_ends_running_and_waiting_series():
+    engine = engine_for(ScriptedRunner(num_slots=1))
     late = time.monotonic() + 0.02
     running = engine.submit(replace(request(1, horizon=9), deadline=late))
     waiting = engine.submit(replace(request(2), deadline=late))
@@ -178,9 +292,9 @@ def test_a_passed_deadline_ends_running_and_waiting_series(runner):
     assert not engine.has_work
 
 
-def test_a_step_returns_what_ended_with_it_once(runner):
-    engine = Engine(runner, max_slots=1)
-    good, bad = engine.submit(request(1, paths=2, horizon=1)), engine.submit(request(2))
+def test_a_step_returns_what_ended_with_it_once():
+    engine = engine_for(ScriptedRunner(num_slots=1))
+    good, bad = engine.submit(request(1, horizon=1)), engine.submit(request(2))
     assert engine.step() == []
     engine.cancel(bad)
     assert engine.step() == [good, bad]
@@ -188,8 +302,21 @@ def test_a_step_returns_what_ended_with_it_once(runner):
     assert not engine.has_work
 
 
+def test_a_step_tells_what_it_did(runner):
+    engine = engine_for(runner)
+    engine.submit(request(1, lookback=8, paths=3))
+    engine.step()
+    report = engine.last_step
+    assert (report.num_prefill_bars, report.num_bars) == (8, 3)
+    assert report.prefill_s >= 0
+    assert report.decode_s >= 0
+    finish(engine)
+    engine.step()
+    assert (engine.last_step.num_prefill_bars, engine.last_step.num_bars) == (0, 0)
+
+
 def test_timings_add_up(runner):
-    engine = Engine(runner)
+    engine = engine_for(runner)
     generation = engine.submit(request(1))
     finish(engine)
     durations = generation.timings.durations_s()

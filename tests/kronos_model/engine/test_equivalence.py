@@ -1,5 +1,8 @@
 """Cached equals recomputed; batched, in any order and in rounds, equals alone."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -7,11 +10,17 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.sequence import SamplingParams, SeriesRequest
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 
 TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def new_engine(pair) -> Callable[..., Engine]:
+    return partial(build_engine, *pair, max_context=MAX_CONTEXT)
 
 
 def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
@@ -42,15 +51,15 @@ def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
         (1, 32, 1),
     ],
 )
-def test_cached_and_recomputed_forecasts_are_identical(pair, runner, lookback, horizon, paths):
+def test_cached_and_recomputed_forecasts_are_identical(pair, new_engine, lookback, horizon, paths):
     request = series_request(3, lookback, horizon, SamplingParams(sample_count=paths, seed=5))
-    (cached,) = run(Engine(runner), [request])
+    (cached,) = run(new_engine(), [request])
     assert_same(cached, naive_paths(*pair, request, MAX_CONTEXT))
 
 
-def test_paths_differ_from_each_other_and_seeds_from_each_other(runner):
+def test_paths_differ_from_each_other_and_seeds_from_each_other(new_engine):
     first, again, other = run(
-        Engine(runner),
+        new_engine(),
         [series_request(3, 20, 8, SamplingParams(sample_count=4, seed=seed)) for seed in (1, 1, 2)],
     )
     assert np.array_equal(first, again)
@@ -58,10 +67,10 @@ def test_paths_differ_from_each_other_and_seeds_from_each_other(runner):
     assert not np.allclose(first[0], first[1])
 
 
-def test_rounds_give_the_paths_of_one_go(runner):
+def test_rounds_give_the_paths_of_one_go(new_engine):
     request = series_request(4, 20, 6, SamplingParams(sample_count=7, seed=9))
-    (together,) = run(Engine(runner, max_slots=7), [request])
-    (in_rounds,) = run(Engine(runner, max_slots=3), [request])
+    (together,) = run(new_engine(max_slots=7), [request])
+    (in_rounds,) = run(new_engine(max_slots=3), [request])
     assert_same(in_rounds, together)
 
 
@@ -90,12 +99,12 @@ requests = st.builds(
 @given(
     jobs=st.lists(st.tuples(requests, st.integers(0, 6)), min_size=2, max_size=5),
     max_slots=st.integers(1, 8),
-    max_prefill_tokens=st.integers(1, 60),
+    max_prefill_bars=st.integers(1, 60),
 )
 def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(
-    runner, jobs, max_slots, max_prefill_tokens
+    new_engine, jobs, max_slots, max_prefill_bars
 ):
-    engine = Engine(runner, max_slots=max_slots, max_prefill_tokens=max_prefill_tokens)
+    engine = new_engine(max_slots=max_slots, max_prefill_bars=max_prefill_bars)
     generations = []
     for request, steps_before in jobs:
         for _ in range(steps_before):
@@ -103,7 +112,7 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(
         generations.append(engine.submit(request))
     while engine.has_work:
         engine.step()
-    assert engine.scheduler.slots_used == 0
+    assert engine.load.running == 0
     for (request, _), generation in zip(jobs, generations, strict=True):
-        (alone,) = run(Engine(runner), [request])
+        (alone,) = run(new_engine(), [request])
         assert_same(generation.paths, alone)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kronos_model.engine import linear
-from kronos_model.engine.linear import FusedLinear
+from kronos_model.engine.linear import Affine, FusedLinear
 
 
 @pytest.fixture(params=[True, False], ids=["reordered", "fallback"])
@@ -23,7 +23,7 @@ def reordering(request, monkeypatch) -> bool:
 @pytest.mark.parametrize("rows", [0, 1, 2, 17, 130])
 def test_fused_layers_give_what_each_gives(reordering, rows, bias):
     layers = [nn.Linear(24, outs, bias=bias) for outs in (8, 24, 7)]
-    fused = FusedLinear(*layers)
+    fused = FusedLinear(*map(Affine.of, layers))
     assert (fused._reordered is not None) == reordering
     x = torch.randn(rows, 24)
     expected = torch.cat([layer(x) for layer in layers], dim=-1)
@@ -34,7 +34,7 @@ def test_operators_that_are_missing_leave_the_fallback(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", None, raising=False)
     monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight")
     monkeypatch.setattr(type(torch.ops.mkldnn), "__getattr__", _missing)
-    fused = FusedLinear(nn.Linear(4, 4))
+    fused = FusedLinear(Affine.of(nn.Linear(4, 4)))
     assert fused._reordered is None
 
 
@@ -44,4 +44,21 @@ def _missing(self: object, name: str) -> None:
 
 def test_layers_with_and_without_bias_are_not_fused():
     with pytest.raises(ValueError, match="bias"):
-        FusedLinear(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+        FusedLinear(Affine.of(nn.Linear(4, 4)), Affine.of(nn.Linear(4, 4, bias=False)))
+
+
+@torch.inference_mode()
+def test_a_scale_and_an_order_of_outputs_can_be_folded_in():
+    layer, scale, order = nn.Linear(6, 4), torch.rand(6), torch.tensor([2, 0, 3, 1])
+    x = torch.randn(3, 6)
+    folded = FusedLinear(Affine.of(layer).after_scale(scale).with_rows(order))
+    torch.testing.assert_close(folded(x), layer(x * scale)[:, order])
+
+
+@torch.inference_mode()
+def test_bfloat16_multiplies_rounded_inputs_by_rounded_weights(reordering):
+    layer, x = nn.Linear(32, 8), torch.randn(5, 32)
+    ours = FusedLinear(Affine.of(layer), dtype=torch.bfloat16)(x)
+    assert ours.dtype is torch.float32
+    torch.testing.assert_close(ours, layer(x), rtol=0.02, atol=0.02)
+    assert not torch.equal(ours, layer(x))

@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from benchmarks.support.workload import series_request
-from kronos_model.engine.sampling import NoiseSource, RowParams, filter_logits, sample
-from kronos_model.engine.sequence import Generation, SamplingParams, Sequence
+from kronos_model.engine.sampling import RowParams, filter_probabilities, sample, sort_descending
+from kronos_model.engine.sequence import SamplingParams
 
 CPU = torch.device("cpu")
 
@@ -24,45 +23,44 @@ def test_the_draw_is_what_multinomial_draws(rows):
     assert torch.equal(ours.get_state(), theirs.get_state())
 
 
+def kept(probabilities: list[float], *, top_k: int = 0, top_p: float = 1.0) -> list[bool]:
+    p = torch.tensor([probabilities])
+    left = filter_probabilities(p, torch.tensor([[top_k]]), column(top_p))
+    assert torch.equal(left[left > 0], p[left > 0])
+    return (left > 0)[0].tolist()
+
+
 def test_each_row_has_its_own_parameters():
-    logits = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).repeat(3, 1)
-    kept = filter_logits(logits, torch.tensor([[0], [2], [0]]), column(1.0, 1.0, 0.5)).isfinite()
-    assert kept.tolist() == [[True] * 4, [True, True, False, False], [True, False, False, False]]
+    p = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).softmax(-1).repeat(3, 1)
+    left = filter_probabilities(p, torch.tensor([[0], [2], [0]]), column(1.0, 1.0, 0.5)) > 0
+    assert left.tolist() == [[True] * 4, [True, True, False, False], [True, False, False, False]]
 
 
 def test_top_k_keeps_ties_with_the_kth():
-    kept = filter_logits(torch.tensor([[1.0, 5.0, 1.0, 0.0]]), torch.tensor([[2]]), column(1.0)).isfinite()
-    assert kept.tolist() == [[True, True, True, False]]
+    assert kept([0.2, 0.5, 0.2, 0.1], top_k=2) == [True, True, True, False]
+    assert kept([0.2, 0.5, 0.2, 0.1], top_k=1000) == [True] * 4
 
 
-def test_top_p_keeps_the_token_that_crosses_it():
-    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
-    for top_p, num_kept in ((0.49, 1), (0.6, 2), (0.9, 3), (1.0, 3)):
-        assert filter_logits(logits, torch.tensor([[0]]), column(top_p)).isfinite().sum() == num_kept
+@pytest.mark.parametrize(("top_p", "num_kept"), [(0.49, 1), (0.6, 2), (0.9, 3), (1.0, 3)])
+def test_top_p_keeps_the_token_that_crosses_it(top_p, num_kept):
+    assert sum(kept([0.5, 0.3, 0.2], top_p=top_p)) == num_kept
 
 
-def test_top_p_works_on_what_top_k_left():
+@pytest.mark.parametrize(("top_p", "num_kept"), [(0.5, 1), (0.6, 2), (0.99, 2)])
+def test_top_p_works_on_what_top_k_left(top_p, num_kept):
     # Of all four, the best alone has 0.4 < 0.6; of the best two it has 0.57, so the second is kept; with a
     # top_p of 0.5 it alone crosses.
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    for top_p, num_kept in ((0.5, 1), (0.6, 2)):
-        assert filter_logits(logits, torch.tensor([[2]]), column(top_p)).isfinite().sum() == num_kept
+    assert sum(kept([0.4, 0.3, 0.2, 0.1], top_k=2, top_p=top_p)) == num_kept
 
 
-def test_a_round_uses_its_own_rows_of_the_whole_noise():
-    generation = Generation(series_request(0, 4, 2, SamplingParams(sample_count=5, seed=3)))
-    whole = NoiseSource(Sequence(generation, 0, 5))
-    part = NoiseSource(Sequence(generation, 2, 2))
-    for name in ("s1", "s2"):
-        assert torch.equal(part.draw(name, 8), whole.draw(name, 8)[2:4])
+def test_a_token_that_cannot_come_changes_nothing():
+    assert kept([0.7, 0.3, 0.0, 0.0], top_k=4, top_p=0.9) == [True, True, False, False]
 
 
-def test_noise_is_drawn_anew_only_after_commit():
-    source = NoiseSource(Sequence(Generation(series_request(0, 4, 2, SamplingParams(seed=3))), 0, 1))
-    first = source.draw("s1", 8)
-    assert source.draw("s1", 8) is first
-    source.commit()
-    assert not torch.equal(source.draw("s1", 8), first)
+@pytest.mark.parametrize("rows", [1, 64])
+def test_values_are_sorted_as_torch_sorts_them(rows):
+    x = torch.randn(rows, 1000, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(sort_descending(x), x.sort(dim=-1, descending=True).values)
 
 
 @pytest.mark.parametrize(

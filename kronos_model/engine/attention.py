@@ -1,0 +1,53 @@
+"""Attention whose result can be merged with that over further keys.
+
+Attention over two sets of keys is the average of both, weighted by the sums of their exponentiated scores:
+so what several queries share is read for all of them at once, and what is each one's own apart.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, is_causal: bool = False
+) -> "Mixed":
+    """Queries q (B, H, n, hd) on keys and values (B, H, m, hd).
+
+    ``mask`` is added to the scores and broadcasts to (B, H, n, m); ``is_causal``, for n = m, hides what comes
+    after. The kernel, which tells the sums of its scores too, is not public: where it is missing, plain
+    products compute the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
+    """
+    if _has_kernel(q.device):
+        return Mixed(
+            *torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                q, k, v, 0.0, is_causal, attn_mask=mask
+            )
+        )
+    scores = (q @ k.mT).float() / math.sqrt(q.shape[-1])
+    if is_causal:
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    if mask is not None:
+        scores = scores + mask
+    return Mixed(scores.softmax(-1).to(v.dtype) @ v, scores.logsumexp(-1))
+
+
+class Mixed:
+    """What attention gives: ``out`` (B, H, n, hd), and the logarithms of the sums, ``weight`` (B, H, n)."""
+
+    __slots__ = ("out", "weight")
+
+    def __init__(self, out: Tensor, weight: Tensor) -> None:
+        self.out, self.weight = out, weight
+
+
+def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:
+    """Two results of the same queries on different keys, (…, hd) with weights (…), as one."""
+    share = torch.sigmoid(second_weight - first_weight).unsqueeze(-1)
+    return torch.lerp(first, second, share.to(first.dtype))
+
+
+def _has_kernel(device: torch.device) -> bool:
+    return device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")

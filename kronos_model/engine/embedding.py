@@ -1,0 +1,48 @@
+"""What the first block reads, from tables: everything that is constant is computed once.
+
+A bar's two tokens go through the fusion layer, which is linear: so each token has a vector of its own, and
+a bar is their sum. The five time tables become two, by time of day and by date.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from kronos_model.model import TIME_TABLES, Kronos
+
+
+class BarEmbedding:
+    """A bar as the sum of four rows of one table: s1, s2, time of day, date."""
+
+    def __init__(self, model: Kronos) -> None:
+        embedding, width = model.embedding, model.d_model
+        fusion = embedding.fusion_proj
+        # In float64, so that folding loses nothing that float32 holds.
+        weight, bias = fusion.weight.detach().double(), fusion.bias.detach().double()
+        s1 = embedding.emb_s1.weight.detach().double() * embedding.scale @ weight[:, :width].T + bias
+        s2 = embedding.emb_s2.weight.detach().double() * embedding.scale @ weight[:, width:].T
+        minute, hour, weekday, day, month = (
+            table.weight.detach().double() for table in model.time_emb.tables()
+        )
+        clock = hour[:, None] + minute[None]  # (hours, minutes, d_model)
+        date = month[:, None, None] + day[None, :, None] + weekday[None, None]
+        parts = [s1, s2, clock.flatten(0, 1), date.flatten(0, 2)]
+        self._table = torch.cat(parts).float()
+        offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        self._token_offsets = torch.from_numpy(offsets[:2]).to(self._table.device)
+        self._calendar_offsets = offsets[2:]
+
+    def calendar(self, stamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the table for stamps (T, 5) as of ``candles.time_features``: (T, 2)."""
+        minute, hour, weekday, day, month = stamps.T
+        clock = hour * TIME_TABLES["minute"] + minute
+        date = (month * TIME_TABLES["day"] + day) * TIME_TABLES["weekday"] + weekday
+        rows: NDArray[np.int64] = np.stack((clock, date), axis=-1) + self._calendar_offsets
+        return rows
+
+    def __call__(self, tokens: Tensor, calendar: Tensor) -> Tensor:
+        """Tokens (N, 2) and what ``calendar`` says (N, 2) → (N, d_model)."""
+        rows = torch.cat((tokens + self._token_offsets, calendar), dim=-1)
+        return F.embedding_bag(rows, self._table, mode="sum")

@@ -1,0 +1,141 @@
+"""A series' paths while they run: in which phase they are, and what is to be computed next. No torch.
+
+The newest known bar of a path is the input of a decode step; all bars before it are to be in the cache. So
+the *prompt*, which all paths share, is the lookback without its last bar, and a path's *own* bars begin with
+that last bar. A step puts the newest bar into the cache and generates the next one.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kronos_model.engine.sequence import Generation, SeriesRequest
+
+
+class Phase(Enum):
+    """What a sequence is at. All but ``DECODE`` are computed in chunks."""
+
+    LOOKBACK = "tokenizing the lookback and caching the prompt"
+    WINDOW_PROMPT = "caching anew what is left of the prompt in a window that has slid"
+    WINDOW_PATHS = "caching anew each path's own bars in a window that has slid"
+    DECODE = "generating, a bar a step"
+    BARS = "turning the paths' tokens back into bars"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.
+
+    Path i has slot i; the prompt is in the first one. Once these paths are done, the next of the generation
+    take their place.
+    """
+
+    generation: Generation
+    num_paths: int
+    max_context: int
+    slots: tuple[int, ...] = ()
+    first_path: int = 0
+    phase: Phase = Phase.LOOKBACK
+    num_units_done: int = 0
+    num_generated: int = 0
+    cached_from: int = 0  # the start of the window that is in the cache
+
+    @property
+    def request(self) -> SeriesRequest:
+        return self.generation.request
+
+    @property
+    def prompt_length(self) -> int:
+        """Bars of lookback, without the last one, that fit the context."""
+        return min(self.request.lookback, self.max_context) - 1
+
+    @property
+    def window_start(self) -> int:
+        """Bars that the window of the next step has left behind."""
+        return max(0, self.prompt_length + 1 + self.num_generated - self.max_context)
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.phase is Phase.DECODE
+
+    @property
+    def is_last_round(self) -> bool:
+        return self.first_path + self.num_paths == self.request.sampling.sample_count
+
+    @property
+    def num_units(self) -> int:
+        """Of the phase: bars of the lookback or of the prompt, else paths."""
+        return {
+            Phase.LOOKBACK: self.request.lookback,
+            Phase.WINDOW_PROMPT: self.prompt_length - self.window_start,
+            Phase.WINDOW_PATHS: self.num_paths,
+            Phase.DECODE: 1,
+            Phase.BARS: self.num_paths,
+        }[self.phase]
+
+    @property
+    def unit_bars(self) -> int:
+        """Bars that one unit of the phase computes."""
+        return {Phase.WINDOW_PATHS: self.num_generated, Phase.BARS: self.request.horizon}.get(self.phase, 1)
+
+    def next_chunk(self, max_bars: int) -> "Chunk":
+        """The next part of the phase's work: at most ``max_bars``, but one unit at least."""
+        first = self.num_units_done
+        last = min(first + max(1, max_bars // self.unit_bars), self.num_units)
+        return Chunk(self, self.phase, first, last, (last - first) * self.unit_bars)
+
+    @property
+    def num_bars_left(self) -> int:
+        """Bars that the phase is still to compute."""
+        return (self.num_units - self.num_units_done) * self.unit_bars
+
+    def complete(self, chunk: "Chunk") -> None:
+        """A chunk was computed; the phase may end with it."""
+        self.num_units_done = chunk.last
+        self._leave_finished_phases()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that this round was to compute is computed."""
+        return self.phase is Phase.BARS and self.num_units_done == self.num_units
+
+    def add_bar(self) -> None:
+        """A step has generated one more bar of every path."""
+        self.num_generated += 1
+        if self.num_generated == self.request.horizon:
+            self._enter(Phase.BARS)
+        elif self.request.context_policy == "exact" and self.window_start != self.cached_from:
+            self._cache_anew()
+
+    def next_round(self) -> None:
+        """Go on with the next paths; what is in the cache of the prompt serves them too."""
+        rolled = self.prompt_length + self.request.horizon > self.max_context
+        self.first_path += self.num_paths
+        self.num_paths = min(self.num_paths, self.request.sampling.sample_count - self.first_path)
+        self.num_generated = 0
+        self._enter(Phase.DECODE)
+        if rolled:
+            self._cache_anew()
+
+    def _cache_anew(self) -> None:
+        self.cached_from = self.window_start
+        self._enter(Phase.WINDOW_PROMPT)
+        self._leave_finished_phases()  # where nothing is left of the prompt
+
+    def _leave_finished_phases(self) -> None:
+        while self.num_units_done >= self.num_units and self.phase not in (Phase.DECODE, Phase.BARS):
+            has_paths_to_cache = self.phase is Phase.WINDOW_PROMPT and self.num_generated
+            self._enter(Phase.WINDOW_PATHS if has_paths_to_cache else Phase.DECODE)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase, self.num_units_done = phase, 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Units ``[first, last)`` of a sequence's phase, computed in one go."""
+
+    sequence: Sequence
+    phase: Phase
+    first: int
+    last: int
+    num_bars: int

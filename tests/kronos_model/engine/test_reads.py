@@ -1,0 +1,108 @@
+"""What a decode step reads: every row all of its own, nothing else unmasked, in few reads."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.support.workload import series_request
+from kronos_model.engine import reads
+from kronos_model.engine.reads import OwnRead, PromptRead, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.running import Sequence
+from kronos_model.engine.sequence import Generation, SamplingParams
+
+MAX_CONTEXT = 32
+
+
+def sequence(
+    slots: tuple[int, ...], *, lookback: int = 8, generated: int = 0, policy: str = "exact"
+) -> Sequence:
+    request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
+    generation = Generation(replace(request, context_policy=policy))
+    running = Sequence(generation, len(slots), MAX_CONTEXT, slots)
+    running.num_generated = generated
+    if policy == "exact":
+        running.cached_from = running.window_start
+    return running
+
+
+def test_neighbours_are_read_together_and_a_shared_prompt_once():
+    running = [sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2)]
+    assert plan_own_reads(running) == (
+        OwnRead(0, 5, 0, (0, 10), (((0, 8),), ((0, 8),), ((7, 10),), ((7, 10),), ((7, 10),))),
+    )
+    assert plan_prompt_reads(running) == (PromptRead(2, 5, 2, (0, 7)),)
+
+
+def test_rows_of_the_same_length_need_no_mask():
+    assert plan_own_reads([sequence((0,)), sequence((1,))]) == (OwnRead(0, 2, 0, (0, 8), None),)
+
+
+def test_scattered_slots_are_read_apart():
+    assert [read.first_slot for read in plan_own_reads([sequence((0, 2, 3))])] == [0, 2]
+
+
+def test_padding_that_costs_more_than_a_read_is_not_read(monkeypatch):
+    monkeypatch.setattr(reads, "MAX_PADDING_BARS", 10)
+    running = [sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25)]
+    assert [(read.bars, read.first_row) for read in plan_own_reads(running)] == [((0, 8), 0), ((0, 25), 1)]
+
+
+@pytest.mark.parametrize("num_paths", [1, 3])
+def test_a_rolled_cache_is_read_around_its_end(num_paths):
+    rolled = sequence(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling")
+    # Positions 0 … 34 have been written; 35 − 32 = 3 of them are forgotten.
+    (own,) = plan_own_reads([rolled])
+    if num_paths == 1:
+        assert (own.bars, own.spans) == ((0, 32), None)
+        assert plan_prompt_reads([rolled]) == ()
+    else:
+        assert own.spans == ((((0, 3), (30, 32)),) * 3)
+        assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 0, (3, 30)),)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4),  # paths
+            st.integers(1, 40),  # lookback
+            st.integers(0, MAX_CONTEXT - 1),  # generated
+            st.integers(0, 2),  # slots left free before
+            st.sampled_from(["exact", "rolling"]),
+        ),
+        max_size=6,
+    ),
+    st.sampled_from([0, 5, 256]),
+)
+def test_each_row_sees_its_window_once(series, max_padding):
+    running, slot = [], 0
+    for num_paths, lookback, generated, gap, policy in series:
+        slots = tuple(range(slot + gap, slot + gap + num_paths))
+        slot = slots[-1] + 1
+        running.append(sequence(slots, lookback=lookback, generated=generated, policy=policy))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reads, "MAX_PADDING_BARS", max_padding)
+        own_reads, prompt_reads = plan_own_reads(running), plan_prompt_reads(running)
+    seen: dict[int, list[tuple[int, int]]] = {}  # by row: slot, bar
+    for read in own_reads:
+        for index in range(read.last_row - read.first_row):
+            spans = (read.bars,) if read.spans is None else read.spans[index]
+            bars = [bar for first, last in spans for bar in range(first, last)]
+            seen.setdefault(read.first_row + index, []).extend((read.first_slot + index, bar) for bar in bars)
+    for prompt in prompt_reads:
+        for row in range(prompt.first_row, prompt.last_row):
+            seen[row].extend((prompt.slot, bar) for bar in range(*prompt.bars))
+    row = 0
+    for one in running:
+        newest = reads.newest_position(one)
+        prompt_length = one.prompt_length - one.cached_from
+        for path in range(one.num_paths):
+            window = range(max(0, newest + 1 - MAX_CONTEXT), newest + 1)
+            expected = [
+                (one.slots[0 if position < prompt_length else path], position % MAX_CONTEXT)
+                for position in window
+            ]
+            assert sorted(seen[row]) == sorted(expected)
+            row += 1
