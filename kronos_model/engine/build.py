@@ -3,10 +3,16 @@
 import torch
 
 from kronos_model.engine.engine import Engine
+from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.errors import OutOfMemory
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
+
+CPU_SLOTS = 64
+GPU_SLOTS = 512
+"""More paths than a GPU needs at once to be busy."""
 
 
 def build_engine(
@@ -15,7 +21,7 @@ def build_engine(
     *,
     max_context: int,
     clip: float = 5.0,
-    max_slots: int = 64,
+    max_slots: int | None = None,
     max_prefill_bars: int = 512,
     memory_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -25,25 +31,28 @@ def build_engine(
     Args:
         max_context: bars the model sees at most.
         clip: scaled values are clipped to ±clip.
-        max_slots: sample paths that run together; fewer where ``memory_bytes`` holds fewer.
-        max_prefill_bars: bars of lookback that one step computes.
+        max_slots: sample paths that run together; fewer where ``memory_bytes`` holds fewer. None: 64 on the
+            CPU, on a GPU as many as the memory holds, up to 512.
+        max_prefill_bars: bars that a step computes beside the newest ones, of lookbacks for the most part.
         memory_bytes: for weights and slots together; None for no limit.
         dtype: in which weights are multiplied, float32 or bfloat16.
 
     Raises:
         OutOfMemory: not even one slot fits.
     """
-    weights = memory_of_weights(model, tokenizer)
+    device = model.head.proj_s1.weight.device
+    num_slots = max_slots or (CPU_SLOTS if device.type == "cpu" else GPU_SLOTS)
     if memory_bytes is not None:
-        per_slot = slot_bytes(model, max_context)
-        max_slots = min(max_slots, (memory_bytes - weights) // per_slot)
-        if max_slots < 1:
+        weights, per_slot = memory_of_weights(model, tokenizer), slot_bytes(model, max_context, dtype)
+        num_slots = min(num_slots, (memory_bytes - weights) // per_slot)
+        if num_slots < 1:
             raise OutOfMemory(
                 f"weights and one path need {weights + per_slot} bytes; there are {memory_bytes}"
             )
     runner = ModelRunner(
-        model, tokenizer, max_context=max_context, num_slots=max_slots, clip=clip, dtype=dtype
+        model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
     )
+    runner.warm_up()
     return Engine(runner, max_chunk_bars=max_prefill_bars)
 
 
@@ -56,7 +65,8 @@ def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:
     )
 
 
-def slot_bytes(model: Kronos, max_context: int) -> int:
+def slot_bytes(model: Kronos, max_context: int, dtype: torch.dtype = torch.float32) -> int:
     """Bytes of one slot: keys and values of ``max_context`` bars in every layer."""
-    layers = len(model.transformer) + 1
-    return 2 * layers * max_context * model.d_model * 4
+    num_layers = len(model.transformer) + 1  # and the dependency-aware layer
+    itemsize = cache_dtype(model.head.proj_s1.weight.device, dtype).itemsize
+    return 2 * num_layers * (max_context + StaticSteps.NUM_SPARE_BARS) * model.d_model * itemsize

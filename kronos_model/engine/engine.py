@@ -84,7 +84,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._live)
+        return any(not generation.done for generation in self._live)
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError where its horizon exceeds the context."""

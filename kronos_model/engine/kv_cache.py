@@ -48,7 +48,14 @@ class Segment(Protocol):
         """Put k and v (N, H, hd) into the cache."""
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The queries' results (N, H, hd), on k, v and on what the cache holds already."""
+        """Store, and the queries' results (N, H, hd) on k, v and on what the cache holds already."""
+
+
+class DecodeRows(Segment, Protocol):
+    """A segment of the newest bar of each path."""
+
+    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
+        """The results of q (R, H, hd) on what the cache holds, each row on its own path."""
 
 
 @dataclass(frozen=True)

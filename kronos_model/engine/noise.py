@@ -1,13 +1,23 @@
-"""The random numbers of a series, drawn from its seed alone, so that no neighbour can change them."""
+"""The random numbers of a series, drawn from its seed alone, so that no neighbour can change them.
+
+On the CPU they are those of the reference. A GPU has no such reference to meet, and drawing for one series
+after the other would cost it a launch each: there, each number is computed from where it belongs.
+"""
+
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from kronos_model.engine.running import Sequence
 
+_GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+_MULTIPLIERS: Final = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+_UNIFORM_BITS: Final = 24  # what float32 holds
+
 
 class NoiseSource:
-    """Exponential noise for the paths of a sequence, the same on every device.
+    """Exponential noise for the paths of a sequence, from a generator of its own.
 
     A step's draws are for all paths of the generation, of which a round uses its own rows: as the reference
     draws them, for s1 and then for s2, from a generator of the CPU. A step that failed and is run again gets
@@ -33,3 +43,30 @@ class NoiseSource:
             self._num_steps_drawn += 1
         s1, s2 = torch.split(self._drawn, [self._num_paths * size for size in self._sizes])
         return s1.view(self._num_paths, -1)[self._rows], s2.view(self._num_paths, -1)[self._rows]
+
+
+def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabulary: int) -> Tensor:
+    """Exponential noise (R, vocabulary) for rows with these seeds, paths and steps, each (R,) int64.
+
+    ``draw`` is 0 for s1 and 1 for s2. SplitMix64 (Steele, Lea and Flood, 2014), by counter: a number depends
+    on its place alone, whatever is computed beside it.
+    """
+    key = _mix(seed + _GAMMA)
+    for count in (path, 2 * step + draw):
+        key = _mix(key + (count + 1) * _GAMMA)
+    columns = torch.arange(1, vocabulary + 1, device=seed.device)
+    bits = _mix(key.unsqueeze(-1) + columns * _GAMMA)
+    uniform = (_shift(bits, 64 - _UNIFORM_BITS) + 1).float() / 2**_UNIFORM_BITS  # (0, 1]
+    # As small as a sample of exponential noise may be, never zero: it is divided by.
+    return -uniform.log() + 2.0 ** -(_UNIFORM_BITS + 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        z = (z ^ _shift(z, bits)) * multiplier
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """To the right, as of an unsigned integer."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

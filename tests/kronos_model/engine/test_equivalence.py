@@ -1,10 +1,12 @@
 """Cached equals recomputed; batched, in any order and in rounds, equals alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +14,23 @@ from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
+from kronos_model.engine.noise import counter_noise
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.running import Sequence
 from kronos_model.engine.sequence import SamplingParams, SeriesRequest
+from kronos_model.engine.static_steps import StaticSteps
+from kronos_model.engine.steps import EagerSteps
+from kronos_model.model import Kronos
+from kronos_model.tokenizer import KronosTokenizer
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
-
-TOLERANCE = 1e-5
+from tests.kronos_model.engine.rolling import rolling_paths
+from tests.kronos_model.engine.traces import (
+    TracingRunner,
+    assert_same_bars,
+    assert_same_forecast,
+    finished,
+    traces_of,
+)
 
 
 @pytest.fixture
@@ -28,13 +43,6 @@ def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
     while engine.has_work:
         engine.step()
     return [generation.paths for generation in generations]
-
-
-def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
-    """To 1e-5 of each column's range; one differing token moves a bar by far more."""
-    assert actual.shape == expected.shape
-    scale = np.abs(expected).max(axis=(0, 1), keepdims=True)
-    assert (np.abs(actual - expected) <= TOLERANCE * scale + 1e-9).all()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
 def test_cached_and_recomputed_forecasts_are_identical(pair, new_engine, lookback, horizon, paths):
     request = series_request(3, lookback, horizon, SamplingParams(sample_count=paths, seed=5))
     (cached,) = run(new_engine(), [request])
-    assert_same(cached, naive_paths(*pair, request, MAX_CONTEXT))
+    assert_same_bars(cached, naive_paths(*pair, request, MAX_CONTEXT))
 
 
 def test_paths_differ_from_each_other_and_seeds_from_each_other(new_engine):
@@ -71,48 +79,138 @@ def test_rounds_give_the_paths_of_one_go(new_engine):
     request = series_request(4, 20, 6, SamplingParams(sample_count=7, seed=9))
     (together,) = run(new_engine(max_slots=7), [request])
     (in_rounds,) = run(new_engine(max_slots=3), [request])
-    assert_same(in_rounds, together)
+    assert_same_bars(in_rounds, together)
+
+
+@pytest.mark.parametrize(
+    ("lookback", "horizon", "paths"),
+    [(20, 6, 2), (28, 12, 1), (28, 12, 3), (40, 32, 2), (32, 9, 1), (90, 5, 2), (1, 32, 2)],
+)
+def test_a_rolling_cache_is_attention_to_the_newest_bars_at_ever_growing_positions(
+    pair, new_engine, lookback, horizon, paths
+):
+    exact = series_request(3, lookback, horizon, SamplingParams(sample_count=paths, seed=5))
+    (rolling,) = run(new_engine(), [replace(exact, context_policy="rolling")])
+    assert_same_bars(rolling, rolling_paths(*pair, exact, MAX_CONTEXT))
+    if lookback + horizon <= MAX_CONTEXT:
+        assert_same_bars(rolling, run(new_engine(), [exact])[0])
 
 
 requests = st.builds(
     series_request,
     seed=st.integers(0, 3),
-    lookback=st.integers(1, 45),
-    horizon=st.integers(1, 10),
+    lookback=st.one_of(st.integers(1, 45), st.sampled_from([1, 31, 32, 33, 100])),
+    horizon=st.one_of(st.integers(1, 10), st.sampled_from([1, 32])),
     sampling=st.builds(
         SamplingParams,
-        temperature=st.sampled_from([0.3, 1.0, 2.0]),
+        temperature=st.sampled_from([0.01, 0.3, 1.0, 2.0, 100.0]),
         top_k=st.sampled_from([0, 1, 3, 1000]),
-        top_p=st.sampled_from([0.3, 0.9, 1.0]),
-        sample_count=st.integers(1, 3),
-        seed=st.integers(0, 2**63 - 1),
+        top_p=st.sampled_from([1e-6, 0.3, 0.9, 1.0]),
+        sample_count=st.integers(1, 5),
+        seed=st.one_of(st.integers(0, 2**63 - 1), st.sampled_from([0, 2**63 - 1])),
     ),
 )
+policies = st.sampled_from(["exact", "exact", "rolling"])
+mixes = st.lists(st.tuples(requests, policies, st.integers(0, 6), st.booleans()), min_size=1, max_size=6)
+
+
+def tracing_engine(
+    pair: tuple[Kronos, KronosTokenizer], num_slots: int = 8, max_chunk_bars: int = 512, **options: object
+) -> tuple[Engine, TracingRunner]:
+    runner = TracingRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, **options)
+    return Engine(runner, max_chunk_bars=max_chunk_bars), runner
 
 
 @settings(
-    max_examples=25,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(
-    jobs=st.lists(st.tuples(requests, st.integers(0, 6)), min_size=2, max_size=5),
-    max_slots=st.integers(1, 8),
-    max_prefill_bars=st.integers(1, 60),
-)
-def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(
-    new_engine, jobs, max_slots, max_prefill_bars
-):
-    engine = new_engine(max_slots=max_slots, max_prefill_bars=max_prefill_bars)
+@given(mix=mixes, num_slots=st.integers(1, 8), max_chunk_bars=st.integers(1, 80))
+def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
+    engine, runner = tracing_engine(pair, num_slots, max_chunk_bars)
     generations = []
-    for request, steps_before in jobs:
+    for request, policy, steps_before, is_twice in mix:
         for _ in range(steps_before):
             engine.step()
-        generations.append(engine.submit(request))
+        for _ in range(1 + is_twice):
+            generations.append(engine.submit(replace(request, context_policy=policy)))
     while engine.has_work:
         engine.step()
     assert engine.load.running == 0
-    for (request, _), generation in zip(jobs, generations, strict=True):
-        (alone,) = run(new_engine(), [request])
-        assert_same(generation.paths, alone)
+    for generation in generations:
+        alone, alone_runner = tracing_engine(pair)
+        expected = finished(alone, generation.request)
+        assert_same_forecast(
+            generation, expected, traces_of(runner, generation), traces_of(alone_runner, expected)
+        )
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(mix=mixes, num_slots=st.integers(1, 8))
+def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots):
+    class EagerByCounter(EagerSteps):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args, new_noise=CounterNoise)
+
+    runs = []
+    for steps in (StaticSteps, EagerByCounter):
+        runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
+        engine = Engine(runner)
+        generations = []
+        for request, policy, steps_before, _ in mix:
+            for _ in range(steps_before):
+                engine.step()
+            generations.append(engine.submit(replace(request, context_policy=policy)))
+        while engine.has_work:
+            engine.step()
+        runs.append([generation.paths for generation in generations])
+    for of_static, of_eager in zip(*runs, strict=True):
+        assert_same_bars(of_static, of_eager)
+
+
+class CounterNoise:
+    """A sequence's noise as steps of fixed shapes compute it."""
+
+    def __init__(self, sequence: Sequence, *vocabularies: int) -> None:
+        self._seed, self._vocabularies = sequence.request.sampling.seed, vocabularies
+        self._paths = torch.arange(sequence.first_path, sequence.first_path + sequence.num_paths)
+
+    def draw(self, step: int) -> list[torch.Tensor]:
+        seeds, steps = (torch.full_like(self._paths, value) for value in (self._seed, step))
+        return [
+            counter_noise(seeds, self._paths, steps, draw, vocabulary)
+            for draw, vocabulary in enumerate(self._vocabularies)
+        ]
+
+
+def test_every_shape_is_run_at_warm_up(pair):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=6, steps=StaticSteps)
+    runner.warm_up()
+    request = series_request(3, 20, 6, SamplingParams(sample_count=4, seed=5))
+    before = run(Engine(runner), [request])
+    runner.warm_up()  # leaves nothing behind
+    assert np.array_equal(run(Engine(runner), [request])[0], before[0])
+
+
+def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
+    """Rounded weights move probabilities a little: by the same draws nearly all tokens are the same."""
+    requests = [series_request(seed, 20, 8, SamplingParams(sample_count=4, seed=seed)) for seed in range(4)]
+    engines = {
+        dtype: build_engine(*pair, max_context=MAX_CONTEXT, dtype=dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    exact, rounded = (run(engines[dtype], requests) for dtype in (torch.float32, torch.bfloat16))
+    assert not np.array_equal(exact[0], rounded[0])
+    for ours, theirs in zip(rounded, exact, strict=True):
+        spread = theirs.std(axis=(0, 1))
+        assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).mean(axis=0) < spread).all()
+    for request, together in zip(requests, rounded, strict=True):
+        (alone,) = run(engines[torch.bfloat16], [request])
+        assert_same_bars(alone, together)

@@ -1,0 +1,98 @@
+"""The model as the engine runs it: weights folded and fused, keys and values in slots.
+
+N tokens lie flat in a batch; a decode step has R, one a path.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from kronos_model.engine.embedding import BarEmbedding
+from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment
+from kronos_model.engine.linear import Affine, FusedLinear
+from kronos_model.engine.stack import BlockStack
+from kronos_model.model import DEPENDENCY_HEADS, Kronos
+
+Choose = Callable[[int, Tensor], Tensor]
+"""Tokens (R,) from logits (R, vocabulary): of s1 for 0, of s2 for 1."""
+
+
+class Network:
+    """Computes on its device, multiplying in ``dtype``; takes the weights as they are at construction.
+
+    ``capacity`` bars fit a slot; positions are below ``max_positions``.
+    """
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: Kronos, *, num_slots: int, capacity: int, max_positions: int, dtype: torch.dtype
+    ) -> None:
+        self.device = model.head.proj_s1.weight.device
+        self.s1_vocabulary = model.head.proj_s1.out_features
+        self.s2_vocabulary = model.head.proj_s2.out_features
+        self.embedding = BarEmbedding(model)
+        kept_as = cache_dtype(self.device, dtype)
+        self._transformer = BlockStack(model.transformer, dtype)
+        self._transformer.reserve_positions(max_positions)
+        self._blocks = self._transformer.new_cache(num_slots, capacity, device=self.device, dtype=kept_as)
+        self._norm = model.norm
+
+        layer = model.dep_layer
+        attention = layer.cross_attn
+        self._dependency = KVCache(
+            1,
+            num_slots,
+            DEPENDENCY_HEADS,
+            capacity,
+            attention.head_dim,
+            device=self.device,
+            dtype=kept_as,
+        )
+        self._dependency_norm = layer.norm
+        kv = (Affine.of(attention.k_proj), Affine.of(attention.v_proj))
+        self._dependency_kv = FusedLinear(*kv, dtype=dtype)
+        self._dependency_out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
+        # The sibling query is a row of the embedding, projected: one table serves all steps.
+        queries = attention.q_proj(model.embedding.emb_s1.weight).detach()
+        self._sibling_queries = queries.view(len(queries), DEPENDENCY_HEADS, -1)  # (vocabulary, H, head_dim)
+        self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
+        self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
+
+    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
+        """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
+        context = self._context(tokens, calendar, positions, segments)
+        sizes = [segment.num_tokens for segment in segments]
+        kv = (torch.split(one, sizes) for one in self._keys_and_values(context))
+        for segment, k, v in zip(segments, *kv, strict=True):
+            segment.store(self._dependency, 0, k, v)
+
+    def next_tokens(
+        self, tokens: Tensor, calendar: Tensor, positions: Tensor, segment: DecodeRows, choose: Choose
+    ) -> Tensor:
+        """The tokens (R, 2) that follow the newest ones (R, 2) of all paths, which go into the cache."""
+        context = self._context(tokens, calendar, positions, [segment])  # (R, d_model)
+        segment.store(self._dependency, 0, *self._keys_and_values(context))
+        s1 = choose(0, self._s1_head(context))
+        informed = segment.read(self._dependency, 0, self._sibling_queries[s1])
+        informed = self._dependency_out(informed.float().flatten(1))
+        s2 = choose(1, self._s2_head(self._dependency_norm(context + informed)))
+        return torch.stack((s1, s2), dim=-1)
+
+    def _context(
+        self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]
+    ) -> Tensor:
+        x = self.embedding(tokens, calendar)
+        x = self._transformer.run(x, positions, [(self._blocks, segment) for segment in segments])
+        return self._norm(x)  # type: ignore[no-any-return]
+
+    def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the dependency-aware layer, each (N, H, head_dim)."""
+        k, v = self._dependency_kv(context).view(len(context), 2 * DEPENDENCY_HEADS, -1).chunk(2, dim=1)
+        return k, v
+
+
+def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What keys and values are kept as: the CPU's attention is fast in float32 only."""
+    return torch.float32 if device.type == "cpu" else dtype

@@ -1,0 +1,135 @@
+"""Decode steps: from the newest token of every path to the next one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kronos_model.engine.kv_cache import DecodeSegment
+from kronos_model.engine.network import Network
+from kronos_model.engine.noise import NoiseSource
+from kronos_model.engine.reads import newest_position, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.running import Sequence
+from kronos_model.engine.sampling import RowParams, sample
+
+
+class SlotTokens:
+    """The tokens of each slot's own bars, and where their time is in the embedding's table.
+
+    A path's own bars are the lookback's last and those that are generated. The calendar is the same for all
+    paths of a sequence: it is in the first slot. Both (num_slots, max_context + spare, 2), int64.
+    """
+
+    NUM_SPARE: Final = 3
+    """One for the bar that follows the last own one, two for what rows without a path read and write."""
+
+    def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
+        shape = (num_slots, max_context + self.NUM_SPARE, 2)
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.calendar = torch.zeros_like(self.tokens)
+
+
+class Steps(Protocol):
+    """What advances sequences by a bar: ``EagerSteps`` on any device, ``StaticSteps`` on CUDA."""
+
+    def warm_up(self) -> None:
+        """Do now what the first steps would have to wait for."""
+
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        """Append the next token to every path. Run again, it does the same again."""
+
+    def restart(self, sequence: Sequence) -> None:
+        """The sequence runs other paths from now on."""
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence is gone."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What stays the same while the same sequences run, R rows."""
+
+    sequences: tuple[Sequence, ...]
+    counts: NDArray[np.int64]  # paths of each sequence
+    slots: Tensor  # (R,)
+    leads: Tensor  # (R,), the first slot of each row's sequence
+    params: RowParams
+
+
+class EagerSteps:
+    """Steps over just the rows there are, each part of the cache read that a row needs."""
+
+    def __init__(
+        self,
+        network: Network,
+        own: SlotTokens,
+        max_context: int,
+        new_noise: Callable[[Sequence, int, int], NoiseSource] = NoiseSource,
+    ) -> None:
+        self._network, self._own, self._max_context = network, own, max_context
+        self._new_noise = new_noise
+        self._noise: dict[Sequence, NoiseSource] = {}
+        self._rows: _Rows | None = None
+
+    def warm_up(self) -> None:
+        """Nothing to do."""
+
+    @torch.inference_mode()
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        rows, device = self._rows_of(sequences), self._network.device
+        newest, places = (
+            torch.from_numpy(np.repeat(per_sequence, rows.counts)).to(device)
+            for per_sequence in (
+                [sequence.num_generated for sequence in sequences],
+                [newest_position(sequence) for sequence in sequences],
+            )
+        )
+        segment = DecodeSegment(
+            rows.slots, places % self._max_context, plan_own_reads(sequences), plan_prompt_reads(sequences)
+        )
+        drawn = [self._noise_of(one).draw(one.num_generated) for one in sequences]
+        noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
+        self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
+            self._own.tokens[rows.slots, newest],
+            self._own.calendar[rows.leads, newest],
+            places,
+            segment,
+            lambda draw, logits: sample(logits, rows.params, noise[draw]),
+        )
+
+    def restart(self, sequence: Sequence) -> None:
+        self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        self._noise.pop(sequence, None)
+        self._rows = None
+
+    def _noise_of(self, sequence: Sequence) -> NoiseSource:
+        if sequence not in self._noise:
+            vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
+            self._noise[sequence] = self._new_noise(sequence, *vocabularies)
+        return self._noise[sequence]
+
+    def _rows_of(self, sequences: tuple[Sequence, ...]) -> _Rows:
+        if self._rows is None or self._rows.sequences != sequences:
+            device = self._network.device
+            counts = np.array([sequence.num_paths for sequence in sequences])
+            slots = [slot for sequence in sequences for slot in sequence.slots]
+            leads = np.repeat([sequence.slots[0] for sequence in sequences], counts)
+            sampling = [one.request.sampling for one in sequences for _ in range(one.num_paths)]
+            self._rows = _Rows(
+                sequences,
+                counts,
+                torch.tensor(slots, device=device),
+                torch.from_numpy(leads).to(device),
+                RowParams.of(sampling, device),
+            )
+        return self._rows
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

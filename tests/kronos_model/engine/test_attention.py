@@ -1,0 +1,55 @@
+"""Attention over parts, merged, is attention over the whole; with and without the kernel."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from kronos_model.engine import attention
+from kronos_model.engine.attention import attend, merge
+
+
+@pytest.fixture(params=["kernel", "products"], autouse=True)
+def kernel(request, monkeypatch) -> None:
+    if request.param == "products":
+        monkeypatch.setattr(attention, "_has_kernel", lambda device: False)
+    elif not attention._has_kernel(torch.device("cpu")):
+        pytest.skip("this PyTorch lacks the kernel")
+
+
+@pytest.fixture
+def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 3, 5, 8, generator=generator)
+    k, v = torch.randn(2, 2, 3, 9, 8, generator=generator)
+    return q, k, v
+
+
+def test_attention_is_pytorchs(qkv):
+    torch.testing.assert_close(attend(*qkv).out, F.scaled_dot_product_attention(*qkv))
+
+
+def test_causal_attention_sees_nothing_that_comes_after(qkv):
+    q, k, v = (x[:, :, :5] for x in qkv)
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(attend(q, k, v, is_causal=True).out, expected)
+
+
+def test_a_mask_hides(qkv):
+    mask = torch.zeros(2, 1, 1, 9)
+    mask[1, ..., 4:] = -math.inf
+    mixed = attend(*qkv, mask)
+    q, k, v = qkv
+    torch.testing.assert_close(mixed.out[1:], attend(q[1:], k[1:, :, :4], v[1:, :, :4]).out)
+    torch.testing.assert_close(mixed.out[:1], attend(q[:1], k[:1], v[:1]).out)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 8])
+def test_parts_merge_to_the_whole(qkv, cut):
+    q, k, v = qkv
+    first = attend(q, k[:, :, :cut], v[:, :, :cut])
+    second = attend(q, k[:, :, cut:], v[:, :, cut:])
+    torch.testing.assert_close(
+        merge(first.out, first.weight, second.out, second.weight), F.scaled_dot_product_attention(q, k, v)
+    )
