@@ -74,8 +74,8 @@ def _tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if str(model) in bundled_names() or (Path(model) / KronosTokenizer.checkpoint_part).is_dir():
         return model
     raise CheckpointError(
-        f"Which tokenizer belongs to '{model}' is not known: name it (KRONOS_TOKENIZER), "
-        "or give a folder that holds model/ and tokenizer/."
+        f"Which tokenizer belongs to '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER "
+        "in KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."
     )
 
 

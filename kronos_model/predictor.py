@@ -13,7 +13,7 @@ from tqdm import tqdm
 from kronos_model.candles import COLUMNS, time_features, to_bars
 from kronos_model.device import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.sequence import ContextPolicy, Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
@@ -151,11 +151,13 @@ class KronosPredictor:
         sample_count: int = 1,
         seed: int | None = None,
         repair: bool = False,
+        context_policy: ContextPolicy = "exact",
         verbose: bool = False,
     ) -> list[Forecast]:
         """As ``predict_batch``, with every path, quantiles and the seed of each series.
 
-        ``repair`` makes each path's bars possible ones (high at least open and close, …).
+        ``repair`` makes each path's bars possible ones (high at least open and close, …). ``context_policy``
+        says what happens once the context is full: ``"exact"``, or ``"rolling"``, which is an approximation.
         """
         if isinstance(pred_len, int | np.integer):
             horizons = [int(pred_len)] * len(df_list)
@@ -174,6 +176,7 @@ class KronosPredictor:
                 stamps=_stamps(x_timestamp, len(df), "x_timestamp"),
                 future_stamps=_stamps(y_timestamp, horizon, "y_timestamp"),
                 sampling=SamplingParams(T, top_k, top_p, sample_count, derive_series_seed(seed, index)),
+                context_policy=context_policy,
             )
             for index, (df, x_timestamp, y_timestamp, horizon) in enumerate(
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)

@@ -19,19 +19,17 @@ class BarEmbedding:
     def __init__(self, model: Kronos) -> None:
         embedding, width = model.embedding, model.d_model
         fusion = embedding.fusion_proj
-        # In float64, so that folding loses nothing that float32 holds.
-        weight, bias = fusion.weight.detach().double(), fusion.bias.detach().double()
-        s1 = embedding.emb_s1.weight.detach().double() * embedding.scale @ weight[:, :width].T + bias
-        s2 = embedding.emb_s2.weight.detach().double() * embedding.scale @ weight[:, width:].T
-        minute, hour, weekday, day, month = (
-            table.weight.detach().double() for table in model.time_emb.tables()
-        )
+        device = fusion.weight.device
+        weight, bias = _exact(fusion.weight), _exact(fusion.bias)
+        s1 = _exact(embedding.emb_s1.weight) * embedding.scale @ weight[:, :width].T + bias
+        s2 = _exact(embedding.emb_s2.weight) * embedding.scale @ weight[:, width:].T
+        minute, hour, weekday, day, month = (_exact(table.weight) for table in model.time_emb.tables())
         clock = hour[:, None] + minute[None]  # (hours, minutes, d_model)
         date = month[:, None, None] + day[None, :, None] + weekday[None, None]
         parts = [s1, s2, clock.flatten(0, 1), date.flatten(0, 2)]
-        self._table = torch.cat(parts).float()
+        self._table = torch.cat(parts).float().to(device)
         offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
-        self._token_offsets = torch.from_numpy(offsets[:2]).to(self._table.device)
+        self._token_offsets = torch.from_numpy(offsets[:2]).to(device)
         self._calendar_offsets = offsets[2:]
 
     def calendar(self, stamps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -45,4 +43,9 @@ class BarEmbedding:
     def __call__(self, tokens: Tensor, calendar: Tensor) -> Tensor:
         """Tokens (N, 2) and what ``calendar`` says (N, 2) → (N, d_model)."""
         rows = torch.cat((tokens + self._token_offsets, calendar), dim=-1)
-        return F.embedding_bag(rows, self._table, mode="sum")
+        return F.embedding(rows, self._table).sum(1)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    """In float64, so that folding rounds once only; on the CPU, as not every device has it."""
+    return weight.detach().cpu().double()

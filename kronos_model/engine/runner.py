@@ -4,6 +4,7 @@ A batch's tokens lie flat, (N, …), segment after segment, so that every linear
 them; only attention goes by segments.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ class ModelRunner:
     is called again. The weights are taken as they are at construction.
 
     Args:
-        steps: how decode steps run; what suits the device where left out.
+        steps: makes what runs the decode steps; what suits the device where left out.
     """
 
     @torch.inference_mode()
@@ -56,7 +57,7 @@ class ModelRunner:
         num_slots: int,
         clip: float = 5.0,
         dtype: torch.dtype = torch.float32,
-        steps: type[EagerSteps] | type[StaticSteps] | None = None,
+        steps: Callable[[Network, SlotTokens, int], Steps] | None = None,
     ) -> None:
         self.max_context = max_context
         self.num_slots = num_slots
@@ -73,7 +74,7 @@ class ModelRunner:
         self._own = SlotTokens(num_slots, max_context, self._device)
         if steps is None:
             steps = StaticSteps if self._device.type == "cuda" else EagerSteps
-        self._steps: Steps = steps(self._network, self._own, max_context)
+        self._steps = steps(self._network, self._own, max_context)
         self._states: dict[Sequence, SequenceState] = {}
 
     def warm_up(self) -> None:

@@ -152,7 +152,8 @@ class StaticSteps:
                 self._step(shape)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Another model may be loading on another thread, which is none of this recording's business.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._step(shape)
         self._recorded[shape] = graph
 

@@ -98,8 +98,12 @@ class EagerSteps:
             self._own.calendar[rows.leads, newest],
             places,
             segment,
-            lambda draw, logits: sample(logits, rows.params, noise[draw]),
+            lambda draw, logits: self.choose(logits, rows.params, noise[draw]),
         )
+
+    def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
+        """Tokens (R,) from logits and noise (R, vocabulary): of s1, then of s2."""
+        return sample(logits, params, noise)
 
     def restart(self, sequence: Sequence) -> None:
         self.release(sequence)

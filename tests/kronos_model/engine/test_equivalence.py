@@ -25,7 +25,7 @@ from kronos_model.tokenizer import KronosTokenizer
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.rolling import rolling_paths
 from tests.kronos_model.engine.traces import (
-    TracingRunner,
+    TracingSteps,
     assert_same_bars,
     assert_same_forecast,
     finished,
@@ -115,10 +115,16 @@ mixes = st.lists(st.tuples(requests, policies, st.integers(0, 6), st.booleans())
 
 
 def tracing_engine(
-    pair: tuple[Kronos, KronosTokenizer], num_slots: int = 8, max_chunk_bars: int = 512, **options: object
-) -> tuple[Engine, TracingRunner]:
-    runner = TracingRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, **options)
-    return Engine(runner, max_chunk_bars=max_chunk_bars), runner
+    pair: tuple[Kronos, KronosTokenizer], num_slots: int = 8, max_chunk_bars: int = 512
+) -> tuple[Engine, TracingSteps]:
+    made: list[TracingSteps] = []
+
+    def steps(*args: object) -> TracingSteps:
+        made.append(TracingSteps(*args))
+        return made[0]
+
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
+    return Engine(runner, max_chunk_bars=max_chunk_bars), made[0]
 
 
 @settings(
@@ -129,7 +135,7 @@ def tracing_engine(
 )
 @given(mix=mixes, num_slots=st.integers(1, 8), max_chunk_bars=st.integers(1, 80))
 def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
-    engine, runner = tracing_engine(pair, num_slots, max_chunk_bars)
+    engine, steps = tracing_engine(pair, num_slots, max_chunk_bars)
     generations = []
     for request, policy, steps_before, is_twice in mix:
         for _ in range(steps_before):
@@ -140,10 +146,10 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
         engine.step()
     assert engine.load.running == 0
     for generation in generations:
-        alone, alone_runner = tracing_engine(pair)
+        alone, alone_steps = tracing_engine(pair)
         expected = finished(alone, generation.request)
         assert_same_forecast(
-            generation, expected, traces_of(runner, generation), traces_of(alone_runner, expected)
+            generation, expected, traces_of(steps, generation), traces_of(alone_steps, expected)
         )
 
 
@@ -155,12 +161,8 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
 )
 @given(mix=mixes, num_slots=st.integers(1, 8))
 def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots):
-    class EagerByCounter(EagerSteps):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, new_noise=CounterNoise)
-
     runs = []
-    for steps in (StaticSteps, EagerByCounter):
+    for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
         engine = Engine(runner)
         generations = []

@@ -1,19 +1,16 @@
 """What a runner decided, token by token, and how close each decision was."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import pytest
 from torch import Tensor
 
-from kronos_model.engine import steps as steps_module
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.running import Sequence
-from kronos_model.engine.sampling import RowParams, filter_probabilities, sample
+from kronos_model.engine.sampling import RowParams, filter_probabilities
 from kronos_model.engine.sequence import Generation, SeriesRequest
+from kronos_model.engine.steps import EagerSteps
 
 TOLERANCE = 1e-5
 """Of a column's range: what rounding may do to bars whose tokens are the same."""
@@ -29,45 +26,37 @@ class Trace:
     margins: list[tuple[float, float]] = field(default_factory=list)
 
 
-class TracingRunner(ModelRunner):
-    """Notes what each decode step chose, by generation and path."""
+class TracingSteps(EagerSteps):
+    """Notes what each step chose, by generation and path."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.traces: dict[tuple[Generation, int], Trace] = {}
+        self._margins: list[list[float]] = []
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        with margins_of_draws() as margins:
-            super().decode(sequences)
+        self._margins = []
+        super().decode(sequences)
+        s1_margins, s2_margins = self._margins
         row = 0
         for sequence in sequences:
             tokens = self._own.tokens[list(sequence.slots), sequence.num_generated + 1].tolist()
             for path, pair in enumerate(tokens, start=sequence.first_path):
                 trace = self.traces.setdefault((sequence.generation, path), Trace())
                 trace.tokens.append(tuple(pair))
-                trace.margins.append((margins[0][row], margins[1][row]))
+                trace.margins.append((s1_margins[row], s2_margins[row]))
                 row += 1
 
-
-@contextmanager
-def margins_of_draws() -> Iterator[list[list[float]]]:
-    """Of each draw inside, s1 and then s2: by row, how far the best is ahead of the second best."""
-    margins: list[list[float]] = []
-
-    def traced(logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
+    def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
         p = filter_probabilities((logits / params.temperature).softmax(-1), params.top_k, params.top_p)
         best = (p / noise).log().topk(2, dim=-1).values
-        margins.append((best[:, 0] - best[:, 1]).tolist())
-        return sample(logits, params, noise)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps_module, "sample", traced)
-        yield margins
+        self._margins.append((best[:, 0] - best[:, 1]).tolist())
+        return super().choose(logits, params, noise)
 
 
-def traces_of(runner: TracingRunner, generation: Generation) -> list[Trace]:
+def traces_of(steps: TracingSteps, generation: Generation) -> list[Trace]:
     paths = range(generation.request.sampling.sample_count)
-    return [runner.traces[generation, path] for path in paths]
+    return [steps.traces[generation, path] for path in paths]
 
 
 def finished(engine: Engine, request: SeriesRequest) -> Generation:
