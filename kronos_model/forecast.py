@@ -32,5 +32,7 @@ class Forecast:
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
         """Quantiles over the paths, (len(levels), H, 6), linear between two paths."""
+        if len(self.paths) == 1:  # each quantile is the one path, and NumPy takes long to find that out
+            return np.repeat(self.paths.astype(np.float64), len(levels), axis=0)
         quantiles: NDArray[np.float64] = np.quantile(self.paths.astype(np.float64), levels, axis=0)
         return quantiles

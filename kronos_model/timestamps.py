@@ -27,6 +27,8 @@ _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
 _SECOND: Final = np.timedelta64(1, "s")
+_FIRST_TIME: Final = np.datetime64("0001-01-01")
+"""The first that Python's dates know."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,22 +75,7 @@ def parse_timestamps(
     Raises TimestampError with the first row at fault and one of the codes BAD_TIMESTAMP, MIXED_TIMEZONES,
     TIMESTAMPS_NOT_ASCENDING, TIMEZONE_MISMATCH.
     """
-    parsed = [_parse(text, row, field) for row, text in enumerate(texts)]
-    # numpy reads text several times faster than it converts datetime objects.
-    wall = np.array([clock for clock, _ in parsed], dtype="datetime64[us]")  # (T,)
-    offsets = [offset for _, offset in parsed]
-    is_aware = bool(offsets) and offsets[0] is not None
-    for row, offset in enumerate(offsets):
-        if (offset is not None) != is_aware:
-            raise TimestampError(
-                f"{field}, row {row}: {texts[row]!r} has {'no' if is_aware else 'an'} offset, but row 0 has "
-                f"{'one' if is_aware else 'none'}: write all timestamps of a job's series alike",
-                code="MIXED_TIMEZONES",
-                field=field,
-                details={"row": row},
-            )
-    seconds = [int(offset.total_seconds()) for offset in offsets if offset is not None]
-    stamps = Timestamps(tuple(texts), wall, np.array(seconds, dtype=np.int64) if is_aware else None)
+    stamps = _read_alike(texts) or _read_each(texts, field)
     if zone is not None and stamps.offsets_s is not None:
         _check_offsets(stamps, zone, field)
     _check_order(stamps, field)
@@ -181,6 +168,56 @@ def write_like(
             for text, offset in zip(texts, offsets_s, strict=True)
         ]
     return tuple(texts)
+
+
+def _read_alike(texts: Sequence[str]) -> Timestamps | None:
+    """Timestamps that are all written like the first one, at a tenth of the cost of reading each.
+
+    None for fractions and mixed forms, and where any is no timestamp: which one is for ``_read_each`` to say.
+    """
+    try:
+        joined = "\n".join(texts)
+        form = _ISO_8601.fullmatch(texts[0])
+        if form is None or form["fraction"] is not None or len(joined) + 1 != len(texts) * (len(form[0]) + 1):
+            return None
+        if _alike(form["separator"], form["seconds"] is not None, form["offset"]).fullmatch(joined) is None:
+            return None
+        offset = datetime.fromisoformat(texts[0]).utcoffset()
+        end = len(texts[0]) if offset is None else form.start("offset")
+        wall = np.array([text[:end] for text in texts], dtype="datetime64[us]")  # (T,)
+    except (IndexError, TypeError, ValueError):  # none at all, not strings, or digits that are no date
+        return None
+    if wall.min() < _FIRST_TIME:
+        return None
+    offsets_s = None if offset is None else np.full(len(wall), int(offset.total_seconds()), dtype=np.int64)
+    return Timestamps(tuple(texts), wall, offsets_s)
+
+
+@lru_cache(maxsize=256)
+def _alike(separator: str | None, has_seconds: bool, offset: str | None) -> re.Pattern[str]:
+    """Lines of this form, all with this offset."""
+    clock = f"{separator}[0-9]{{2}}:[0-9]{{2}}{':[0-9]{2}' * has_seconds}" if separator else ""
+    line = f"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{clock}{re.escape(offset or '')}"
+    return re.compile(f"{line}(?:\n{line})*")
+
+
+def _read_each(texts: Sequence[str], field: str) -> Timestamps:
+    parsed = [_parse(text, row, field) for row, text in enumerate(texts)]
+    # numpy reads text several times faster than it converts datetime objects.
+    wall = np.array([clock for clock, _ in parsed], dtype="datetime64[us]")  # (T,)
+    offsets = [offset for _, offset in parsed]
+    is_aware = bool(offsets) and offsets[0] is not None
+    for row, offset in enumerate(offsets):
+        if (offset is not None) != is_aware:
+            raise TimestampError(
+                f"{field}, row {row}: {texts[row]!r} has {'no' if is_aware else 'an'} offset, but row 0 has "
+                f"{'one' if is_aware else 'none'}: write all timestamps of a job's series alike",
+                code="MIXED_TIMEZONES",
+                field=field,
+                details={"row": row},
+            )
+    seconds = [int(offset.total_seconds()) for offset in offsets if offset is not None]
+    return Timestamps(tuple(texts), wall, np.array(seconds, dtype=np.int64) if is_aware else None)
 
 
 def _parse(text: str, row: int, field: str) -> tuple[str, timedelta | None]:

@@ -23,15 +23,19 @@ from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
 from worker.app import app
+from worker.cores import num_cores
+from worker.ending import EXIT_STATUS, end_child, end_worker
+from worker.prefetch import Prefetch
 from worker.routing import queue_for
 from worker.settings import explain, get_settings
 from worker.takeover import GpuTakeover
-from worker.transport import DeliveryHeartbeat, outlive_connections
+from worker.transport import DeliveryHeartbeat, outlive_connections, reuse_clients
 
 log = logging.getLogger(__name__)
 
 outlive_connections()
-app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat})
+reuse_clients()
+app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat, Prefetch})
 
 P = ParamSpec("P")
 
@@ -47,10 +51,6 @@ def current_process() -> Any:
     if _process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
     return _process
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -75,12 +75,16 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
     return handle
 
 
-def _start(node: str, num_processes: int = 1) -> Any:
-    """Resolve the device and load, in this process."""
+def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
+    """Resolve the device and load, in this process, which is one of several."""
     global _process
     from worker.process import WorkerProcess
 
-    _process = WorkerProcess(get_settings(), node)
+    settings = get_settings()
+    if settings.metrics_port is not None:
+        # Each child has metrics of its own.
+        settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
+    _process = WorkerProcess(settings, node, on_engine_death=end_process)
     _process.start(num_processes)
     return _process
 
@@ -122,7 +126,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
-            _num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
+            num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
     if is_given("queues"):
         log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
@@ -140,7 +144,8 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
             _refuse(f"the prefork pool works on the CPU only, not on {device}; use --pool threads")
         queue = queue_for(device)
     else:
-        queue = _start(sender).queue
+        process = _start(sender, end_worker)
+        queue, instance.intake = process.queue, process.intake
     instance.app.amqp.queues.select([queue])
 
 
@@ -150,7 +155,7 @@ def set_up_child(sender: Any = None, **_: Any) -> None:
     """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
     if _num_children:
         index = getattr(billiard.current_process(), "index", os.getpid())
-        _start(f"{sender}/{index}", _num_children).ready()
+        _start(f"{sender}/{index}", end_child, _num_children, index).ready()
 
 
 @signals.worker_ready.connect
@@ -173,6 +178,9 @@ def drain(**_: Any) -> None:
 
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
-def stop(**_: Any) -> None:
-    if _process is not None:
-        _process.stop()
+def stop(sender: Any = None, **_: Any) -> None:
+    if _process is None:
+        return
+    _process.stop()
+    if _process.is_dead and hasattr(sender, "exitcode"):
+        sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again

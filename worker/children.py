@@ -55,6 +55,7 @@ class ChildProcess:
     ) -> None:
         self.name = name
         self.grace_s = grace_s
+        self._told_at: float | None = None
         self._is_stopped = False
         self._sink = sink
         self._tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -107,14 +108,21 @@ class ChildProcess:
             self._reader.join(timeout=1)
         return list(self._tail)[-num_lines:]
 
+    def tell_to_end(self) -> None:
+        """Send SIGTERM, once, and do not wait; ``grace_s`` runs from now on."""
+        if self._told_at is None:
+            self._told_at = time.monotonic()
+            # To the child alone: it knows in which order its own children end.
+            self._process.terminate()
+
     def stop(self) -> int:
         """End it with SIGTERM, after ``grace_s`` with SIGKILL; returns its exit status."""
         if self._is_stopped:
             return self._process.wait()
-        # To the child alone: it knows in which order its own children end.
-        self._process.terminate()
+        self.tell_to_end()
+        assert self._told_at is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=self.grace_s)
+            self._process.wait(timeout=max(0.0, self._told_at + self.grace_s - time.monotonic()))
         self.kill()
         status = self._process.wait()
         self._reader.join(timeout=1)
@@ -144,7 +152,7 @@ class ChildProcess:
 
 
 class ProcessStack:
-    """Children that live and end together: stopped in reverse order of their start.
+    """Children that live and end together: stopped in reverse order of their start, a group at once.
 
     Inside ``with`` the first SIGINT, SIGTERM or SIGHUP raises ``KeyboardInterrupt``, and so leads to the end;
     a further one while they are ending kills them. Use it from the main thread.
@@ -153,6 +161,7 @@ class ProcessStack:
     def __init__(self, sink: LineSink | None = None) -> None:
         self._sink = sink
         self._children: list[ChildProcess] = []
+        self._groups: dict[ChildProcess, str] = {}
         self._previous: dict[int, Any] = {}
         self._ending = False
 
@@ -178,13 +187,17 @@ class ProcessStack:
         env: Mapping[str, str] | None = None,
         stdin: str = "",
         grace_s: int = 10,
+        group: str | None = None,
     ) -> ChildProcess:
         """Start a child; its lines go to the stack's sink.
 
+        :param group: children of one group are told to end together, before any of them is waited for
         :raises LocalStackError: when it cannot be started
         """
         child = ChildProcess(name, command, env=env, stdin=stdin, sink=self._sink, grace_s=grace_s)
         self.adopt(child)
+        if group is not None:
+            self._groups[child] = group
         return child
 
     def adopt(self, child: ChildProcess) -> None:
@@ -208,7 +221,11 @@ class ProcessStack:
         """End all, the last started first."""
         self._ending = True
         while self._children:
-            self._children[-1].stop()
+            last = self._children[-1]
+            for child in self._children:
+                if child in self._groups and self._groups[child] == self._groups.get(last):
+                    child.tell_to_end()
+            last.stop()
             self._children.pop()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -130,6 +130,10 @@ def flower(address: str, port: int) -> None:
 )  # fmt: skip
 @click.option("--redis-port", type=click.IntRange(1, 65535), help="6379, or a free one if that is taken.")
 @click.option("--flower-port", type=click.IntRange(1, 65535), help="5555, or a free one if that is taken.")
+@click.option(
+    "--workers", "num_workers", default=1, show_default=True, type=click.IntRange(min=1),
+    help="Worker processes, which share the cores.",
+)  # fmt: skip
 @click.option("--device", help=DEVICE_HELP)
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 @click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
@@ -137,18 +141,19 @@ def up(
     data: Path,
     redis_port: int | None,
     flower_port: int | None,
+    num_workers: int,
     device: str | None,
     model: str | None,
     tokenizer: str | None,
 ) -> None:
-    """Run Redis, a worker and Flower on this machine until Ctrl-C.
+    """Run Redis, workers and Flower on this machine until Ctrl-C.
 
     With KRONOS_REDIS_URL set, that Redis is used and none is started. Without KRONOS_MODEL it serves the
     bundled checkpoint.
     """
     from worker.up import UpOptions, run_up
 
-    options = UpOptions(data, redis_port, flower_port, device, model, tokenizer)
+    options = UpOptions(data, redis_port, flower_port, device, model, tokenizer, num_workers)
     raise SystemExit(run_up(options, get_settings()))
 
 

@@ -10,7 +10,7 @@ Such as:
 import json
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -80,12 +80,13 @@ class ForecastClient:
         candles: CandleSource | Sequence[CandleSource],
         *,
         timeout_s: float | None = None,
+        on_progress: Callable[[JobState], object] | None = None,
         **options: Any,
     ) -> ForecastResult:
         """``submit`` and ``wait`` in one; a job that is not done in time is cancelled."""
         handle = self.submit(candles, **options)
         try:
-            return handle.wait(timeout_s)
+            return handle.wait(timeout_s, on_progress=on_progress)
         except JobError as error:
             if error.code == ErrorCode.TIMEOUT:
                 handle.cancel()
@@ -157,9 +158,10 @@ class ForecastClient:
         job = self._check(payload, job_id)
         with reachable():
             queue = choose_queue(device, allow_fallback, self._known_workers())
-            if not self._records.claim(job_id, payload):
+            submitted_at = self._records.claim(job_id, payload)
+            if submitted_at is None:
                 return ForecastHandle(job_id, queue, self._app.AsyncResult(job_id), self._records)
-            payload["submitted_at"] = self._records.now()
+            payload["submitted_at"] = submitted_at
         return self._enqueue(job, payload, job_id, queue)
 
     def _check(self, payload: dict[str, Any], job_id: str) -> ForecastJob:

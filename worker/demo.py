@@ -11,7 +11,7 @@ from tempfile import gettempdir
 from typing import Any
 
 import pandas as pd
-from celery.states import READY_STATES
+from celery import states
 from redis import Redis
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -174,17 +174,17 @@ def _forecast(
 
 
 def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> None:
-    """Show how far the job is until it has ended, one way or the other."""
+    """Show how far the job is until it has ended, one way or the other; nothing where that is soon."""
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
-    with Progress(TextColumn("Forecast"), *bars, console=console) as progress:
-        bar = progress.add_task("forecast", total=num_bars)
-        while (state := handle.state()).name not in READY_STATES:
+    progress = Progress(TextColumn("Forecast"), *bars, console=console)
+    bar = progress.add_task("forecast", total=num_bars)
+    with ExitStack() as exits:
+        for num_told, state in enumerate(handle.progress()):
             if (dead := stack.dead()) is not None:
                 raise LocalStackError(f"{dead.name} died during the forecast; its log:\n{_indented(dead)}")
-            progress.update(bar, completed=state.bars_done or 0)
-            time.sleep(POLL_S)
-        if state.name == "SUCCESS":
-            progress.update(bar, completed=num_bars)
+            if num_told == 1 and not state.has_ended:
+                exits.enter_context(progress)
+            progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
 
 
 def _report(console: Console, result: ForecastResult, status: dict[str, Any], untrained: bool) -> None:

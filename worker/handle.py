@@ -1,7 +1,9 @@
 """ForecastHandle: an enqueued job, from its submitter's side. No torch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +18,9 @@ from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import PROGRESS_STATE
 from worker.contract.results import ForecastResult
 from worker.jobs import JobRecords
+
+PROGRESS_INTERVAL_S: Final = 1.0
+"""As often as workers tell how far a job is."""
 
 # Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
 NOT_REACHED: Final = (RedisError, OperationalError, BackendError, RuntimeError)
@@ -43,6 +48,11 @@ class JobState:
     bars_done: int | None = None
     bars_total: int | None = None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job came to its outcome."""
+        return self.name in states.READY_STATES
+
 
 class ForecastHandle:
     """An enqueued job."""
@@ -65,17 +75,38 @@ class ForecastHandle:
             return JobState(meta["status"], info.get("bars_done"), info.get("bars_total"))
         return JobState(meta["status"])
 
-    def wait(self, timeout_s: float | None = None) -> ForecastResult:
+    def progress(self) -> Iterator[JobState]:
+        """The job's state now and about once a second, and at once when it ends; the last one has ended.
+
+        While it is PROGRESS it says ``bars_done`` of ``bars_total``, over all paths of all series.
+
+        Raises JobError: RESULT_EXPIRED or LOST where there is nothing to wait for.
+        """
+        return self._states(deadline=math.inf)
+
+    def wait(
+        self, timeout_s: float | None = None, *, on_progress: Callable[[JobState], object] | None = None
+    ) -> ForecastResult:
         """The result, once it is there.
+
+        ``on_progress`` is called on this thread with each new state, the last one included; what it raises
+        ends the waiting, and the job goes on.
 
         Raises JobError: the job's own; TIMEOUT where it is not done in time (it goes on; wait again);
         RESULT_EXPIRED or LOST where there is nothing to wait for.
         """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        told: JobState | None = None
+        if on_progress is not None:
+            for state in self._states(deadline):
+                if state != told:
+                    on_progress(told := state)
         try:
             with reachable(self.id):
                 self._check_that_it_will_come()
                 # An app may well wait in a task of its own: its workers are not ours, so none blocks itself.
-                payload = self._result.get(timeout=timeout_s, disable_sync_subtasks=False)
+                remaining_s = None if timeout_s is None else max(0.0, deadline - time.monotonic())
+                payload = self._result.get(timeout=remaining_s, disable_sync_subtasks=False)
         except CeleryTimeout:
             raise JobError(
                 ErrorCode.TIMEOUT, f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
@@ -89,6 +120,22 @@ class ForecastHandle:
         with reachable(self.id):
             if not self._records.has_ended(self.id):
                 self._records.request_cancel(self.id)
+
+    def _states(self, deadline: float) -> Iterator[JobState]:
+        """As ``progress``, until the deadline on the clock of ``time.monotonic``."""
+        with reachable(self.id):
+            self._check_that_it_will_come()
+        while True:
+            yield (state := self.state())
+            if state.has_ended or time.monotonic() >= deadline:
+                return
+            # Not Celery's on_message: of handles that are waited for at once, one would hear of all jobs.
+            with reachable(self.id), suppress(CeleryTimeout):
+                self._result.get(
+                    timeout=min(PROGRESS_INTERVAL_S, max(0.0, deadline - time.monotonic())),
+                    propagate=False,
+                    disable_sync_subtasks=False,
+                )
 
     def _check_that_it_will_come(self) -> None:
         if self._result.backend.get_task_meta(self.id)["status"] == states.PENDING:

@@ -1,8 +1,12 @@
-"""A job's record in Redis: what it holds, when it was first seen, when it ended, whether to cancel it."""
+"""A job's record in Redis: what it holds, when it was first seen, when it ended, whether to cancel it.
+
+Each step of a job's life is one script, so that it costs one round trip and nothing can come in between.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Redis
@@ -10,8 +14,6 @@ from redis import Redis
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import cancel_key, job_key
 
-FINGERPRINT: Final = "fingerprint"
-RECEIVED_AT: Final = "received_at"
 ENDED_AT: Final = "ended_at"
 
 MAX_WAIT_S: Final = 7 * 24 * 3600
@@ -27,6 +29,82 @@ def fingerprint(payload: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+# KEYS: record, wish to cancel. ARGV: fingerprint, seconds that results live, seconds that the record lives.
+# Gives what holds the id otherwise, else the moment and whether the outcome is still kept.
+_CLAIM: Final = """
+local moment = redis.call('TIME')
+local now = string.format('%d.%06d', moment[1], moment[2])
+if redis.call('HSETNX', KEYS[1], 'fingerprint', ARGV[1]) == 0 and
+        redis.call('HGET', KEYS[1], 'fingerprint') ~= ARGV[1] then
+    return {now, 'conflict'}
+end
+local ended_at = redis.call('HGET', KEYS[1], 'ended_at')
+if ended_at and now - ended_at <= tonumber(ARGV[2]) then
+    return {now, 'kept'}
+end
+if ended_at then
+    redis.call('HDEL', KEYS[1], 'ended_at', 'received_at')
+    redis.call('DEL', KEYS[2])
+end
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return {now, 'claimed'}
+"""
+
+_HAS_OUTCOME: Final = """
+local function has_outcome(key)
+    local is_json, meta = pcall(cjson.decode, redis.call('GET', key) or '')
+    local status = is_json and type(meta) == 'table' and meta.status
+    return status == 'SUCCESS' or status == 'FAILURE' or status == 'REVOKED'
+end
+"""
+
+# KEYS: result, record, wish to cancel. ARGV: the state to store, seconds that it lives, and the record.
+_BEGIN: Final = f"""{_HAS_OUTCOME}
+if has_outcome(KEYS[1]) then
+    return false
+end
+local moment = redis.call('TIME')
+local now = string.format('%d.%06d', moment[1], moment[2])
+redis.call('HSETNX', KEYS[2], 'received_at', now)
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+redis.call('SETEX', KEYS[1], ARGV[2], ARGV[1])
+redis.call('PUBLISH', KEYS[1], ARGV[1])
+return {{now, redis.call('HGET', KEYS[2], 'received_at'), redis.call('EXISTS', KEYS[3])}}
+"""
+
+# KEYS and ARGV as above, the record's life being empty for a state that is no outcome. A record that is not
+# what it should be must not keep the outcome from being stored.
+_STORE: Final = f"""{_HAS_OUTCOME}
+if has_outcome(KEYS[1]) then
+    return 0
+end
+redis.call('SETEX', KEYS[1], ARGV[2], ARGV[1])
+if ARGV[3] ~= '' then
+    if redis.call('TYPE', KEYS[2]).ok == 'hash' then
+        local moment = redis.call('TIME')
+        redis.call('HSET', KEYS[2], 'ended_at', string.format('%d.%06d', moment[1], moment[2]))
+        redis.call('EXPIRE', KEYS[2], ARGV[3])
+    end
+    redis.call('DEL', KEYS[3])
+end
+redis.call('PUBLISH', KEYS[1], ARGV[1])
+return 1
+"""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is known of a job as a worker begins it; moments are of Redis's clock, Unix time in seconds."""
+
+    now: float
+    received_at: float
+    is_cancelled: bool
+
+    def waited_s(self, submitted_at: float | None) -> float:
+        """Seconds since ``submitted_at``, else since the job's first receipt."""
+        return self.now - (self.received_at if submitted_at is None else submitted_at)
+
+
 class JobRecords:
     """Reads and writes job records; those of ended jobs live twice as long as results."""
 
@@ -34,49 +112,51 @@ class JobRecords:
         self._redis = redis
         self._result_ttl_s = result_ttl_s
         self._ttl_s = 2 * result_ttl_s
+        self._run_claim = redis.register_script(_CLAIM)
+        self._run_begin = redis.register_script(_BEGIN)
+        self._run_store = redis.register_script(_STORE)
 
-    def claim(self, job_id: str, payload: Mapping[str, Any]) -> bool:
-        """Note what a job holds before it is enqueued; whether it is to be enqueued.
+    def claim(self, job_id: str, payload: Mapping[str, Any]) -> float | None:
+        """Note what a job holds before it is enqueued; the moment of that, or None where it is not to be.
 
         A job that was submitted before and has its outcome is not computed again, unless its result is no
         longer kept. One that is still under way may be enqueued again: its first outcome stands.
 
         Raises JobError ID_CONFLICT where the id was used for other content.
         """
-        ours, key = fingerprint(payload), job_key(job_id)
-        if not self._redis.hsetnx(key, FINGERPRINT, ours) and self._redis.hget(key, FINGERPRINT) != ours:
+        now, answer = self._run_claim(
+            keys=[job_key(job_id), cancel_key(job_id)],
+            args=[fingerprint(payload), self._result_ttl_s, MAX_WAIT_S],
+        )
+        if answer == "conflict":
             raise JobError(
                 ErrorCode.ID_CONFLICT,
                 f"the id {job_id!r} was used for a job with other content; choose a new one",
             )
-        ended_at = self._redis.hget(key, ENDED_AT)
-        if ended_at is not None and not self._is_over(ended_at):
-            return False
-        with self._redis.pipeline() as pipe:
-            if ended_at is not None:
-                pipe.hdel(key, ENDED_AT, RECEIVED_AT)
-                pipe.delete(cancel_key(job_id))
-            pipe.expire(key, MAX_WAIT_S)
-            pipe.execute()
-        return True
+        return float(now) if answer == "claimed" else None
 
-    def waited_s(self, job_id: str, submitted_at: float | None) -> float:
-        """Seconds since ``submitted_at``, else since the job's first receipt, on Redis's clock."""
-        now, key = self.now(), job_key(job_id)
-        with self._redis.pipeline() as pipe:
-            pipe.hsetnx(key, RECEIVED_AT, now)
-            pipe.expire(key, MAX_WAIT_S)
-            pipe.hget(key, RECEIVED_AT)
-            first_received = float(pipe.execute()[-1])
-        return now - (submitted_at if submitted_at is not None else first_received)
+    def begin(self, job_id: str, result_key: str, started: str | bytes) -> Receipt | None:
+        """A worker begins a job: store and publish its state ``started``; None where it has its outcome."""
+        answer = self._run_begin(
+            keys=[result_key, job_key(job_id), cancel_key(job_id)],
+            args=[started, self._result_ttl_s, MAX_WAIT_S],
+        )
+        if answer is None:
+            return None
+        now, received_at, is_cancelled = answer
+        return Receipt(float(now), float(received_at), bool(is_cancelled))
 
-    def end(self, job_id: str) -> None:
-        """The job came to its outcome, which is stored next; the wish to cancel it is met or moot."""
-        with self._redis.pipeline() as pipe:
-            pipe.hset(job_key(job_id), ENDED_AT, str(self.now()))
-            pipe.expire(job_key(job_id), self._ttl_s)
-            pipe.delete(cancel_key(job_id))
-            pipe.execute()
+    def store(self, job_id: str, result_key: str, state: str | bytes, *, is_outcome: bool) -> bool:
+        """Store and publish a job's state or outcome; whether it counts: the first outcome stands.
+
+        With its outcome a job ends, and the wish to cancel it is met or moot.
+        """
+        return bool(
+            self._run_store(
+                keys=[result_key, job_key(job_id), cancel_key(job_id)],
+                args=[state, self._result_ttl_s, self._ttl_s if is_outcome else ""],
+            )
+        )
 
     def explain_absence(self, job_id: str) -> JobError | None:
         """Why a job without result will never have one; None where it is still to come."""

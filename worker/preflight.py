@@ -7,9 +7,9 @@ the model can be loaded at all, once instead of in every child. Prints one JSON 
 import json
 import sys
 
-from kronos_model.checkpoint import load_pair
 from kronos_model.device import resolve_device
 from kronos_model.errors import KronosError
+from worker.loading import ModelLoader
 from worker.settings import Settings, SettingsError, explain, get_settings
 
 
@@ -17,12 +17,8 @@ def preflight(settings: Settings) -> dict[str, str]:
     """``device`` as it resolves, or ``error`` where a worker cannot serve with these settings."""
     try:
         device, _ = resolve_device(settings.device)
-        load_pair(
-            settings.model,
-            settings.tokenizer,
-            model_revision=settings.model_revision,
-            tokenizer_revision=settings.tokenizer_revision,
-        )
+        if device.type == "cpu":  # prefork is refused on any other
+            ModelLoader(settings, device).load_own()
     except KronosError as error:
         return {"error": explain(error)}
     return {"device": str(device)}

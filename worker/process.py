@@ -1,11 +1,12 @@
-"""One worker process: one resolved device, one model, loaded once, owned by one engine thread."""
+"""One worker process: one resolved device, and models on it that one thread runs."""
 
 import logging
 import os
 import platform
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -13,41 +14,44 @@ import torch
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kronos_model.checkpoint import CheckpointPair, load_pair
-from kronos_model.device import describe_device, move_to_device, resolve_device
-from kronos_model.engine.build import build_engine
+from kronos_model.device import describe_device, resolve_device
+from kronos_model.engine.engine import EngineLoad
 from worker.connection import connect
 from worker.contract.jobs import Limits
-from worker.contract.results import ModelInfo
+from worker.cores import intra_op_threads
 from worker.jobs import JobRecords
+from worker.loading import ModelLoader
+from worker.metrics import WorkerMetrics
+from worker.models import ModelPool, ServedModel
+from worker.prefetch import Intake
 from worker.routing import ANNOUNCEMENT_INTERVAL_S, State, announce, queue_for, withdraw
-from worker.service import Counters, ForecastService
+from worker.service import EngineObserver, ForecastService
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-CLIP: Final = 5.0
 REPORTED_PACKAGES: Final = ("torch", "celery", "kombu", "redis", "numpy")
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that is loaded, placed and run by its service."""
-
-    info: ModelInfo
-    service: ForecastService
-    max_context: int
-    num_parameters: int
-    load_s: float
-
-
 class WorkerProcess:
-    """Device, model and service of this process, and what it tells the world about them.
+    """Device, models and service of this process, and what it tells the world about them.
 
-    ``start`` announces and loads; it raises KronosError where the device or the checkpoint cannot be had.
+    ``start`` announces and loads; it raises KronosError where the device or the checkpoint cannot be had, or
+    the memory does not hold one sample path.
+
+    Args:
+        observers: hear what the engines do.
+        on_engine_death: to end the process, which cannot compute any more.
     """
 
-    def __init__(self, settings: Settings, node: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        node: str,
+        *,
+        observers: Sequence[EngineObserver] = (),
+        on_engine_death: Callable[[], None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.node = node
         self.state: State = "loading"
@@ -55,7 +59,18 @@ class WorkerProcess:
         self.device = device
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
-        self._served: ServedModel | None = None
+        self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
+        self.intake = Intake(lambda: self.service.load)
+        self.service = ForecastService(
+            [self.metrics, self.intake, *observers],
+            on_admission=self.intake.admitted,
+            on_death=self._die,
+            on_start=lambda: torch.set_num_threads(self.num_threads),
+        )
+        self.num_threads = torch.get_num_threads()
+        self.is_dead = False
+        self._on_engine_death = on_engine_death
+        self._models: ModelPool | None = None
         self._started = time.time()
         self._withdrawn = False
         self._wake_announcer = threading.Event()
@@ -68,23 +83,32 @@ class WorkerProcess:
         return queue_for(self.device.type)
 
     @property
-    def served(self) -> ServedModel:
-        """The model, once it is loaded."""
-        if self._served is None:
+    def models(self) -> ModelPool:
+        """The models, once the worker's own is loaded."""
+        if self._models is None:
             raise RuntimeError("the model is not loaded yet")
-        return self._served
+        return self._models
+
+    @property
+    def served(self) -> ServedModel:
+        """The worker's own model, once it is loaded."""
+        return self.models.own
 
     @property
     def limits(self) -> Limits:
-        """What a job may ask of this process."""
-        return self.settings.limits(self.served.max_context)
+        """What a job may ask of this process, whichever model it names."""
+        return self.settings.limits(max(map(self.models.max_context_of, self.models.names)))
+
+    def limits_of(self, model: str | None) -> Limits:
+        """What a job may ask of one of its models, the own one where None."""
+        return self.settings.limits(self.models.max_context_of(model))
 
     def start(self, num_processes: int = 1) -> None:
         """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
-        torch.set_num_threads(max(1, torch.get_num_threads() // num_processes))
+        self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
         self._announcer.start()
         try:
-            self._served = self._load()
+            self._models = self._load()
         except BaseException:  # whatever it was, this worker is not coming
             self.withdraw()
             raise
@@ -103,48 +127,39 @@ class WorkerProcess:
             self.queue,
         )
 
-    def _load(self) -> ServedModel:
-        started = time.perf_counter()
-        settings = self.settings
-        pair = load_pair(
-            settings.model,
-            settings.tokenizer,
-            model_revision=settings.model_revision,
-            tokenizer_revision=settings.tokenizer_revision,
-        )
-        self._place(pair)
-        max_context = settings.max_context or pair.max_context
-        engine = build_engine(
-            pair.model,
-            pair.tokenizer,
-            max_context=max_context,
-            clip=CLIP,
-            max_slots=settings.max_slots,
-            max_prefill_bars=settings.max_prefill_bars,
-        )
-        service = ForecastService(engine)
-        service.start()
-        return ServedModel(
-            info=model_info(pair),
-            service=service,
-            max_context=max_context,
-            num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
-            load_s=round(time.perf_counter() - started, 3),
+    def _load(self) -> ModelPool:
+        loader = ModelLoader(self.settings, self.device)
+        own = loader.load_own()
+        if loader.device_warning is not None:
+            self.device, self.device_warning = loader.device, loader.device_warning
+        self.service.start()
+        self._serve_metrics(own.info.id)
+        return ModelPool(
+            self.service, loader, own, self.settings.further_models, max_models=self.settings.max_models
         )
 
-    def _place(self, pair: CheckpointPair) -> None:
-        """Both on one device, or both on the CPU where either does not fit."""
-        for module in (pair.model, pair.tokenizer):
-            _, device, warning = move_to_device(module, self.device)
-            if warning is not None:
-                self.device, self.device_warning = device, warning
-        pair.model.to(self.device)
+    def _serve_metrics(self, model: str) -> None:
+        self.metrics.describe(
+            device=str(self.device), model=model, queue=self.queue, dtype=self.settings.dtype
+        )
+        if self.settings.metrics_port is not None:
+            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
+
+    def _die(self) -> None:
+        self.is_dead = True
+        self._on_engine_death()
 
     def status(self) -> dict[str, Any]:
-        """Everything an operator wants to know, JSON-compatible."""
-        served = self._served
-        slots_used, slots = served.service.slots if served else (0, self.settings.max_slots)
-        counters = served.service.counters if served else Counters()
+        """Everything an operator wants to know, JSON-compatible.
+
+        ``model`` and the figures behind it are the worker's own. ``slots`` and the sequences running in them
+        and waiting for them, which are sample paths, are sums over ``models``; rates and means are those of
+        the last seconds.
+        """
+        models = self._models
+        served = models.own if models else None
+        load = self.service.load if models else EngineLoad(0, 0, 0)
+        counters = self.service.counters
         return {
             "node": self.node,
             "state": self.state,
@@ -161,8 +176,14 @@ class WorkerProcess:
             "load_s": served.load_s if served else None,
             "jobs_done": counters.done,
             "jobs_failed": counters.failed,
-            "slots_used": slots_used,
-            "slots": slots,
+            "sequences_running": load.running,
+            "sequences_waiting": load.waiting,
+            "slots": load.slots,
+            **asdict(self.metrics.window.recently()),
+            "models": models.status() if models else [],
+            "max_models": self.settings.max_models,
+            "dtype": self.settings.dtype,
+            "threads": self.num_threads,
             "versions": {"python": platform.python_version()}
             | {name: version(name) for name in REPORTED_PACKAGES},
             "host": platform.node(),
@@ -189,8 +210,8 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """End the engine and the announcement."""
-        if self._served is not None:
-            self._served.service.stop()
+        if self._models is not None:
+            self.service.stop()
         self.withdraw()
 
     def _announce(self) -> None:
@@ -202,17 +223,7 @@ class WorkerProcess:
     def _announce_until_stopped(self) -> None:
         """Renew while the engine is alive: a worker that cannot answer is not to be counted on."""
         while not self._withdrawn:
-            if self._served is None or self._served.service.is_alive:
+            if self._models is None or self.service.is_alive:
                 self._announce()
             self._wake_announcer.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake_announcer.clear()
-
-
-def model_info(pair: CheckpointPair) -> ModelInfo:
-    """The names and revisions that a result carries."""
-    model, tokenizer = pair.model.checkpoint, pair.tokenizer.checkpoint
-    if model is None or tokenizer is None:
-        raise RuntimeError("a checkpoint pair knows where it was loaded from")
-    return ModelInfo(
-        id=model.id, revision=model.revision, tokenizer_id=tokenizer.id, tokenizer_revision=tokenizer.revision
-    )

@@ -1,15 +1,18 @@
-"""Celery's Redis result backend, storing every failure with a code and none with a traceback.
+"""Celery's Redis result backend: one outcome a job, every failure with a code and none with a traceback.
 
 Clients in any language read ``exc_message`` as ``[code, message, field, details]``, whoever caused the
 failure: the task, a revocation, or the pool. Overrides what celery 5.7's ``backends/base.py`` calls.
 """
 
+from functools import cached_property
 from typing import Any, Final
 
 from celery import states
 from celery.backends.redis import RedisBackend
+from pydantic_core import to_json
 
 from worker.contract.errors import ErrorCode, JobError
+from worker.jobs import JobRecords, Receipt
 
 EXPIRED: Final = "expired"
 
@@ -17,16 +20,44 @@ EXPIRED: Final = "expired"
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
-    def _store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:
-        """Store a state unless the job has its outcome: the first one stands, failures included."""
-        if self.has_outcome(task_id):
-            return result
-        return super()._store_result(task_id, result, state, *args, **kwargs)  # type: ignore[misc]
+    @cached_property
+    def _records(self) -> JobRecords:
+        return JobRecords(self.client, self.expires)  # type: ignore[attr-defined]
 
-    def has_outcome(self, task_id: str) -> bool:
-        """Whether the job's result or error is stored."""
-        meta: Any = self._get_task_meta_for(task_id)  # type: ignore[attr-defined]
-        return meta["status"] in states.READY_STATES
+    def begin(self, task_id: str, request: Any, **info: Any) -> Receipt | None:
+        """Store that a worker has begun a job, with ``info`` on it; None where the job has its outcome.
+
+        In place of Celery's ``track_started``, which says so in a round trip more and learns nothing by it.
+        """
+        meta = self._encoded(task_id, info, states.STARTED, None, request)
+        return self._records.begin(task_id, self._result_key(task_id), meta)
+
+    def on_task_call(self, producer: Any, task_id: str) -> None:
+        """Nothing. Celery subscribes to the result of every job that it sends, whether or not one waits.
+
+        Who waits subscribes then, and reads after that what is stored already: nothing is missed.
+        """
+
+    def _store_result(
+        self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
+    ) -> Any:
+        """Store a state unless the job has its outcome: the first one stands, failures included."""
+        self._records.store(
+            task_id,
+            self._result_key(task_id),
+            self._encoded(task_id, result, state, traceback, request),
+            is_outcome=state in states.READY_STATES,
+        )
+        return result
+
+    def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
+        """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
+        meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
+        return to_json(meta | {"task_id": task_id})
+
+    def _result_key(self, task_id: str) -> str:
+        key: Any = self.get_key_for_task(task_id)
+        return str(key, "utf-8")
 
     def mark_as_failure(
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any

@@ -102,6 +102,8 @@ class TaskRouter:
     def __call__(
         self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
     ) -> dict[str, str] | None:
+        if "queue" in options:
+            return None  # named by the sender, which comes first in any case: spare the look at the workers
         if name == STATUS_TASK:
             ready = [worker for worker in live_workers(self._redis) if worker["state"] == "ready"]
             return {"queue": ready[0]["queue"] if ready else CPU_QUEUE}

@@ -1,61 +1,37 @@
-"""The owner of the engine: one thread submits, steps and cancels; tasks wait for it."""
+"""The owner of the engines: one thread submits, steps and cancels; tasks wait for it."""
 
 import logging
-import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from kronos_model.engine.engine import Engine
-from kronos_model.engine.sequence import Generation, SeriesRequest
+from kronos_model.engine.engine import Engine, EngineLoad, StepReport
+from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
+from worker.runs import HostedEngine, JobRun
 
 log = logging.getLogger(__name__)
 
+OWNER_CHECK_INTERVAL_S: Final = 1.0
+
 
 class EngineDied(Exception):
-    """The engine's thread is gone; the job is to be delivered to another worker."""
+    """The engines' thread is gone; the job is to be delivered to another worker."""
 
 
-class JobRun:
-    """A job inside the engine: its series' generations, and a way to wait for them."""
+class EngineObserver(Protocol):
+    """Hears what the engines do, from the thread that steps them: what it does there must be short."""
 
-    def __init__(self, job_id: str, requests: Sequence[SeriesRequest]) -> None:
-        self.job_id = job_id
-        self.requests = tuple(requests)
-        self.generations: list[Generation] = []
-        self.error: Exception | None = None
-        self.failed_series: int | None = None
-        self.num_bars_total = sum(r.horizon * r.sampling.sample_count for r in self.requests)
-        self._done = threading.Event()
+    def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
+        """After each step of this model's engine."""
+        ...
 
-    @property
-    def is_done(self) -> bool:
-        return self._done.is_set()
-
-    @property
-    def num_bars_done(self) -> int:
-        """Bars over all paths of all series."""
-        return sum(generation.num_bars_done for generation in self.generations)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the job ended within the time; ``ForecastService.wait`` notices a dead engine too."""
-        return self._done.wait(timeout_s)
-
-    def result(self) -> list[Generation]:
-        """The generations of all series, in order; raises what ended the job otherwise."""
-        if self.error is not None:
-            raise self.error
-        return self.generations
-
-    def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
-        """Wake whoever waits; only the first end counts."""
-        if not self.is_done:
-            self.error, self.failed_series = error, failed_series
-            self._done.set()
+    def observe_generation(self, model_id: str, generation: Generation) -> None:
+        """Once for each series that ended, with its paths or with an error."""
+        ...
 
 
 @dataclass
@@ -67,12 +43,31 @@ class Counters:
 
 
 class ForecastService:
-    """Runs jobs on one engine. All methods may be called from any thread."""
+    """Runs jobs on any number of engines. All methods may be called from any thread.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Each engine that has work gets one step a turn, so that none waits for another's queue to empty.
+
+    Args:
+        observers: hear of every step and every series that ended.
+        on_admission: called from the owner's thread with a job's id, once an engine's load counts it.
+        on_death: called from the owner's thread when it dies, before its jobs are told.
+        on_start: called from the owner's thread before anything else.
+    """
+
+    def __init__(
+        self,
+        observers: Sequence[EngineObserver] = (),
+        *,
+        on_admission: Callable[[str], None] = lambda job_id: None,
+        on_death: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._observers = list(observers)
+        self._on_admission = on_admission
+        self._on_death = on_death
+        self._on_start = on_start
+        self._hosted: list[HostedEngine] = []  # replaced, never changed, so that any thread may read it
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._runs: set[JobRun] = set()
         self._thread = threading.Thread(target=self._own, name="kronos-engine", daemon=True)
         self._counters_lock = threading.Lock()
         self.counters = Counters()
@@ -85,22 +80,51 @@ class ForecastService:
         return self._thread.is_alive()
 
     @property
-    def slots(self) -> tuple[int, int]:
-        """Slots in use and in all."""
-        scheduler = self._engine.scheduler
-        return scheduler.slots_used, scheduler.max_slots
+    def loads(self) -> dict[str, EngineLoad]:
+        """Each engine's load, by model id."""
+        return {hosted.model_id: hosted.load for hosted in self._hosted}
 
-    def submit(self, job_id: str, requests: Sequence[SeriesRequest]) -> JobRun:
-        """Hand a job to the engine; returns at once."""
-        run = JobRun(job_id, requests)
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that are in an engine."""
+        return sum(len(hosted.runs) for hosted in self._hosted)
+
+    @property
+    def load(self) -> EngineLoad:
+        """Sample paths in slots and waiting for them, and slots, over all engines."""
+        loads = [hosted.load for hosted in self._hosted]
+        return EngineLoad(
+            sum(load.running for load in loads),
+            sum(load.waiting for load in loads),
+            sum(load.slots for load in loads),
+        )
+
+    def add(self, model_id: str, engine: Engine) -> HostedEngine:
+        """Take over an engine, at the end of the turn: from now on only the owner's thread touches it."""
+        hosted = HostedEngine(model_id, engine)
+        self._have_done(lambda: self._add(hosted))
+        return hosted
+
+    def remove(self, hosted: HostedEngine) -> None:
+        """Let go of an engine, at the end of the turn. What it still runs ends with EngineDied."""
+        self._have_done(lambda: self._remove(hosted))
+
+    def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
+        """Hand a job to an engine; returns at once."""
+        run = JobRun(job_id, requests, hosted)
         self._commands.put(lambda: self._admit(run))
         return run
 
     def wait(self, run: JobRun, timeout_s: float) -> bool:
         """Whether the job ended within the time; ends it with EngineDied where nobody would any more."""
-        if not run.wait(timeout_s) and not self.is_alive:
-            run.end(EngineDied("the engine has stopped"))
+        if not run.wait(timeout_s if self.is_alive else 0) and not self.is_alive:
+            run.end(_engine_died())
         return run.is_done
+
+    def raise_if_dead(self) -> None:
+        """For who waits for something else than a job: raises EngineDied."""
+        if not self.is_alive:
+            raise _engine_died()
 
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
@@ -115,27 +139,32 @@ class ForecastService:
                 self.counters.failed += 1
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Let the engine finish what it holds, then end its thread."""
+        """Let the engines finish what they hold, then end their thread."""
         self._commands.put(None)
         self._thread.join(timeout_s)
 
     def _own(self) -> None:
         try:
+            self._on_start()
             self._loop()
         except BaseException:  # whatever ends this thread must not leave its jobs waiting for ever
-            log.critical("the engine's thread died; its jobs go back to the queue", exc_info=True)
-            # A worker without an engine would take jobs and never answer.
-            os.kill(os.getpid(), signal.SIGTERM)
+            log.critical("the engines' thread died; its jobs go back to the queue", exc_info=True)
+            self._on_death()
         finally:
-            for run in list(self._runs):
-                run.end(EngineDied("the engine has stopped"))
+            for hosted in self._hosted:
+                for run in list(hosted.runs):
+                    run.end(_engine_died())
 
     def _loop(self) -> None:
         stopping = False
-        while not stopping or self._engine.has_work:
-            stopping = self._take_commands(block=not self._engine.has_work and not stopping) or stopping
-            if self._engine.has_work:
-                self._collect(self._engine.step())
+        while True:
+            busy = [hosted for hosted in self._hosted if hosted.has_work]
+            if stopping and not busy:
+                return
+            stopping = self._take_commands(block=not busy) or stopping
+            for hosted in self._hosted:
+                if hosted.has_work:
+                    self._step(hosted)
 
     def _take_commands(self, *, block: bool) -> bool:
         """Carry out what was asked for; True once told to stop."""
@@ -149,31 +178,85 @@ class ForecastService:
             command()
             block = False
 
+    def _have_done(self, command: Callable[[], None]) -> None:
+        """Returns once the owner did it, or is dead."""
+        done = threading.Event()
+        self._commands.put(command)
+        self._commands.put(done.set)
+        while not done.wait(OWNER_CHECK_INTERVAL_S) and self.is_alive:
+            pass
+
+    def _add(self, hosted: HostedEngine) -> None:
+        self._hosted = [*self._hosted, hosted]
+
+    def _remove(self, hosted: HostedEngine) -> None:
+        self._hosted = [one for one in self._hosted if one is not hosted]
+        for run in list(hosted.runs):
+            self._end(run, _engine_died())
+        hosted.engine = None
+
     def _admit(self, run: JobRun) -> None:
-        self._runs.add(run)
+        hosted = run.hosted
+        if hosted.engine is None:
+            run.end(_engine_died())
+            return
+        hosted.runs.add(run)
         for index, request in enumerate(run.requests):
             try:
-                run.generations.append(self._engine.submit(request))
+                generation = hosted.engine.submit(request)
             except KronosError as error:
                 self._end(run, error, index)
                 return
+            run.generations.append(generation)
+            hosted.live.add(generation)
+        self._on_admission(run.job_id)
 
-    def _collect(self, ended: Sequence[Generation]) -> None:
+    def _step(self, hosted: HostedEngine) -> None:
+        assert hosted.engine is not None
+        ended = hosted.engine.step()
+        report, load = hosted.engine.last_step, hosted.engine.load
+        self._tell(lambda observer: observer.observe_step(hosted.model_id, report, load))
+        self._collect(hosted, ended)
+
+    def _collect(self, hosted: HostedEngine, ended: Sequence[Generation]) -> None:
         """After a step: end the jobs whose last series ended with it, and those of which one failed."""
         over = set(ended)
-        for run in [run for run in self._runs if not over.isdisjoint(run.generations)]:
+        for generation in ended:
+            self._note_end(hosted, generation)
+        for run in [run for run in hosted.runs if not over.isdisjoint(run.generations)]:
             failed = [index for index, one in enumerate(run.generations) if one.error is not None]
             if failed:
                 self._end(run, run.generations[failed[0]].error, failed[0])
             elif all(generation.done for generation in run.generations):
                 self._end(run)
 
-    def _end(self, run: JobRun, error: KronosError | None = None, failed_series: int | None = None) -> None:
+    def _end(self, run: JobRun, error: Exception | None = None, failed_series: int | None = None) -> None:
         """End a job and free what its series still hold."""
-        self._runs.discard(run)
+        hosted = run.hosted
+        hosted.runs.discard(run)
         for generation in run.generations:
-            self._engine.cancel(generation)
+            if hosted.engine is not None:
+                hosted.engine.cancel(generation)
+            self._note_end(hosted, generation)
         run.end(error, failed_series)
+
+    def _note_end(self, hosted: HostedEngine, generation: Generation) -> None:
+        """Once for each: an engine may return one that was cancelled, or not."""
+        if generation in hosted.live:
+            hosted.live.discard(generation)
+            self._tell(lambda observer: observer.observe_generation(hosted.model_id, generation))
+
+    def _tell(self, tell: Callable[[EngineObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                tell(observer)
+            except Exception:  # who only looks on must not end what it looks at
+                log.exception("%s failed; it is told nothing more", type(observer).__name__)
+                self._observers.remove(observer)
+
+
+def _engine_died() -> EngineDied:
+    return EngineDied("the engine has stopped")
 
 
 def deadline_from(remaining_s: float | None) -> float | None:

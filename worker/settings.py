@@ -4,14 +4,15 @@ Read once per process by ``get_settings``; everything below takes the value as a
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from kronos_model.errors import CheckpointError, KronosError
+from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.connection import connect
 from worker.contract.jobs import Limits
+from worker.model_names import ModelName, parse_model_names
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
@@ -43,10 +44,40 @@ class Settings(BaseSettings):
     max_context: int | None = Field(
         None, ge=1, description="bars the model sees at most; what the model was published with where not set"
     )
+    models: str | None = Field(
+        None,
+        description="further models that jobs may name: `MODEL` or `MODEL=TOKENIZER`, each may end in "
+        "`@REVISION`, with commas between",
+    )
+    max_models: int = Field(2, ge=1, description="models that one worker process holds at once, with its own")
+    memory_mb: int | None = Field(
+        None,
+        ge=1,
+        description="MiB for weights and slots of all models of one worker process; "
+        "where not set, 80 % of what is free on a GPU, no limit on a CPU",
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="in which weights are multiplied: float32 or bfloat16"
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads that one worker process computes with; where not set, `OMP_NUM_THREADS`, "
+        "else the cores it may use, divided among the processes of its pool",
+    )
 
     max_jobs: int = Field(64, ge=1, description="jobs that one worker process holds at once")
-    max_slots: int = Field(64, ge=1, description="sample paths that one worker process computes at once")
-    max_prefill_bars: int = Field(2048, ge=1, description="bars of lookback that one step computes")
+    max_slots: int | None = Field(
+        None,
+        ge=1,
+        description="sample paths that one model computes at once; where not set, 64 on the CPU, on a GPU as "
+        "many as fit its memory, up to 512",
+    )
+    max_prefill_bars: int | None = Field(
+        None,
+        ge=1,
+        description="bars of lookback that one step computes; where not set, 512 on the CPU, 8192 on a GPU",
+    )
 
     max_series: int = Field(64, ge=1, description="series in one job")
     max_bars: int = Field(8192, ge=1, description="bars of lookback in one series")
@@ -62,6 +93,14 @@ class Settings(BaseSettings):
     gpu_grace_s: float = Field(
         60, ge=0, description="CPU workers take from the gpu queue once no GPU worker was ready for this time"
     )
+
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="a worker's metrics for Prometheus are served there; nowhere where not set",
+    )
+    metrics_host: str = Field("127.0.0.1", description="address that metrics are served on")
 
     flower_user: str = Field("kronos", description="Flower's user name")
     flower_password: SecretStr | None = Field(
@@ -79,6 +118,17 @@ class Settings(BaseSettings):
         except (TypeError, ValueError):  # whose text may repeat the URL, password and all
             raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
         return url
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, text: str | None) -> str | None:
+        parse_model_names(text)
+        return text
+
+    @property
+    def further_models(self) -> dict[str, ModelName]:
+        """The models that jobs may name beside the worker's own."""
+        return parse_model_names(self.models)
 
     def with_redis_url(self, url: str) -> "Settings":
         """The same settings for another Redis; raises SettingsError."""
@@ -112,6 +162,8 @@ def explain(error: KronosError) -> str:
     line = f"{error.code}: {error.message}"
     if isinstance(error, CheckpointError):
         line += " KRONOS_MODEL and KRONOS_TOKENIZER choose another, as KRONOS_MODEL=kronos-tiny does."
+    if isinstance(error, OutOfMemory):
+        line += " Raise KRONOS_MEMORY_MB, or lower KRONOS_MAX_CONTEXT or KRONOS_MAX_MODELS."
     return line
 
 

@@ -13,37 +13,41 @@ STATE_STYLES = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
 def status_table(workers: Sequence[Status]) -> RenderableType:
-    """One row a worker, and the device warnings in full below.
+    """One row a worker for what it is and one for its load, and the device warnings in full below.
 
     What announcements say is shown as it is, never read as markup.
     """
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    # Of long names the end is what differs, so the name is folded and never cut.
-    table.add_column("worker", overflow="fold")
-    for column in ("state", "device", "queue"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("model", overflow="fold")
-    for column in ("jobs", "failed", "slots", "up"):
-        table.add_column(column, no_wrap=True, justify="right")
+    what = empty_table("worker", "state", "device", "queue", "model", "up")
+    load = empty_table("worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s")
     for worker in workers:
-        state = str(worker["state"])
-        table.add_row(
-            Text(str(worker["node"])),
+        node, state = Text(str(worker["node"])), str(worker["state"])
+        what.add_row(
+            node,
             Text(state, style=STATE_STYLES.get(state, "")),
             Text(str(worker["device"])),
             Text(str(worker["queue"])),
             model_text(worker),
-            str(worker["jobs_done"]),
-            str(worker["jobs_failed"]),
-            f"{worker['slots_used']}/{worker['slots']}",
             duration(float(worker["uptime_s"])),
         )
+        load.add_row(node, str(worker["jobs_done"]), str(worker["jobs_failed"]), *load_cells(worker))
     warnings = [
         Text(f"{worker['node']}: {worker['device_warning']}", style="yellow")
         for worker in workers
         if worker["device_warning"]
     ]
-    return Group(table, *warnings)
+    return Group(what, load, *warnings)
+
+
+def empty_table(*columns: str) -> Table:
+    """Of long names the end is what differs, so names are folded and never cut."""
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        if column in ("worker", "model"):
+            table.add_column(column, overflow="fold")
+        else:
+            text = column in ("state", "device", "queue")
+            table.add_column(column, no_wrap=True, justify="left" if text else "right")
+    return table
 
 
 def model_text(worker: Status) -> Text:
@@ -53,6 +57,20 @@ def model_text(worker: Status) -> Text:
         return Text("…", style="dim")
     revision = f" @{model['revision'][:8]}" if model["revision"] else ""
     return Text(f"{model['id']}{revision}")
+
+
+def load_cells(worker: Status) -> tuple[str, ...]:
+    """Paths in slots and waiting, slots, how long series waited for them lately, and bars per second."""
+    if "sequences_running" not in worker:  # an older release
+        return "?", "?", str(worker["slots"]), "", ""
+    waited_s = worker["queue_wait_s"]
+    return (
+        str(worker["sequences_running"]),
+        str(worker["sequences_waiting"]),
+        str(worker["slots"]),
+        "" if waited_s is None else f"{waited_s:.1f} s",
+        f"{worker['bars_per_s']:,.0f}",
+    )
 
 
 def duration(seconds: float) -> str:

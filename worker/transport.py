@@ -10,7 +10,8 @@ clock, kombu's too: clocks must agree to within a fraction of the timeout.
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -60,6 +61,24 @@ def outlive_connections() -> None:
     """
     Channel.QoS = OutlivingQoS
     Channel.do_restore = False
+
+
+def reuse_clients() -> None:
+    """Have each of this process's channels keep one client, where kombu makes a new one for each command.
+
+    Making one costs as much as the command. It holds no connection, but takes one from the channel's pool
+    for each command: so one will do, for all threads.
+    """
+    Channel.conn_or_acquire = _conn_or_acquire  # type: ignore[method-assign, assignment]
+
+
+@contextmanager
+def _conn_or_acquire(channel: Any, client: Any = None) -> Iterator[Any]:
+    if client is None:
+        client = vars(channel).get("_kronos_client")
+        if client is None or client.connection_pool is not channel.pool:  # a reconnect makes a new pool
+            client = channel._kronos_client = channel._create_client()
+    yield client
 
 
 @cache

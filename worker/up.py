@@ -1,5 +1,6 @@
-"""Redis, a worker and Flower on one machine, their logs side by side, until Ctrl-C."""
+"""Redis, workers and Flower on one machine, their logs side by side, until Ctrl-C."""
 
+import os
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,8 +10,16 @@ from rich.console import Console
 from rich.text import Text
 
 from worker.children import LineSink, ProcessStack
+from worker.cores import num_cores
 from worker.local import LocalRedis, free_port
-from worker.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_environment
+from worker.own_commands import (
+    BUNDLED_MODEL,
+    model_choice,
+    names_redis,
+    own_command,
+    own_environment,
+    own_node,
+)
 from worker.settings import Settings
 
 REDIS_PORT = 6379
@@ -29,6 +38,7 @@ class UpOptions:
     device: str | None = None
     model: str | None = None
     tokenizer: str | None = None
+    num_workers: int = 1
 
 
 def run_up(options: UpOptions, settings: Settings) -> int:
@@ -37,7 +47,8 @@ def run_up(options: UpOptions, settings: Settings) -> int:
     :raises LocalStackError: when Redis or a process cannot be started
     """
     console = Console(highlight=False)
-    sink = prefixed_lines(console)
+    workers = worker_names(options.num_workers)
+    sink = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
     with ExitStack() as exits:
         redis: LocalRedis | None = None
         url = settings.redis_url.get_secret_value()
@@ -51,7 +62,14 @@ def run_up(options: UpOptions, settings: Settings) -> int:
         choice = model_choice(settings, options.model, options.tokenizer)
         device = {"KRONOS_DEVICE": options.device} if options.device else {}
         environment = own_environment({"KRONOS_REDIS_URL": url, **choice, **device})
-        stack.start("worker", own_command("worker"), env=environment, grace_s=WORKER_GRACE_S)
+        for index, name in enumerate(workers):
+            stack.start(
+                name,
+                own_command("worker", "--hostname", own_node(f"kronos-{os.getpid()}-{index + 1}")),
+                env=environment | worker_share(settings, index, len(workers)),
+                grace_s=WORKER_GRACE_S,
+                group="workers",
+            )
 
         flower_port = options.flower_port or free_port(FLOWER_PORT)
         given = settings.flower_password
@@ -79,12 +97,28 @@ def run_up(options: UpOptions, settings: Settings) -> int:
         return 1
 
 
-def prefixed_lines(console: Console) -> LineSink:
+def worker_names(num_workers: int) -> list[str]:
+    """What the lines of each worker's log begin with."""
+    if num_workers == 1:
+        return ["worker"]
+    return [f"worker-{number}" for number in range(1, num_workers + 1)]
+
+
+def worker_share(settings: Settings, index: int, num_workers: int) -> dict[str, str]:
+    """The variables in which one of several workers on this machine differs from a worker alone."""
+    share: dict[str, str] = {}
+    if num_workers > 1 and settings.threads is None:
+        share["KRONOS_THREADS"] = str(max(1, num_cores() // num_workers))
+    if settings.metrics_port is not None:
+        share["KRONOS_METRICS_PORT"] = str(settings.metrics_port + index)
+    return share
+
+
+def prefixed_lines(console: Console, width: int) -> LineSink:
     """A sink that prints each line behind its process's name."""
-    width = max(map(len, STYLES))
 
     def show(name: str, line: str) -> None:
-        prefix = Text(f"{name:<{width}} | ", style=STYLES.get(name, ""))
+        prefix = Text(f"{name:<{width}} | ", style=STYLES.get(name.partition("-")[0], ""))
         # Not Text.from_ansi or markup: a log line is printed as it came.
         console.print(prefix + Text(line), soft_wrap=True)
 

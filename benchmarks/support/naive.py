@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.candles import Scaling
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.sampling import RowParams, sample
-from kronos_model.engine.sequence import SamplingParams, SeriesRequest
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kronos_model.candles import time_features, to_bars
-from kronos_model.engine.sequence import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.synthetic import candles
 
 

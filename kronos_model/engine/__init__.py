@@ -1,5 +1,5 @@
 """The decoding engine: every forecast, from Python or from a queue, goes through ``Engine``.
 
-``sequence`` and ``scheduler`` decide and import no torch; ``kv_cache``, ``sampling`` and ``runner`` compute
-and decide nothing; ``engine`` puts them together, a bar at a time.
+``engine``, ``generation``, ``sequence``, ``scheduler``, ``slots`` and ``reads`` decide and import no torch;
+the rest computes and decides nothing. ``build`` puts an engine together for a loaded model.
 """

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.engine.running import Chunk, Sequence
+from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.scheduler import Scheduler
-from kronos_model.engine.sequence import Generation, SeriesRequest
+from kronos_model.engine.sequence import Chunk, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError, OutOfMemory
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kronos_model.engine.running import Sequence
+from kronos_model.engine.sequence import Sequence
 
 _GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 _MULTIPLIERS: Final = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))

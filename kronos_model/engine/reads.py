@@ -7,7 +7,7 @@ widest of them, unless the padding costs more than another read.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kronos_model.engine.running import Sequence
+from kronos_model.engine.sequence import Sequence
 
 Span = tuple[int, int]
 """Bars ``[first, last)`` of a slot."""

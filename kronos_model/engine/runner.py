@@ -16,7 +16,7 @@ from torch import Tensor
 from kronos_model.candles import Scaling
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.network import Network
-from kronos_model.engine.running import Chunk, Phase, Sequence
+from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps, SlotTokens, Steps
 from kronos_model.engine.tokens import TokenCoder

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.sequence import SamplingParams
+from kronos_model.engine.generation import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ starves. Chunks are taken in turn, too: a sequence whose window slides goes behi
 from bisect import insort
 from collections import deque
 
-from kronos_model.engine.running import Chunk, Phase, Sequence
-from kronos_model.engine.sequence import Generation
+from kronos_model.engine.generation import Generation
+from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.slots import SlotLedger
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.engine.reads import newest_position, own_spans, plan_prompt_reads
-from kronos_model.engine.running import Sequence
+from kronos_model.engine.sequence import Sequence
 
 BAR_BLOCK: Final = 128
 """Bars that rows read grow by."""

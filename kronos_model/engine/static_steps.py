@@ -17,8 +17,8 @@ from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.reads import newest_position
-from kronos_model.engine.running import Sequence
 from kronos_model.engine.sampling import RowParams, sample
+from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.static_inputs import (
     BAR_BLOCK,
     ROW_COLUMNS,

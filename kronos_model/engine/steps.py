@@ -13,8 +13,8 @@ from kronos_model.engine.kv_cache import DecodeSegment
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import NoiseSource
 from kronos_model.engine.reads import newest_position, plan_own_reads, plan_prompt_reads
-from kronos_model.engine.running import Sequence
 from kronos_model.engine.sampling import RowParams, sample
+from kronos_model.engine.sequence import Sequence
 
 
 class SlotTokens:

@@ -109,18 +109,24 @@ def test_up_serves_jobs_and_flower_until_it_is_told_to_end(
 ) -> None:
     ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port())]
     log = tmp_path / "up.log"
+    command = [*COMMAND, "up", "--workers", "2", *ports]
+    environment = {**environment, "KRONOS_THREADS": "1"}
     with log.open("w") as output:
-        up = subprocess.Popen([*COMMAND, "up", *ports], cwd=tmp_path, env=environment, stdout=output)
+        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output)
     try:
         url = await_match(log, r"KRONOS_REDIS_URL=(\S+)")
         password = await_match(log, r"user kronos, password (\S+)")
-        await_match(log, r"^worker \| .*(ready\.)")
+        for name in ("worker-1", "worker-2"):
+            await_match(log, rf"^{name} \| .*(ready\.)")
         with ForecastClient(url) as client:
             result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
             assert result.model.id == "kronos-tiny"
-            assert [worker["state"] for worker in client.workers()] == ["ready"]
+            workers = client.workers()
+            assert [worker["state"] for worker in workers] == ["ready", "ready"]
+            assert len({worker["node"] for worker in workers}) == 2
+            assert {worker["threads"] for worker in workers} == {1}
         flower = f"http://127.0.0.1:{ports[-1]}/api/workers"
-        await_match(log, r"flower \| .*(Visit me)")
+        await_match(log, r"flower +\| .*(Visit me)")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(flower)
         credentials = b64encode(f"kronos:{password}".encode()).decode()

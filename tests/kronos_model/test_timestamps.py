@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -9,6 +10,8 @@ from kronos_model.candles import time_features
 from kronos_model.errors import TimestampError
 from kronos_model.timestamps import (
     Timestamps,
+    _read_alike,
+    _read_each,
     check_continues,
     exists_in,
     load_timezone,
@@ -60,6 +63,32 @@ def test_what_is_no_timestamp_is_refused_with_its_row(text: str) -> None:
 
     assert (error.code, error.field, error.details) == ("BAD_TIMESTAMP", "timestamps", {"row": 1})
     assert "row 1" in error.message
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_many_at_once_are_read_as_each_alone(data: st.DataObject) -> None:
+    """Written alike, or with one that is written otherwise or is wrong."""
+    form = data.draw(st.sampled_from(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"]))
+    offset = data.draw(st.sampled_from(["", "Z", "+08:00", "-0330"])) if "%H" in form else ""
+    times = data.draw(st.lists(st.datetimes(min_value=datetime(1000, 1, 1)), min_size=1, max_size=6))
+    texts = [time.strftime(form) + offset for time in times]
+    odd = st.sampled_from(["2024-02-30", "0000-01-01", "", "2024-06-18T09:35:10.5", "a\nb", texts[0] + "\n"])
+    if data.draw(st.booleans()):
+        texts.insert(data.draw(st.integers(0, len(texts))), data.draw(odd))
+
+    def reading(parse: Callable[[list[str]], Timestamps]) -> tuple[object, ...]:
+        try:
+            stamps = parse(texts)
+        except TimestampError as error:
+            return error.code, error.field, error.details
+        return stamps.texts, stamps.wall.tolist(), stamps.is_aware and stamps.offsets_s.tolist()
+
+    at_once = _read_alike(texts)
+    if at_once is not None:
+        assert reading(lambda _: at_once) == reading(lambda given: _read_each(given, "timestamps"))
+    else:
+        assert len(set(map(len, texts))) > 1 or len(texts) > len(times)
 
 
 def test_a_refusal_does_not_echo_a_long_text() -> None:

@@ -1,7 +1,7 @@
 """What happens before a worker takes its first job: its pool, its device, its queue."""
 
-import os
 import subprocess
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from kronos_model.errors import CheckpointMissing
 from worker import bootstrap
+from worker.ending import EXIT_STATUS, end_child, end_worker
 
 MAX_JOBS = 17
 NUM_CORES = 3
@@ -21,7 +22,7 @@ NUM_CORES = 3
 def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
-    monkeypatch.setattr(bootstrap, "_num_cores", lambda: NUM_CORES)
+    monkeypatch.setattr(bootstrap, "num_cores", lambda: NUM_CORES)
     # Module state that signals change.
     monkeypatch.setattr(bootstrap, "_num_children", 0)
     monkeypatch.setattr(bootstrap, "_process", None)
@@ -96,11 +97,14 @@ class FakeProcess:
 
     def __init__(self, *, queue: str = "cpu", error: Exception | None = None) -> None:
         self.queue = queue
+        self.is_dead = False
         self.error = error
         self.told: list[Any] = []
 
-    def __call__(self, settings: object, node: str) -> "FakeProcess":
+    def __call__(self, settings: object, node: str, *, on_engine_death: Callable[[], None]) -> "FakeProcess":
         self.told.append(node)
+        self.settings = settings
+        self.on_engine_death = on_engine_death
         return self
 
     def start(self, num_processes: int) -> None:
@@ -137,6 +141,7 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     bootstrap.drain()
     bootstrap.stop()
     assert process.told[2:] == ["ready", "drain", "stop"]
+    assert process.on_engine_death is end_worker
 
 
 @pytest.mark.parametrize(
@@ -199,14 +204,39 @@ def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
     monkeypatch.setattr(bootstrap.billiard, "current_process", lambda: SimpleNamespace(index=2))
     bootstrap.set_up_child("node@host")
     assert process.told == ["node@host/2", 4, "ready"]
+    assert process.on_engine_death is end_child
+
+
+@pytest.mark.parametrize(("port", "expected"), [(None, None), (9100, 9102)])
+def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings, monkeypatch, port, expected):
+    process = use(monkeypatch, FakeProcess())
+    given = settings.model_copy(update={"metrics_port": port})
+    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
+    monkeypatch.setattr(bootstrap, "_num_children", 4)
+    monkeypatch.setattr(bootstrap.billiard, "current_process", lambda: SimpleNamespace(index=2))
+    bootstrap.set_up_child("node@host")
+    assert process.settings.metrics_port == expected
+
+
+def test_the_consumer_is_handed_the_intake_of_a_process_that_holds_the_model(monkeypatch):
+    process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
+    process.intake = object()
+    bootstrap.set_up("node@host", worker)
+    assert worker.intake is process.intake
+
+
+@pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])
+def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch, is_dead, status):
+    process = use(monkeypatch, FakeProcess())
+    bootstrap.set_up("node@host", FakeWorker())
+    process.is_dead = is_dead
+    worker = SimpleNamespace(exitcode=0)
+    bootstrap.stop(sender=worker)
+    assert worker.exitcode == status
+    bootstrap.stop(sender="node@host")  # a child's signal names its node
 
 
 def test_the_solo_pool_does_not_load_twice(monkeypatch):
     process = use(monkeypatch, FakeProcess())
     bootstrap.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
     assert process.told == []
-
-
-def test_cores_are_those_this_process_may_use(monkeypatch):
-    monkeypatch.undo()
-    assert bootstrap._num_cores() == len(os.sched_getaffinity(0))

@@ -38,8 +38,8 @@ with ProcessStack(sink) as stack:
     first = stack.start("first", {SLEEPER!r})
     second = stack.start("second", [sys.executable, "-c", {STUBBORN!r}], grace_s=GRACE_S)
     second_is_up.wait()
-    print(first.pid, second.pid, flush=True)
     try:
+        print(first.pid, second.pid, flush=True)
         stack.wait()
     except KeyboardInterrupt:
         print("ending", flush=True)
@@ -105,6 +105,23 @@ def test_what_ignores_sigterm_is_killed_after_its_grace() -> None:
     started = time.monotonic()
     assert child.stop() == -signal.SIGKILL
     assert 0.9 < time.monotonic() - started < 5
+
+
+def test_a_group_is_told_to_end_before_any_of_it_is_waited_for() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        server = stack.start("server", SLEEPER)
+        stack.start("polite", [sys.executable, "-c", POLITE], group="workers")
+        stubborn = stack.start("stubborn", [sys.executable, "-c", STUBBORN], grace_s=60, group="workers")
+        for name in ("server", "polite", "stubborn"):
+            lines.await_line(name, "up")
+        stopping = threading.Thread(target=stack.stop)
+        stopping.start()
+        lines.await_line("polite", "bye")
+        assert (stubborn.exit_status, server.exit_status) == (None, None)
+        stubborn.kill()
+        stopping.join(10)
+        assert server.exit_status is not None
 
 
 def test_a_child_takes_its_own_children_along() -> None:

@@ -42,8 +42,11 @@ def status(node: str, **changes: Any) -> dict[str, Any]:
         "model": {**tiny, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None},
         "jobs_done": 3,
         "jobs_failed": 1,
-        "slots_used": 2,
+        "sequences_running": 2,
+        "sequences_waiting": 5,
         "slots": 64,
+        "bars_per_s": 1234.5,
+        "queue_wait_s": 0.25,
         "uptime_s": 125.0,
         "host": platform.node(),
         **changes,
@@ -95,12 +98,37 @@ def test_status_shows_every_live_worker_with_its_warning(
     monkeypatch.setenv("COLUMNS", "120")
     result = run("status")
     assert result.exit_code == 0
-    rows = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line.strip()}
-    assert rows["celery@one"] == ["ready", "cpu", "cpu", "kronos-tiny", "3", "1", "2/64", "2", "min"]
-    assert rows["celery@two"][0] == "loading"
+    rows = [line.split() for line in result.output.splitlines()]
+    assert ["celery@one", "ready", "cpu", "cpu", "kronos-tiny", "2", "min"] in rows
+    assert ["celery@one", "3", "1", "2", "5", "64", "0.2", "s", "1,234"] in rows
+    assert ["celery@two", "loading", "cpu", "cpu", "…", "2", "min"] in rows
     assert f"celery@one: {warning}" in " ".join(result.output.split())
     announced = json.loads(run("status", "--json").output)
     assert [worker["device_warning"] for worker in announced] == [warning, None]
+
+
+def test_a_worker_whose_load_is_not_known_is_shown_nevertheless(redis: Redis) -> None:
+    older = status("celery@old")
+    for name in ("sequences_running", "sequences_waiting", "bars_per_s", "queue_wait_s"):
+        del older[name]
+    announce(redis, "celery@old", older)
+    announce(redis, "celery@idle", status("celery@idle", bars_per_s=0.0, queue_wait_s=None))
+    result = run("status")
+    assert result.exit_code == 0, result.output
+    assert "celery@old" in result.output
+    assert "celery@idle" in result.output
+
+
+def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    busy = {"sequences_waiting": 448, "sequences_running": 64, "bars_per_s": 12345.6, "queue_wait_s": 12.3}
+    name = "kronos-4711@build-1"
+    announce(redis, name, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
+    output = run("status").output
+    assert "…" not in output
+    rows = [line.split() for line in output.splitlines()]
+    assert [name, "ready", "cuda:0", "gpu", "kronos-tiny", "2", "min"] in rows
+    assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
 
 
 def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:

@@ -233,14 +233,14 @@ def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, r
 
 def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
     with LocalRedis() as server, ForecastClient(server.url) as client:
-        tell_time = client._redis.time
+        claim = client._records.claim
 
-        def last_words() -> Any:
-            answer = tell_time()
+        def last_words(*arguments: Any) -> Any:
+            answer = claim(*arguments)
             server.stop()
             return answer
 
-        monkeypatch.setattr(client._redis, "time", last_words)
+        monkeypatch.setattr(client._records, "claim", last_words)
         with pytest.raises(JobError) as ended:
             client.submit(CANDLES.as_dict(), pred_len=5)
     assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
@@ -277,6 +277,102 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client):
     with pytest.raises(JobError) as ended:
         failed.wait(5)
     assert ended.value.args == error.args
+
+
+def tell(client: ForecastClient, job_id: str, bars_done: int) -> None:
+    """As a worker does while it computes."""
+    meta = {"bars_done": bars_done, "bars_total": 10}
+    client._app.backend.store_result(job_id, meta, PROGRESS_STATE)
+
+
+def test_progress_goes_from_the_queue_to_the_end(client):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    seen = []
+    for state in handle.progress():
+        seen.append(state)
+        if state == JobState("PENDING"):
+            tell(client, handle.id, 3)
+        else:
+            client._app.backend.mark_as_done(handle.id, example_result())
+    assert seen == [JobState("PENDING"), JobState("PROGRESS", 3, 10), JobState("SUCCESS")]
+    assert [state.has_ended for state in seen] == [False, False, True]
+
+
+def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    client._app.backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
+    assert list(handle.progress()) == [JobState("FAILURE")]
+    with pytest.raises(JobError, match="too late"):
+        handle.wait(5)
+
+
+def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch):
+    monkeypatch.setattr("worker.handle.PROGRESS_INTERVAL_S", 60.0)
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    states = handle.progress()
+    assert next(states) == JobState("PENDING")
+    timer = threading.Timer(0.05, client._app.backend.mark_as_done, (handle.id, example_result()))
+    timer.start()
+    assert list(states) == [JobState("SUCCESS")]
+    timer.join()
+
+
+def test_whoever_waits_is_told_of_each_new_state(client):
+    told = []
+
+    def follow(state: JobState) -> None:
+        told.append(state)
+        if state.name == "PENDING":
+            tell(client, handle.id, 4)
+        elif state.bars_done == 4:
+            # The same once more, which is nothing new.
+            tell(client, handle.id, 4)
+            timer.start()
+
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    timer = threading.Timer(1.5, client._app.backend.mark_as_done, (handle.id, example_result()))
+    assert handle.wait(10, on_progress=follow).model_dump(mode="json") == example_result()
+    assert told == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
+
+
+def test_who_is_told_may_give_up_waiting(client):
+    class Enough(RuntimeError):
+        """As an app's own; not to be mistaken for one of Celery's."""
+
+    def give_up(state: JobState) -> None:
+        raise Enough
+
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    with pytest.raises(Enough):
+        handle.wait(10, on_progress=give_up)
+    client._app.backend.mark_as_done(handle.id, example_result())
+    assert handle.wait(5).series
+
+
+def test_the_time_to_wait_counts_with_progress_too(client):
+    told = []
+    with pytest.raises(JobError, match="TIMEOUT"):
+        client.forecast(CANDLES.as_dict(), pred_len=5, timeout_s=0.01, on_progress=told.append)
+    assert set(told) == {JobState("PENDING")}
+
+
+def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    redis.flushall()
+    for follow in (lambda: next(handle.progress()), lambda: handle.wait(5, on_progress=print)):
+        with pytest.raises(JobError) as lost:
+            follow()
+        assert lost.value.code == ErrorCode.LOST
+
+
+def test_results_are_listened_for_by_whoever_waits_and_only_then(client, redis):
+    handles = [client.submit(CANDLES.as_dict(), pred_len=5) for _ in range(2)]
+    assert redis.pubsub_channels() == []
+    client._app.backend.mark_as_done(handles[0].id, example_result())
+    assert handles[0].wait(5).model_dump(mode="json") == example_result()
+    with pytest.raises(JobError, match="TIMEOUT"):
+        handles[1].wait(0.01)
+    assert redis.pubsub_channels() == [f"celery-task-meta-{handles[1].id}"]
 
 
 def test_a_forecast_that_is_not_done_in_time_is_cancelled(client, redis):

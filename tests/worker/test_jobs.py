@@ -1,12 +1,15 @@
 """What Redis knows of a job beside its message and its result."""
 
+import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.exceptions import ResponseError
 
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import cancel_key, job_key
-from worker.jobs import JobRecords
+from worker.jobs import JobRecords, Receipt
 
 
 @pytest.fixture
@@ -19,42 +22,114 @@ def redis_now_s(redis) -> float:
     return seconds + microseconds / 1e6
 
 
+def begin(records: JobRecords, job_id: str) -> Receipt | None:
+    return records.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}')
+
+
+def store(records: JobRecords, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
+    return records.store(job_id, f"result-{job_id}", json.dumps({"status": status}), is_outcome=is_outcome)
+
+
+def end(records: JobRecords, job_id: str) -> None:
+    assert store(records, job_id, "SUCCESS")
+
+
+def status(redis, job_id: str) -> str:
+    return json.loads(redis.get(f"result-{job_id}"))["status"]
+
+
 def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
     assert not records.is_cancelled("a")
     records.request_cancel("a")
     assert records.is_cancelled("a")
     assert not records.is_cancelled("b")
-    records.end("a")
+    begun = {job_id: begin(records, job_id) for job_id in "ab"}
+    assert [begun[job_id].is_cancelled for job_id in "ab"] == [True, False]
+    store(records, "a", "PROGRESS", is_outcome=False)
+    assert records.is_cancelled("a")
+    end(records, "a")
     assert not records.is_cancelled("a")
 
 
 def test_everything_kept_of_a_job_expires(records, redis):
     records.request_cancel("a")
-    records.waited_s("a", None)
-    records.end("a")
+    begin(records, "a")
+    assert 0 < redis.ttl("result-a") <= 50
+    end(records, "a")
     records.request_cancel("a")
+    assert 0 < redis.ttl("result-a") <= 50
     for key in (cancel_key("a"), job_key("a")):
         assert 0 < redis.ttl(key) <= 100
 
 
 def test_the_wait_counts_from_the_submission(records, redis):
-    assert records.waited_s("a", redis_now_s(redis) - 30) == pytest.approx(30, abs=1)
+    receipt = begin(records, "a")
+    assert receipt.waited_s(redis_now_s(redis) - 30) == pytest.approx(30, abs=1)
     # A sender's clock may be ahead; whoever asks sees it.
-    assert records.waited_s("a", redis_now_s(redis) + 30) == pytest.approx(-30, abs=1)
+    assert receipt.waited_s(redis_now_s(redis) + 30) == pytest.approx(-30, abs=1)
 
 
 def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
-    assert records.waited_s("a", None) == 0
+    assert begin(records, "a").waited_s(None) == 0
     time.sleep(0.03)
-    again = records.waited_s("a", None)
+    again = begin(records, "a").waited_s(None)
     assert 0.03 <= again < 5
-    assert records.waited_s("b", None) == 0
+    assert begin(records, "b").waited_s(None) == 0
 
 
-def test_the_first_receipt_is_noted_also_where_the_submission_is_known(records, redis):
-    records.waited_s("a", redis_now_s(redis) - 30)
-    time.sleep(0.03)
-    assert 0.03 <= records.waited_s("a", None) < 5
+def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redis):
+    with redis.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe("result-a")
+        heard.get_message(timeout=5)
+        assert begin(records, "a") is not None
+        assert status(redis, "a") == "STARTED"
+        assert store(records, "a", "PROGRESS", is_outcome=False)
+        assert store(records, "a", "FAILURE")
+        told = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(3)]
+        assert told == ["STARTED", "PROGRESS", "FAILURE"]
+        assert not store(records, "a", "SUCCESS")
+        assert not store(records, "a", "PROGRESS", is_outcome=False)
+        assert begin(records, "a") is None
+        assert heard.get_message(timeout=0.05) is None
+    assert status(redis, "a") == "FAILURE"
+
+
+@pytest.mark.parametrize("outcome", ["SUCCESS", "FAILURE", "REVOKED"])
+def test_whatever_ends_a_job_is_its_outcome(records, outcome):
+    assert store(records, "a", outcome)
+    assert begin(records, "a") is None
+    assert not store(records, "a", "SUCCESS")
+
+
+def test_of_outcomes_that_come_at_once_one_stands(records, redis):
+    with ThreadPoolExecutor(8) as threads:
+        counted = list(threads.map(lambda _: store(records, "a", "SUCCESS"), range(32)))
+    assert sorted(counted) == [False] * 31 + [True]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '"SUCCESS"', '{"state": 1}'])
+def test_what_is_no_state_counts_as_none(records, redis, text):
+    redis.set("result-a", text)
+    assert begin(records, "a") is not None
+
+
+def test_a_record_that_is_broken_does_not_keep_the_outcome_away(records, redis):
+    redis.set(job_key("a"), "not a hash")
+    with pytest.raises(ResponseError):
+        begin(records, "a")
+    assert redis.get("result-a") is None
+    assert store(records, "a", "FAILURE")
+    assert status(redis, "a") == "FAILURE"
+
+
+def test_an_outcome_makes_no_record_of_what_had_none(records, redis):
+    end(records, "a")
+    assert not redis.exists(job_key("a"))
+
+
+def test_a_claim_tells_its_moment(records, redis):
+    before = redis_now_s(redis)
+    assert before <= records.claim("a", {}) <= redis_now_s(redis)
 
 
 def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
@@ -69,10 +144,10 @@ def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
 def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
     records = JobRecords(redis, result_ttl_s=1)
     assert records.claim("a", {})
-    records.end("a")
+    end(records, "a")
     assert records.has_ended("a")
-    assert not records.claim("a", {})
-    time.sleep(1.1)
+    assert records.claim("a", {}) is None
+    time.sleep(1.1)  # the result is gone
     records.request_cancel("a")
     assert records.claim("a", {})
     assert not records.has_ended("a")
@@ -82,7 +157,7 @@ def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(red
 def test_a_refused_submission_changes_nothing(redis):
     records = JobRecords(redis, result_ttl_s=1)
     records.claim("a", {})
-    records.end("a")
+    end(records, "a")
     time.sleep(1.1)
     with pytest.raises(JobError):
         records.claim("a", {"pred_len": 6})
@@ -95,7 +170,7 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
     records.claim("a", {})
     assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is
     assert records.explain_absence("a") is None
-    records.end("a")
+    end(records, "a")
     assert records.explain_absence("a") is None  # its result may be on the way
     time.sleep(1.1)
     assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED

@@ -16,6 +16,11 @@ VALUES: dict[str, tuple[str, Any]] = {
     "model_revision": ("abc", "abc"),
     "tokenizer_revision": ("def", "def"),
     "max_context": ("256", 256),
+    "models": ("kronos-tiny,/m=/t", "kronos-tiny,/m=/t"),
+    "max_models": ("3", 3),
+    "memory_mb": ("500", 500),
+    "dtype": ("bfloat16", "bfloat16"),
+    "threads": ("6", 6),
     "max_jobs": ("3", 3),
     "max_slots": ("4", 4),
     "max_prefill_bars": ("100", 100),
@@ -28,6 +33,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "result_ttl_s": ("11", 11),
     "visibility_timeout_s": ("12", 12),
     "gpu_grace_s": ("1.5", 1.5),
+    "metrics_port": ("9100", 9100),
+    "metrics_host": ("0.0.0.0", "0.0.0.0"),
     "flower_user": ("ops", "ops"),
     "flower_password": ("hunter2", SecretStr("hunter2")),
 }
@@ -89,6 +96,8 @@ def test_overrides_come_before_the_environment(monkeypatch):
         ("max_message_bytes", "10"),
         ("gpu_grace_s", "-0.1"),
         ("result_ttl_s", "1.5"),
+        ("models", "a=b=c"),
+        ("dtype", "float16"),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_its_variable(name, value, monkeypatch):

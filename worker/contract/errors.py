@@ -56,6 +56,7 @@ class ErrorCode(StrEnum):
     INVALID_DEVICE = "INVALID_DEVICE", "None of auto, cpu, cuda, cuda:N and mps: name one of them."
     NO_GPU_WORKER = "NO_GPU_WORKER", "No GPU worker is ready and falling back is forbidden: allow it."
     MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "A model outside the worker's list: choose one of it."
+    MODEL_CAPACITY = "MODEL_CAPACITY", "No room for another model at present: try later, or add workers."
     CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "A checkpoint that cannot be used: the message says why."
     CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "A checkpoint, or part of it, is not there: check its name."
     CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub is silent: fetch it before."

@@ -136,7 +136,11 @@ class ForecastJob(WireModel):
     )
     submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
     priority: Priority = "normal"
-    context_policy: Literal["exact"] = "exact"
+    context_policy: Literal["exact", "rolling"] = Field(
+        default="exact",
+        description="once the context is full: computed anew for every bar as the reference does, or, as an "
+        "approximation, with the oldest bar forgotten",
+    )
 
     @model_validator(mode="after")
     def _check_ids(self) -> Self:

@@ -56,8 +56,15 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
                 num_bytes += len(values)
             elif isinstance(values, list):
                 check_num_bars(len(values), limits, field)
-                num_bytes += sum(len(value) if isinstance(value, str) else 2 for value in values)
+                num_bytes += _num_bytes(values)
     _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
+
+
+def _num_bytes(values: list[Any]) -> int:
+    """The least that these values take as JSON."""
+    if set(map(type, values)) == {str}:  # several times faster, and what timestamps are unless they are wrong
+        return sum(map(len, values))
+    return sum(len(value) if isinstance(value, str) else 2 for value in values)
 
 
 def _check_num_fields(part: object, field: str) -> None:

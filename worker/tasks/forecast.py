@@ -1,6 +1,8 @@
 """``kronos.forecast``: one job from the queue to its one outcome."""
 
 import logging
+import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,26 +15,39 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_model.candles import time_features, to_bars
-from kronos_model.engine.sequence import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.app import app
 from worker.bootstrap import current_process
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.jobs import ForecastJob, PreparedSeries, parse_job, prepare
+from worker.contract.limits import check_job
 from worker.contract.names import FORECAST_TASK, PROGRESS_STATE
 from worker.contract.results import ForecastResult, SeriesForecast, Timings, series_result
+from worker.jobs import Receipt
+from worker.models import Resident, ServedModel
 from worker.process import WorkerProcess
 from worker.routing import no_gpu_worker
-from worker.service import EngineDied, JobRun, deadline_from
+from worker.runs import JobRun
+from worker.service import EngineDied, deadline_from
 
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S: Final = 1.0
 REQUEUE_DELAY_S: Final = 1.0
+RESULT_REPR_CHARS: Final = 64
+"""Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
 
 
-@app.task(name=FORECAST_TASK, bind=True, throws=(JobError,), typing=False)
+@app.task(
+    name=FORECAST_TASK,
+    bind=True,
+    throws=(JobError,),
+    typing=False,
+    track_started=False,  # the result backend's begin does it
+    resultrepr_maxsize=RESULT_REPR_CHARS,
+)
 def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Compute one job; its result as JSON, or JobError.
 
@@ -50,14 +65,14 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
     except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
         time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
         raise Reject(f"{type(error).__name__}: {error}", requeue=True) from None
-    except JobError:
-        _end(process, job_id, succeeded=False)
+    except JobError as error:
+        _count(process, error.code)
         raise
     except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
         log.exception("job %s failed on a defect", job_id)
-        _end(process, job_id, succeeded=False)
+        _count(process, ErrorCode.INTERNAL)
         raise JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id") from None
-    _end(process, job_id, succeeded=True)
+    _count(process)
     return result
 
 
@@ -78,14 +93,15 @@ def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:
     started = time.monotonic()
     backend: Any = task.backend
-    if backend.has_outcome(job_id):
+    receipt: Receipt | None = backend.begin(job_id, task.request, pid=os.getpid(), hostname=process.node)
+    if receipt is None:
         # Delivered again after it was done, or submitted twice: the one outcome stands.
         raise Ignore
     job = parse_job(payload, process.limits)
     device_warning = _check_device(job, process)
     _check_model(job, process)
     series = prepare(job, job_id, process.limits)
-    waited_s = process.records.waited_s(job_id, job.submitted_at)
+    waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if remaining_s is not None and remaining_s <= 0:
         raise JobError(
@@ -94,23 +110,28 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
             "allow more time or add workers",
             "deadline_s",
         )
-    if process.records.is_cancelled(job_id):
+    if receipt.is_cancelled:
         raise JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
     deadline = deadline_from(remaining_s)
-    run = process.served.service.submit(job_id, [_request(one, job, deadline) for one in series])
-    generations = _wait(task, process, run)
+    loading_started = time.monotonic()
+    with process.models.use(job.model) as resident:
+        served = _wait_for_model(process, job_id, resident, deadline)
+        loading_s = time.monotonic() - loading_started
+        requests = [_request(one, job, deadline) for one in series]
+        run = process.service.submit(job_id, requests, served.hosted)
+        generations = _wait(task, process, run)
     total_s = time.monotonic() - started
     summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
     warnings = [warning for one in series for warning in one.warnings]
     result = ForecastResult(
         series=tuple(summaries),
-        model=process.served.info,
+        model=served.info,
         device=str(process.device),
         device_warning=device_warning,
         queue=_queue_of(task, process),
         worker=process.node,
-        timings_ms=_timings(generations, waited_s, total_s),
+        timings_ms=_timings(generations, waited_s, loading_s, total_s),
         warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
     )
     return result.model_dump(mode="json")
@@ -134,13 +155,28 @@ def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
 
 
 def _check_model(job: ForecastJob, process: WorkerProcess) -> None:
-    if job.model is not None and job.model != process.served.info.id:
-        raise JobError(
-            ErrorCode.MODEL_NOT_ALLOWED,
-            f"this worker serves {process.served.info.id} only; leave model out or name that one",
-            "model",
-            {"served": process.served.info.id},
-        )
+    """Whether the job may name its model, and asks for no more than that one can see."""
+    process.models.check(job.model)
+    check_job(job, process.limits_of(job.model))
+
+
+def _wait_for_model(
+    process: WorkerProcess, job_id: str, resident: Resident, deadline: float | None
+) -> ServedModel:
+    """The job's model, once it is loaded; meanwhile look whether the job is late or shall be cancelled."""
+    while not resident.wait(0):
+        process.service.raise_if_dead()
+        left_s = math.inf if deadline is None else deadline - time.monotonic()
+        if left_s <= 0:
+            raise JobError(
+                ErrorCode.DEADLINE,
+                f"the deadline passed while the model {resident.name} was being loaded; allow more time",
+                "deadline_s",
+            )
+        if process.records.is_cancelled(job_id):
+            raise JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
+        resident.wait(min(PROGRESS_INTERVAL_S, left_s))
+    return resident.served
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
@@ -157,6 +193,7 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
             seed=series.seed,
         ),
         deadline=deadline,
+        context_policy=job.context_policy,
     )
 
 
@@ -164,10 +201,10 @@ def _wait(task: "Task[Any, Any]", process: WorkerProcess, run: JobRun) -> list[G
     """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
     told = 0
     try:
-        while not process.served.service.wait(run, PROGRESS_INTERVAL_S):
+        while not process.service.wait(run, PROGRESS_INTERVAL_S):
             try:
                 if process.records.is_cancelled(run.job_id):
-                    process.served.service.cancel(run)
+                    process.service.cancel(run)
                 elif run.num_bars_done != told:
                     told = run.num_bars_done
                     progress = {"bars_done": told, "bars_total": run.num_bars_total}
@@ -176,7 +213,7 @@ def _wait(task: "Task[Any, Any]", process: WorkerProcess, run: JobRun) -> list[G
                 log.warning("job %s: progress could not be told: %s", run.job_id, error)
     finally:
         if not run.is_done:  # nobody waits for it any more
-            process.served.service.cancel(run)
+            process.service.cancel(run)
     try:
         return run.result()
     except KronosError as error:
@@ -197,24 +234,22 @@ def _queue_of(task: "Task[Any, Any]", process: WorkerProcess) -> str:
     return str(delivery.get("routing_key") or process.queue)
 
 
-def _timings(generations: Sequence[Generation], waited_s: float, total_s: float) -> Timings:
-    """``queued`` counts the wait for a worker and for slots; of each phase, the longest of any series."""
+def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
+    """``queued`` counts the wait for worker, model and slots; of each phase, the longest of any series."""
     phases = [generation.timings.durations_s() for generation in generations]
     queued_s, prefill_s, decode_s = (
         max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
     )
     before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
     return Timings(
-        queued=round((before_s + queued_s) * 1000, 3),
+        queued=round((before_s + loading_s + queued_s) * 1000, 3),
         prefill=round(prefill_s * 1000, 3),
         decode=round(decode_s * 1000, 3),
         total=round((before_s + total_s) * 1000, 3),
     )
 
 
-def _end(process: WorkerProcess, job_id: str, *, succeeded: bool) -> None:
-    process.served.service.count(succeeded=succeeded)
-    try:
-        process.records.end(job_id)
-    except RedisError as error:
-        log.warning("job %s: its end could not be noted: %s", job_id, error)
+def _count(process: WorkerProcess, code: str | None = None) -> None:
+    """Count a job that ended; ``code`` is that of its error."""
+    process.service.count(succeeded=code is None)
+    process.metrics.count_job(code)

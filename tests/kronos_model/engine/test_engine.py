@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad
-from kronos_model.engine.running import Chunk, Phase, Sequence
-from kronos_model.engine.sequence import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 

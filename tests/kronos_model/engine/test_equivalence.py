@@ -14,10 +14,10 @@ from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.running import Sequence
-from kronos_model.engine.sequence import SamplingParams, SeriesRequest
+from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps
 from kronos_model.model import Kronos

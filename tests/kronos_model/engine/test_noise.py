@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.noise import NoiseSource
-from kronos_model.engine.running import Sequence
-from kronos_model.engine.sequence import Generation, SamplingParams
+from kronos_model.engine.sequence import Sequence
 
 S1, S2 = 8, 5
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.sampling import RowParams, filter_probabilities, sample, sort_descending
-from kronos_model.engine.sequence import SamplingParams
 
 CPU = torch.device("cpu")
 

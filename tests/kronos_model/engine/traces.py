@@ -7,9 +7,9 @@ import numpy as np
 from torch import Tensor
 
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.running import Sequence
+from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.sampling import RowParams, filter_probabilities
-from kronos_model.engine.sequence import Generation, SeriesRequest
+from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.steps import EagerSteps
 
 TOLERANCE = 1e-5

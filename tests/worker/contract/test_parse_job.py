@@ -203,7 +203,7 @@ def test_a_timestamp_that_is_no_string_is_named_with_its_row(name: str, value: o
         (job(output={"quantiles": [(n + 1) / 50 for n in range(33)]}), "output.quantiles"),
         (job(priority="urgent"), "priority"),
         (job(priority=3), "priority"),
-        (job(context_policy="rolling"), "context_policy"),
+        (job(context_policy="sliding"), "context_policy"),
         (job(deadline_s=0), "deadline_s"),
         (job(deadline_s=float("inf")), "deadline_s"),
         (job(submitted_at=-1), "submitted_at"),

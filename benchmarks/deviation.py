@@ -1,0 +1,166 @@
+"""How far do bfloat16 and the rolling cache move a forecast?
+
+Each is run beside exact float32, once freely under the same noise, and once on the tokens that float32 chose,
+so that the distributions can be compared bar by bar. Means over all bars, paths and series:
+
+    |Δ log p|   of the chosen token, s1 and s2
+    TV          total variation distance of the two distributions, s1 and s2
+    tokens      share of bars whose tokens are the same when run freely under the same noise
+    mean path   difference of the mean paths' close, in standard deviations of the paths
+    spread      the same between two different seeds, for comparison
+
+    python -m benchmarks.deviation [--models small tiny] [--folder PATH]
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import series_request
+from kronos_model.checkpoint import load_pair
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sampling import RowParams, filter_probabilities
+from kronos_model.engine.steps import EagerSteps
+from kronos_model.model import Kronos
+from kronos_model.tokenizer import KronosTokenizer
+
+MAX_CONTEXT, NUM_SERIES, NUM_PATHS, HORIZON = 512, 4, 8, 48
+CLOSE = 3
+
+
+@dataclass
+class Record:
+    """What one run chose, and from which distributions: a tensor for each draw, in order."""
+
+    tokens: list[Tensor] = field(default_factory=list)
+    probabilities: list[Tensor] = field(default_factory=list)
+
+
+class RecordingSteps(EagerSteps):
+    """Notes every draw; given the tokens of another run, it chooses those."""
+
+    def __init__(self, record: Record, forced: Record | None, *args: Any) -> None:
+        super().__init__(*args)
+        self._record, self._forced = record, forced
+
+    def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
+        p = filter_probabilities((logits / params.temperature).softmax(-1), params.top_k, params.top_p)
+        index = len(self._record.tokens)
+        chosen = super().choose(logits, params, noise) if self._forced is None else self._forced.tokens[index]
+        self._record.tokens.append(chosen)
+        self._record.probabilities.append(p / p.sum(-1, keepdim=True))
+        return chosen
+
+
+def run(
+    pair: tuple[Kronos, KronosTokenizer],
+    requests: list[SeriesRequest],
+    dtype: torch.dtype,
+    forced: Record | None = None,
+) -> tuple[Record, list[Any]]:
+    """What each draw of the series together chose, and their paths."""
+    record = Record()
+    runner = ModelRunner(
+        *pair,
+        max_context=MAX_CONTEXT,
+        num_slots=NUM_SERIES * NUM_PATHS,
+        dtype=dtype,
+        steps=lambda *args: RecordingSteps(record, forced, *args),
+    )
+    engine = Engine(runner, max_chunk_bars=1 << 30)  # so that all begin together, and draws correspond
+    generations = [engine.submit(request) for request in requests]
+    while engine.has_work:
+        engine.step()
+    return record, [generation.paths for generation in generations]
+
+
+def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:
+    """The series, with seeds of their own."""
+    return [
+        replace(
+            series_request(
+                index, lookback, HORIZON, SamplingParams(sample_count=NUM_PATHS, seed=seed + index)
+            ),
+            context_policy=context_policy,
+        )
+        for index in range(NUM_SERIES)
+    ]
+
+
+def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple[list[Any], ...]) -> None:
+    """Print one row."""
+
+    def mean_of(distance: Callable[[Tensor, Tensor, Tensor], Tensor], first: int) -> float:
+        draws = list(zip(exact.probabilities, forced.probabilities, exact.tokens, strict=True))[first::2]
+        return statistics.mean(float(distance(p, q, tokens).mean()) for p, q, tokens in draws)
+
+    def log_p(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
+        both = [one.gather(-1, tokens[:, None]).clamp(min=1e-12).log() for one in (p, q)]
+        return (both[0] - both[1]).abs()
+
+    def total_variation(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
+        return (p - q).abs().sum(-1) / 2
+
+    same = statistics.mean(
+        float((a == b).float().mean()) for a, b in zip(exact.tokens, free.tokens, strict=True)
+    )
+    ours, theirs, other_seed = paths
+    moved, spread = (
+        statistics.mean(
+            float((np.abs(a.mean(0) - b.mean(0)) / a.std(0).clip(min=1e-9))[:, CLOSE].mean())
+            for a, b in zip(ours, others, strict=True)
+        )
+        for others in (theirs, other_seed)
+    )
+    print(
+        f"{name:>28} {mean_of(log_p, 0):>9.1e} {mean_of(log_p, 1):>9.1e} {mean_of(total_variation, 0):>9.1e} "
+        f"{mean_of(total_variation, 1):>9.1e} {same:>8.1%} {moved:>10.3f} {spread:>8.3f}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=["small", "tiny"], help="small, base, mini, tiny")
+    parser.add_argument("--folder", nargs="*", default=[], help="checkpoints with model/ and tokenizer/")
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, {NUM_SERIES} series × {NUM_PATHS} paths, {HORIZON} bars to come")
+    print(
+        f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
+        f"{'spread':>8}"
+    )
+    pairs: dict[str, tuple[Kronos, KronosTokenizer]] = {}
+    for name in arguments.models:
+        if name == "tiny":
+            loaded = load_pair("kronos-tiny", None)
+            pairs[name] = loaded.model.eval(), loaded.tokenizer.eval()
+        else:
+            pairs[f"{name}, random"] = random_pair(name)
+    for folder in arguments.folder:
+        loaded = load_pair(folder, None)
+        pairs[folder] = loaded.model.eval(), loaded.tokenizer.eval()
+    for name, pair in pairs.items():
+        cases: list[tuple[str, int, torch.dtype, ContextPolicy]] = [
+            ("bfloat16, 400 bars", 400, torch.bfloat16, "exact"),
+            ("rolling, 512 bars", MAX_CONTEXT, torch.float32, "rolling"),
+        ]
+        for case, lookback, dtype, policy in cases:
+            exact, paths = run(pair, requests_for(lookback, 1), torch.float32)
+            _, other_seed = run(pair, requests_for(lookback, 1001), torch.float32)
+            requests = requests_for(lookback, 1, policy)
+            forced, _ = run(pair, requests, dtype, exact)
+            free, moved = run(pair, requests, dtype)
+            compare(f"{name}: {case}", exact, forced, free, (paths, moved, other_seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""A Redis of one's own and real worker processes on it, for as long as a ``with`` block lasts."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from redis import Redis
+
+from worker.children import ChildProcess
+from worker.local import LocalRedis
+from worker.own_commands import PACKAGE_ROOT
+from worker.routing import live_workers
+
+START_TIMEOUT_S: Final = 120
+REAL, NULL = "worker.app", "benchmarks.support.null_worker"
+"""Celery apps to start workers of."""
+
+
+class Workers:
+    """Worker processes that share the machine's cores evenly, all ready once the block is entered.
+
+    Args:
+        settings: environment variables of the workers; no ``KRONOS_`` variable is inherited.
+    """
+
+    def __init__(self, app: str, settings: Mapping[str, str], *, num_workers: int = 1) -> None:
+        self.redis = LocalRedis()
+        self._app = app
+        self._settings = dict(settings)
+        self._num_workers = num_workers
+        self._children: list[ChildProcess] = []
+
+    @property
+    def url(self) -> str:
+        return self.redis.url
+
+    def cpu_s(self) -> float:
+        """Processor time that the worker processes have used so far; only where there is ``/proc``."""
+        ticks = 0
+        for child in self._children:
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self) -> Self:
+        self.redis.__enter__()
+        try:
+            for number in range(self._num_workers):
+                self._children.append(self._start(f"worker-{number}"))
+            self._wait_until_ready()
+        except BaseException:  # whatever it was, nothing is left running
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self._children:
+            child.stop()
+        self.redis.__exit__(kind, error, trace)
+
+    def _start(self, name: str) -> ChildProcess:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("KRONOS_")}
+        num_threads = max(1, len(os.sched_getaffinity(0)) // self._num_workers)
+        env = inherited | {
+            "PYTHONPATH": str(PACKAGE_ROOT),
+            "OMP_NUM_THREADS": str(num_threads),
+            "KRONOS_REDIS_URL": self.redis.url,
+            "KRONOS_DEVICE": "cpu",
+            **self._settings,
+        }
+        command = [sys.executable, "-P", "-m", "celery", "-A", self._app, "worker", "--hostname", f"{name}@b"]
+        return ChildProcess(name, command, env=env, grace_s=20)
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with Redis.from_url(self.redis.url, decode_responses=True) as redis:
+            while sum(worker["state"] == "ready" for worker in live_workers(redis)) < self._num_workers:
+                for child in self._children:
+                    if child.exit_status is not None or time.monotonic() > deadline:
+                        log = "\n".join(child.tail(50))
+                        raise RuntimeError(f"{child.name} did not become ready:\n{log}")
+                time.sleep(0.05)

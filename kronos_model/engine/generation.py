@@ -1,0 +1,160 @@
+"""What is submitted to the engine and its handle: a series to forecast, and its generation. No torch."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.candles import COLUMNS, TIME_FEATURES
+from kronos_model.errors import InputError, KronosError
+from kronos_model.seeds import MAX_SEED
+
+ContextPolicy = Literal["exact", "rolling"]
+"""What happens once the window slides.
+
+``exact`` computes the window anew for each bar, as the reference does. ``rolling`` keeps the cached keys and
+values and forgets the oldest bar: an approximation, at the price of a plain step. The bars that are left
+still carry what they took from those that were forgotten, and positions go on counting.
+"""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one series is sampled. ``top_k`` 0 and ``top_p`` 1 filter nothing; both together both apply."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 0.9
+    sample_count: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise InputError(
+                f"temperature must be above 0 (top_k=1 picks the best token always), not {self.temperature}",
+                field="temperature",
+            )
+        if self.top_k < 0:
+            raise InputError(f"top_k must be 0 (off) or more, not {self.top_k}", field="top_k")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be above 0 and at most 1 (off), not {self.top_p}", field="top_p")
+        if self.sample_count < 1:
+            raise InputError(
+                f"sample_count must be at least 1, not {self.sample_count}", field="sample_count"
+            )
+        if not 0 <= self.seed <= MAX_SEED:
+            raise InputError(f"seed must be between 0 and 2**63 − 1, not {self.seed}", field="seed")
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesRequest:
+    """One series to forecast: T bars of lookback, H bars of horizon.
+
+    ``bars`` (T, 6) float32 in the order of ``COLUMNS``, unscaled; ``stamps`` (T, 5) and ``future_stamps``
+    (H, 5) int64 as of ``candles.time_features``. ``deadline`` is on the clock of ``time.monotonic``.
+    """
+
+    bars: NDArray[np.float32]
+    stamps: NDArray[np.int64]
+    future_stamps: NDArray[np.int64]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    deadline: float | None = None
+    context_policy: ContextPolicy = "exact"
+
+    def __post_init__(self) -> None:
+        lookback, horizon = len(self.bars), len(self.future_stamps)
+        if lookback == 0:
+            raise InputError("the lookback is empty; give at least one bar", field="bars")
+        if horizon == 0:
+            raise InputError("pred_len must be at least 1", field="pred_len")
+        if self.bars.shape != (lookback, len(COLUMNS)):
+            raise InputError(f"bars must be (T, {len(COLUMNS)}), not {self.bars.shape}", field="bars")
+        for name, stamps, rows in (
+            ("stamps", self.stamps, lookback),
+            ("future_stamps", self.future_stamps, horizon),
+        ):
+            if stamps.shape != (rows, len(TIME_FEATURES)):
+                raise InputError(
+                    f"{name} must be ({rows}, {len(TIME_FEATURES)}), not {stamps.shape}", field=name
+                )
+
+    @property
+    def lookback(self) -> int:
+        return len(self.bars)
+
+    @property
+    def horizon(self) -> int:
+        return len(self.future_stamps)
+
+
+@dataclass
+class Timings:
+    """Moments of a generation on ``time.monotonic``'s clock; None where not reached."""
+
+    submitted: float = field(default_factory=time.monotonic)
+    admitted: float | None = None
+    first_bar: float | None = None
+    ended: float | None = None
+
+    def durations_s(self) -> dict[str, float]:
+        """Seconds waiting for slots, in prefill and in decoding."""
+        ended = self.ended if self.ended is not None else time.monotonic()
+        admitted = self.admitted if self.admitted is not None else ended
+        first_bar = self.first_bar if self.first_bar is not None else ended
+        return {
+            "queued": admitted - self.submitted,
+            "prefill": first_bar - admitted,
+            "decode": ended - first_bar,
+        }
+
+
+class Generation:
+    """The handle of one submitted series: its progress and, once ``done``, its paths or its error.
+
+    Only the thread that steps the engine writes to it.
+    """
+
+    def __init__(self, request: SeriesRequest) -> None:
+        self.request = request
+        self.timings = Timings()
+        self.error: KronosError | None = None
+        self.done = False
+        self.num_bars_done = 0
+        self._paths: NDArray[np.float32] | None = None
+        self._num_paths_done = 0
+
+    @property
+    def num_bars_total(self) -> int:
+        """Bars over all paths."""
+        return self.request.horizon * self.request.sampling.sample_count
+
+    @property
+    def paths(self) -> NDArray[np.float32]:
+        """All sample paths (sample_count, H, 6), unscaled; raises the error if there was one."""
+        if self.error is not None:
+            raise self.error
+        if not self.done or self._paths is None:
+            raise RuntimeError("the generation is not done")
+        return self._paths
+
+    def accept(self, first_path: int, paths: NDArray[np.float32]) -> None:
+        """Take finished paths (n, H, 6), the first of them being path ``first_path``."""
+        if self._paths is None:
+            shape = (self.request.sampling.sample_count, *paths.shape[1:])
+            self._paths = np.empty(shape, dtype=np.float32)
+        self._paths[first_path : first_path + len(paths)] = paths
+        self._num_paths_done += len(paths)
+        if self._num_paths_done == self.request.sampling.sample_count:
+            self._end()
+
+    def fail(self, error: KronosError) -> None:
+        """End with an error."""
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.timings.ended = time.monotonic()
+        self.done = True

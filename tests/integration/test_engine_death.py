@@ -1,0 +1,53 @@
+"""A worker whose engine dies: the process ends, and another one gets the job."""
+
+import pytest
+
+from tests.integration.conftest import StartWorker, WorkerUnderTest
+from worker.ending import EXIT_STATUS
+
+WAIT_S = 60
+INCLUDE = ("--include", "tests.integration.dying_engine")
+SETTINGS = {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}
+
+
+@pytest.fixture
+def start_dying(start_worker: StartWorker, tmp_path):
+    def start(*arguments: str, **settings: str) -> WorkerUnderTest:
+        settings = SETTINGS | {"DYING_ENGINE": str(tmp_path)} | settings
+        return start_worker(*INCLUDE, "--loglevel", "INFO", *arguments, **settings)
+
+    return start
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_the_worker_ends_and_another_one_does_the_job(start_worker, start_dying, client, candles, pool):
+    dying = start_dying("--pool", pool).wait_until_ready()
+    handles = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(3)]
+    assert dying.process.wait(WAIT_S) == EXIT_STATUS
+    log = dying.log.read_text()
+    assert "the engines' thread died" in log
+    assert "it ends now" not in log
+    healthy = start_worker(**SETTINGS).wait_until_ready()
+    assert {handle.wait(WAIT_S).worker for handle in handles} == {healthy.node}
+    healthy.stop()
+
+
+def test_the_worker_ends_even_where_its_shutdown_hangs(start_worker, start_dying, client, candles):
+    dying = start_dying(HANGING_SHUTDOWN="1").wait_until_ready()
+    handle = client.submit(candles[:40], pred_len=3)
+    assert dying.process.wait(WAIT_S) == EXIT_STATUS
+    assert "it ends now" in dying.log.read_text()
+    healthy = start_worker(**SETTINGS).wait_until_ready()
+    assert handle.wait(WAIT_S).worker == healthy.node
+    healthy.stop()
+
+
+def test_a_prefork_child_leaves_after_its_job_and_the_next_one_does_it(start_dying, client, candles):
+    worker = start_dying("--pool", "prefork", "--concurrency", "1").wait_until_ready()
+    (before,) = worker.announcements()
+    handles = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(3)]
+    assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 3
+    (after,) = worker.announcements()
+    assert (after["pid"] == before["pid"], after["state"], after["jobs_failed"]) == (False, "ready", 0)
+    assert "WorkerLostError" not in worker.log.read_text()
+    assert worker.stop() == 0

@@ -1,0 +1,137 @@
+"""What workers take off their queue while they are busy, and what they tell of their load."""
+
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from tests.integration.conftest import StartWorker
+from worker.celery_config import UNACKED_INDEX_KEY
+from worker.client import ForecastClient, ForecastHandle
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.names import CPU_QUEUE
+from worker.handle import JobState
+from worker.local import LocalRedis, free_port
+
+WAIT_S = 60
+NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:
+    """More paths than any of these workers has slots, for longer than any test waits."""
+    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256)
+
+
+def end(handle: ForecastHandle) -> None:
+    handle.cancel()
+    with pytest.raises(JobError) as ended:
+        handle.wait(WAIT_S)
+    assert ended.value.code == ErrorCode.CANCELLED
+
+
+def test_jobs_behind_a_large_one_are_left_to_other_workers(
+    start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
+):
+    connection = Redis.from_url(redis.url, decode_responses=True)
+    first = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
+    large = submit_long_job(client, candles)
+    await_true(lambda: large.state().name == "PROGRESS")
+    small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
+    assert connection.zcard(UNACKED_INDEX_KEY) == 1
+    second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
+    assert {handle.wait(WAIT_S).worker for handle in small} == {second.node}
+    assert not large.state().has_ended
+    second.stop()
+    last = client.submit(candles[:40], pred_len=3)
+    end(large)
+    assert last.wait(WAIT_S).worker == first.node
+    first.stop()
+
+
+def test_small_jobs_join_a_worker_until_its_slots_are_taken(
+    start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
+):
+    connection = Redis.from_url(redis.url, decode_responses=True)
+    worker = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
+    handles = [client.submit(candles[:120], pred_len=120, sample_count=2, seed=n) for n in range(40)]
+    held = []
+    while any(not handle.state().has_ended for handle in handles):
+        held.append(connection.zcard(UNACKED_INDEX_KEY))
+    # Four jobs of two paths fill the slots; twice the slots is the bound with those whose result is stored.
+    assert 4 <= max(held) <= 16
+    assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in handles}) == 40
+    worker.stop()
+
+
+def metrics_of(port: int) -> dict[str, float]:
+    """The samples by name and labels, as Prometheus reads them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+def test_metrics_status_and_progress_tell_the_load(
+    start_worker: StartWorker, client: ForecastClient, candles
+):
+    port = free_port()
+    worker = start_worker(KRONOS_MAX_SLOTS="8", KRONOS_METRICS_PORT=str(port)).wait_until_ready()
+    result = client.forecast(candles[:40], pred_len=3, sample_count=4, timeout_s=WAIT_S)
+    refused = client.submit(candles[:40], pred_len=127 + 2)
+    with pytest.raises(JobError):
+        refused.wait(WAIT_S)
+    model = result.model.id
+    # Before a job's end is told to its client it is counted.
+    metrics = metrics_of(port)
+    assert metrics['kronos_jobs_total{code="",outcome="done"}'] == 1
+    assert metrics['kronos_jobs_total{code="PRED_LEN_TOO_LONG",outcome="failed"}'] == 1
+    assert metrics[f'kronos_bars_generated_total{{model="{model}"}}'] == 12
+    assert metrics[f'kronos_prefill_bars_total{{model="{model}"}}'] >= 40
+    assert metrics[f'kronos_queue_wait_seconds_count{{model="{model}"}}'] == 1
+    (info,) = (name for name in metrics if name.startswith("kronos_worker_info"))
+    assert re.search(r'device="cpu",dtype="float32",model=".+",queue="cpu"', info)
+
+    large = submit_long_job(client, candles)
+    states: list[JobState] = []
+    for state in large.progress():
+        states.append(state)
+        if state.bars_done:
+            break
+    assert states[-1].bars_total == 16 * 256 * 120
+    metrics = metrics_of(port)
+    assert metrics["kronos_jobs_running"] == 1
+    assert metrics[f'kronos_slots{{model="{model}"}}'] == 8
+    assert metrics[f'kronos_sequences_running{{model="{model}"}}'] == 8
+    assert metrics[f'kronos_sequences_waiting{{model="{model}"}}'] > 8
+    await_true(lambda: worker.announcements()[0]["bars_per_s"] > 0)
+    (status,) = worker.announcements()
+    assert (status["sequences_running"], status["slots"]) == (8, 8)
+    assert status["sequences_waiting"] > 8
+    assert 0 < status["mean_batch_size"] <= 8
+    end(large)
+    await_true(lambda: metrics_of(port)[f'kronos_sequences_running{{model="{model}"}}'] == 0)
+    worker.stop()
+
+
+def test_each_child_of_prefork_serves_its_own_metrics(
+    start_worker: StartWorker, client: ForecastClient, candles
+):
+    port = free_port()
+    worker = start_worker(
+        "--pool", "prefork", "--concurrency", "2", KRONOS_METRICS_PORT=str(port)
+    ).wait_until_ready(2)
+    for handle in [client.submit(candles[:40], pred_len=3) for _ in range(6)]:
+        handle.wait(WAIT_S)
+    done = [metrics_of(port + index).get('kronos_jobs_total{code="",outcome="done"}', 0) for index in (0, 1)]
+    assert sum(done) == 6
+    worker.stop()

@@ -1,0 +1,59 @@
+"""How many CPU cores this process may use, and how many threads it computes with. No torch."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
+CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+
+
+def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int:
+    """Whole cores by affinity and by the CPU quota of this process's container, at least 1.
+
+    Of a quota that is not whole the rest is left: threads wait for each other at the end of every operation,
+    so one that is throttled holds up all.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota(cgroup, root)
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
+
+
+def cgroup_quota(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> float | None:
+    """The CPU quota in cores: the smallest of this process's cgroup (version 2) and of those around it."""
+    try:
+        lines = cgroup.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    if path is None:
+        return None
+    # A process that was moved in from outside of this namespace sees its cgroup above the root.
+    folder = root if ".." in Path(path).parts else root / path
+    around = [parent for parent in folder.parents if parent.is_relative_to(root)]
+    quotas = [quota for one in (folder, *around) if (quota := _read_quota(one / "cpu.max")) is not None]
+    return min(quotas, default=None)
+
+
+def _read_quota(path: Path) -> float | None:
+    """``cpu.max`` holds microseconds of CPU time a period and the period's length, or "max" for no limit."""
+    try:
+        quota, period = path.read_text(encoding="utf-8").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # not there, as in the root, or not of this form
+        return None
+
+
+def intra_op_threads(
+    wanted: int | None, num_processes: int, environment: Mapping[str, str] = os.environ
+) -> int | None:
+    """Threads for one of ``num_processes`` processes that share the cores; None: as ``OMP_NUM_THREADS`` says.
+
+    ``wanted`` is the setting, which comes before everything else.
+    """
+    if wanted is not None:
+        return wanted
+    if environment.get("OMP_NUM_THREADS"):
+        return None
+    return max(1, num_cores() // num_processes)

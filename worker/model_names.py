@@ -1,0 +1,41 @@
+"""How an operator names models: ``MODEL`` or ``MODEL=TOKENIZER``, each may end in ``@REVISION``. No torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """What to load. ``model`` is also what jobs call it.
+
+    Attributes:
+        model, tokenizer: a bundled name, a folder or a hub id. Without tokenizer, the one that belongs to
+            the model; without model, the default one.
+        model_revision, tokenizer_revision: branch, tag or commit, of hub ids only.
+    """
+
+    model: str | None
+    tokenizer: str | None = None
+    model_revision: str | None = None
+    tokenizer_revision: str | None = None
+
+
+def parse_model_names(text: str | None) -> dict[str, ModelName]:
+    """Names with commas between, by what jobs call them; raises ValueError for what is no such list."""
+    names: dict[str, ModelName] = {}
+    for entry in (text or "").split(","):
+        if not entry.strip():
+            continue
+        first, has_tokenizer, second = entry.partition("=")
+        model, model_revision = _split_revision(first, entry)
+        tokenizer, tokenizer_revision = _split_revision(second, entry) if has_tokenizer else (None, None)
+        if model in names:
+            raise ValueError(f"{model!r} is there twice")
+        names[model] = ModelName(model, tokenizer, model_revision, tokenizer_revision)
+    return names
+
+
+def _split_revision(part: str, entry: str) -> tuple[str, str | None]:
+    name, has_revision, revision = part.strip().partition("@")
+    if not name or "=" in part or (has_revision and not revision):
+        raise ValueError(f"{entry.strip()!r} is no name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION")
+    return name, revision or None

@@ -1,0 +1,137 @@
+"""How many jobs a worker takes off its queue: what its engines have room for, and no more.
+
+Celery takes a job for every thread of the pool, whatever the jobs hold. One job of many paths fills the
+engine; jobs that are taken behind it wait here, out of reach of workers that could run them at once.
+"""
+
+import threading
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import bootsteps
+from celery.worker import state
+
+if TYPE_CHECKING:
+    from kronos_model.engine.engine import EngineLoad, StepReport
+
+MAX_JOBS_PER_SLOT: Final = 2
+"""Jobs whose forecast is done and whose result is being stored hold no slot, and are held as well."""
+
+
+def num_jobs_allowed(num_jobs: int, num_paths: int, slots: int) -> int:
+    """Jobs that a worker may hold which now holds so many, with so many sample paths unfinished.
+
+    A job further for each free slot, since it has one path at least; none where no slot is free. At most
+    twice the slots, and at least one, so that an idle worker always takes a job.
+    """
+    return max(1, min(num_jobs + max(0, slots - num_paths), MAX_JOBS_PER_SLOT * slots))
+
+
+def num_paths_of(payload: Any) -> int:
+    """Sample paths that a message's job asks for: of ``[args, kwargs, embed]``, as Celery sends it.
+
+    1 for whatever is no job; the task answers that at once.
+    """
+    try:
+        job = payload[1]["job"]
+        num_series, sample_count = len(job["series"]), (job.get("sampling") or {}).get("sample_count", 1)
+    except (LookupError, TypeError, AttributeError):
+        return 1
+    return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
+
+
+class Intake:
+    """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
+
+    ``load`` tells what all engines together hold. What was taken and has not come to an engine yet counts by
+    what its message asks for, else a burst of large jobs would all be taken before the first shows there.
+    """
+
+    def __init__(self, load: Callable[[], "EngineLoad"]) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._paths_on_their_way: dict[str, int] = {}  # by job id; 0 once an engine counts them
+        self._refused = False
+        self._wake: Callable[[], object] = lambda: None
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs held, as of when it was last asked for room."""
+        return len(self._paths_on_their_way)
+
+    def take(self, job_id: str, num_paths: int) -> None:
+        """A job was received."""
+        with self._lock:
+            self._paths_on_their_way[job_id] = num_paths
+
+    def admitted(self, job_id: str) -> None:
+        """The job is in an engine: its paths are in ``load`` from now on."""
+        with self._lock:
+            if job_id in self._paths_on_their_way:
+                self._paths_on_their_way[job_id] = 0
+
+    def has_room(self, unfinished: Container[str]) -> bool:
+        """Whether to take another job; ``unfinished`` holds the ids of those that have not ended."""
+        with self._lock:
+            on_their_way = self._paths_on_their_way
+            for job_id in [job_id for job_id in on_their_way if job_id not in unfinished]:
+                del on_their_way[job_id]
+            num_jobs, num_paths = len(on_their_way), sum(on_their_way.values())
+        load = self._load()
+        num_paths += load.running + load.waiting
+        has_room = num_jobs < num_jobs_allowed(num_jobs, num_paths, load.slots)
+        self._refused = not has_room
+        return has_room
+
+    def wake_by(self, wake: Callable[[], object]) -> None:
+        """Call this when there may be room again before a job has ended; from the engine's thread."""
+        self._wake = wake
+
+    def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
+        """As of ``EngineObserver``: the paths of a large job end one after the other."""
+        if self._refused and load.running + load.waiting < load.slots:
+            self._refused = False
+            self._wake()
+
+    def observe_generation(self, model_id: str, generation: object) -> None:
+        """As of ``EngineObserver``; the step that ended it says enough."""
+
+
+class Prefetch(bootsteps.StartStopStep):
+    """Asks the intake before each job that is taken off the queue.
+
+    Celery's prefetch count is set between two rounds of its event loop, kombu asks whether to take a job in
+    the middle of one; so the answer is given there, as ``worker_disable_prefetch`` does in Celery 5.7. The
+    count itself, which is the pool's concurrency, stays as the upper bound.
+
+    Where no intake is there, jobs run in other processes (prefork), of which each takes one at a time.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        """Called at every (re)connection; the channel is a new one each time, the jobs held are not."""
+        intake: Intake | None = getattr(consumer.controller, "intake", None)
+        if intake is None:
+            return
+        self._intake = intake
+        channel = consumer.task_consumer.channel
+        can_consume = channel.qos.can_consume
+
+        def has_room() -> bool:
+            # An answer that Redis may be sending is taken in any case: kombu would leave it unread, and the
+            # job in it out of everybody's reach.
+            return bool(can_consume() and (channel._in_poll or intake.has_room(state.requests)))
+
+        channel.qos.can_consume = has_room
+        consumer.on_task_message.add(self._take)
+        if consumer.hub is not None:
+            intake.wake_by(lambda: consumer.hub.call_soon(_nothing))
+
+    def _take(self, request: Any) -> None:
+        # Decoded already: Celery's strategy looks into it on this thread.
+        self._intake.take(request.id, num_paths_of(request.message.payload))
+
+
+def _nothing() -> None:
+    """A callback that makes the loop go round."""
