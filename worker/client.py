@@ -21,7 +21,13 @@ from worker.celery_config import make_app
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.jobs import ForecastJob, parse_job, prepare
-from worker.contract.names import CELERY_PRIORITIES, FORECAST_TASK, SCHEMA_VERSION, Priority
+from worker.contract.names import (
+    CELERY_PRIORITIES,
+    FORECAST_TASK,
+    SCHEMA_VERSION,
+    ContextPolicy,
+    Priority,
+)
 from worker.contract.results import ForecastResult
 from worker.handle import ForecastHandle, JobState, reachable
 from worker.jobs import JobRecords
@@ -114,6 +120,7 @@ class ForecastClient:
         allow_fallback: bool = True,
         deadline_s: float | None = None,
         priority: Priority = "normal",
+        context_policy: ContextPolicy = "exact",
         job_id: str | None = None,
     ) -> ForecastHandle:
         """Enqueue one job.
@@ -128,6 +135,7 @@ class ForecastClient:
             temperature, top_k, top_p, sample_count, seed: sampling; without a seed it follows from the id.
             quantiles, paths, repair: what comes back.
             device, allow_fallback: which pool, and whether the CPU will do where it has no GPU worker.
+            context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
             job_id: the id to use. The same content may be submitted again under it: a job has one outcome.
 
         Raises:
@@ -152,6 +160,7 @@ class ForecastClient:
             "device": device,
             "allow_fallback": allow_fallback,
             "priority": priority,
+            "context_policy": context_policy,
         }
         optional = _plain(pred_len=pred_len, model=model, deadline_s=deadline_s)
         payload |= {name: value for name, value in optional.items() if value is not None}

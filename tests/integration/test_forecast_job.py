@@ -85,6 +85,24 @@ def test_a_job_comes_back_equal_to_the_reference(worker, client, candles, case):
         assert list(series.timestamps) == future[number]
 
 
+def test_a_job_may_keep_a_rolling_context(worker, client, candles):
+    # The context of 128 is full after 9 bars; up to there both are the same.
+    def close(policy: str, horizon: int) -> list[float]:
+        result = client.forecast(
+            candles[:120],
+            future_timestamps=candles["timestamps"][120 : 120 + horizon].tolist(),
+            seed=1,
+            context_policy=policy,
+            timeout_s=WAIT_S,
+        )
+        return list(result.series[0].mean["close"])
+
+    np.testing.assert_allclose(close("rolling", 8), close("exact", 8), rtol=TOLERANCE)
+    rolling, exact = close("rolling", 40), close("exact", 40)
+    assert len(rolling) == 40
+    assert not np.allclose(rolling, exact, rtol=TOLERANCE)
+
+
 def test_the_result_says_what_ran_where(worker, client, candles):
     result = client.forecast(candles[:40], pred_len=3, sample_count=5, paths=True, seed=1, timeout_s=WAIT_S)
     assert (result.device, result.queue, result.worker) == ("cpu", "cpu", worker.node)

@@ -52,7 +52,7 @@ def assert_nothing_enqueued(redis: Any) -> None:
 
 
 def test_a_message_is_what_any_celery_client_would_send(client, redis):
-    handle = client.submit(CANDLES.as_dict(), pred_len=5, seed=7, sample_count=3)
+    handle = client.submit(CANDLES.as_dict(), pred_len=5, seed=7, sample_count=3, context_policy="rolling")
     (message,) = messages(redis)
     args, kwargs, _ = body(message)
     assert (args, list(kwargs)) == ([], ["job"])
@@ -64,6 +64,7 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "sample_count": 3, "seed": 7}
     assert job["output"] == {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
     assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
+    assert job["context_policy"] == "rolling"
     # What was not given is the worker's to decide.
     assert not job.keys() & {"model", "deadline_s"}
 

@@ -1,6 +1,6 @@
 """A forecast job: its fields, their defaults and ranges."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from kronos_model.candles import COLUMNS
 from kronos_model.seeds import MAX_SEED
 from worker.contract.columns import Column
-from worker.contract.names import SCHEMA_VERSION, Priority
+from worker.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 
 MAX_QUANTILES: Final = 32
 MAX_COUNT: Final = 2**31 - 1
@@ -136,7 +136,7 @@ class ForecastJob(WireModel):
     )
     submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
     priority: Priority = "normal"
-    context_policy: Literal["exact", "rolling"] = Field(
+    context_policy: ContextPolicy = Field(
         default="exact",
         description="once the context is full: computed anew for every bar as the reference does, or, as an "
         "approximation, with the oldest bar forgotten",

@@ -15,6 +15,7 @@ CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
 
 Priority = Literal["high", "normal", "low"]
+ContextPolicy = Literal["exact", "rolling"]
 CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 6}
 """Celery over Redis serves 0 first."""
 
