@@ -78,3 +78,10 @@ def test_quantiles_and_mean_are_taken_over_the_paths():
     assert forecast.mean.shape == (1, 6)
     assert forecast.mean[0, 0] == 5
     assert forecast.quantiles([0.1, 0.5, 0.9])[:, 0, 3].tolist() == [1, 5, 9]
+
+
+def test_every_quantile_of_one_path_is_that_path():
+    path = np.random.default_rng(1).normal(size=(1, 4, 6)).astype(np.float32)
+    quantiles = Forecast(path, seed=1).quantiles([0.1, 0.9])
+    assert quantiles.dtype == np.float64
+    np.testing.assert_array_equal(quantiles, np.quantile(path.astype(np.float64), [0.1, 0.9], axis=0))

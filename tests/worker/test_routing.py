@@ -145,6 +145,12 @@ def test_other_apps_tasks_are_left_alone_without_asking_redis():
     assert route(nowhere, FORECAST_TASK, {"job": {"device": "cpu"}}) == CPU_QUEUE
 
 
+@pytest.mark.parametrize("name", [FORECAST_TASK, STATUS_TASK])
+def test_a_queue_that_was_named_is_left_alone_without_asking_redis(name):
+    nowhere = TaskRouter("redis://127.0.0.1:1/0")
+    assert nowhere(name, (), {"job": {"device": "auto"}}, {"queue": "gpu"}) is None
+
+
 def test_an_announcement_is_plain_json(redis):
     announce(redis, "a@1", worker(CPU_QUEUE))
     assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE)

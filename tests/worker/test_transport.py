@@ -52,6 +52,24 @@ def test_kombu_keeps_the_moments_where_they_are_renewed(redis: Redis, tags):
     assert all(score > time.time() - 5 for score in redis.zmscore(UNACKED_INDEX_KEY, tags))
 
 
+def test_a_channel_keeps_one_client_for_its_commands_until_its_pool_is_another(taken, monkeypatch):
+    monkeypatch.setattr(Channel, "conn_or_acquire", transport._conn_or_acquire)
+    channel = taken.channel
+
+    def client() -> Redis:
+        with channel.conn_or_acquire() as client:
+            assert client.ping()
+            return client
+
+    first = client()
+    assert client() is first
+    with channel.conn_or_acquire(other := Redis()) as given:
+        assert given is other
+    channel._disconnect_pools()
+    assert client() is not first
+    taken.messages[0].ack()
+
+
 def test_an_acknowledged_message_is_not_brought_back(taken, redis: Redis, tags):
     taken.messages[0].ack()
     renew(redis, tags)
