@@ -198,8 +198,7 @@ class KronosPredictor:
                 with tqdm(total=total, unit="bar", disable=not verbose) as progress:
                     while self._engine.has_work:
                         self._engine.step()
-                        num_bars_done = sum(generation.num_bars_done for generation in generations)
-                        progress.update(num_bars_done - progress.n)
+                        progress.update(self._engine.last_step.num_bars)
             finally:
                 for generation in generations:  # a refused or interrupted batch leaves nothing behind
                     self._engine.cancel(generation)

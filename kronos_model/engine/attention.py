@@ -44,9 +44,9 @@ class Mixed:
 
 
 def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:
-    """Two results of the same queries on different keys, (…, hd) with weights (…), as one."""
+    """Two results of the same queries on different keys, (…, hd) with weights (…), as one, in float32."""
     share = torch.sigmoid(second_weight - first_weight).unsqueeze(-1)
-    return torch.lerp(first, second, share.to(first.dtype))
+    return torch.lerp(first.float(), second.float(), share)
 
 
 def _has_kernel(device: torch.device) -> bool:

@@ -9,15 +9,18 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Sequence
-from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError, OutOfMemory
+from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
 
 STEPS_UNTIL_MORE = 256
-"""After running out of memory: steps that go well before twice as much is admitted again."""
+"""After running out of memory: steps that go well before twice as much is tried again."""
+MIN_CHUNK_BARS = 64
+"""A chunk this small that runs out of memory fails; a larger one is tried again in parts."""
 
 Work = TypeVar("Work", Chunk, Sequence)
 
@@ -72,7 +75,7 @@ class Engine:
         self._runner = runner
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars)
         self._live: list[Generation] = []
-        self._steps_until_more = 0
+        self._steps_until_more = STEPS_UNTIL_MORE
         self.last_step = StepReport()
 
     @property
@@ -107,7 +110,10 @@ class Engine:
         self._fail(generation, Cancelled("the forecast was cancelled"))
 
     def step(self) -> list[Generation]:
-        """One more bar for every sequence that decodes; returns the generations that ended with it."""
+        """One more bar for every sequence that decodes; returns the generations that ended with it.
+
+        Raises what the device does not recover from: nothing can be computed there any more.
+        """
         self._end_late()
         started = time.monotonic()
         for sequence in self._scheduler.admit():
@@ -117,7 +123,9 @@ class Engine:
             chunk.sequence.complete(chunk)
             self._follow(chunk.sequence)
         computed = time.monotonic()
-        decoded = self._attempt(self._runner.decode, self._scheduler.decoding)
+        decoded: list[Sequence] = []
+        for batch in self._scheduler.batches():
+            decoded += self._attempt(self._runner.decode, batch)
         for sequence in decoded:
             self._add_bar(sequence)
         self.last_step = StepReport(
@@ -126,7 +134,7 @@ class Engine:
             prefill_s=computed - started,
             decode_s=time.monotonic() - computed,
         )
-        self._admit_more()
+        self._recover()
         ended = [generation for generation in self._live if generation.done]
         self._live = [generation for generation in self._live if not generation.done]
         return ended
@@ -145,32 +153,37 @@ class Engine:
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence shall fail
-            reason = _as_kronos_error(error)
-            if isinstance(reason, OutOfMemory):
-                self._admit_less()
-            if len(work) == 1:
-                log.error("a series failed alone", exc_info=True)
-                self._fail(_sequence_of(work[0]).generation, reason)
-                return []
-            log.warning("%d series failed together, trying them in halves", len(work), exc_info=True)
-            half = len(work) // 2
-            return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
+            if is_device_lost(error):
+                raise
+            is_less = is_out_of_memory(error) and self._shrink(work)
+            if len(work) > 1:
+                log.warning("%d series failed together, trying them in halves: %s", len(work), error)
+                half = len(work) // 2
+                return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
+            if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
+                return []  # the next step tries a smaller part of it
+            self._give_up(work[0].sequence if isinstance(work[0], Chunk) else work[0], error)
+            return []
         return list(work)
 
-    def _admit_less(self) -> None:
-        """Out of memory: from now on, half as many paths as run at present."""
-        self._scheduler.admission_limit = max(1, self._scheduler.slots_used // 2)
-        self._steps_until_more = STEPS_UNTIL_MORE
-        log.warning("out of memory: admitting %d paths at once", self._scheduler.admission_limit)
+    def _give_up(self, sequence: Sequence, error: Exception) -> None:
+        log.error("a series failed alone", exc_info=error)
+        self._fail(sequence.generation, as_kronos_error(error))
 
-    def _admit_more(self) -> None:
-        """Twice as many, once it went well for a while."""
-        scheduler = self._scheduler
-        if scheduler.admission_limit < scheduler.num_slots:
-            self._steps_until_more -= 1
-            if self._steps_until_more <= 0:
-                scheduler.admission_limit = min(2 * scheduler.admission_limit, scheduler.num_slots)
-                self._steps_until_more = STEPS_UNTIL_MORE
+    def _shrink(self, failed: tuple[Work, ...]) -> bool:
+        """Out of memory: half as much at once from now on. Whether that is less than before."""
+        self._steps_until_more = STEPS_UNTIL_MORE
+        if not self._scheduler.shrink(failed):
+            return False
+        log.warning("out of memory: %s", self._scheduler.limits)
+        return True
+
+    def _recover(self) -> None:
+        """Twice as much, once it went well for a while."""
+        self._steps_until_more -= 1
+        if self._steps_until_more <= 0:
+            self._steps_until_more = STEPS_UNTIL_MORE
+            self._scheduler.grow()
 
     def _add_bar(self, sequence: Sequence) -> None:
         generation = sequence.generation
@@ -185,7 +198,13 @@ class Engine:
         if not sequence.is_complete:
             self._scheduler.advance(sequence)
             return
-        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        try:
+            sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        except Exception as error:  # as in _attempt
+            if is_device_lost(error):
+                raise
+            self._give_up(sequence, error)
+            return
         if sequence.generation.done:
             self._scheduler.release(sequence)
             self._runner.release(sequence)
@@ -199,18 +218,3 @@ class Engine:
             if sequence is not None:
                 self._runner.release(sequence)
             generation.fail(error)
-
-
-def _sequence_of(work: Chunk | Sequence) -> Sequence:
-    return work.sequence if isinstance(work, Chunk) else work
-
-
-def _as_kronos_error(error: Exception) -> KronosError:
-    if isinstance(error, KronosError):
-        return error
-    # By name and text, since deciding needs no torch: PyTorch's own class, and what its CPU allocator says.
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return OutOfMemory("the device has too little memory for this series; ask for fewer paths or bars")
-    wrapped = KronosError(f"the model failed on this series ({type(error).__name__}); see the worker's log")
-    wrapped.__cause__ = error
-    return wrapped

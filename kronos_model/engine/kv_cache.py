@@ -9,6 +9,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from kronos_model.engine.reads import OwnRead, PromptRead, Span
 
 
 class KVCache:
-    """Room for ``capacity`` bars in each slot of every layer. Memory that was never written costs nothing.
+    """Room for ``capacity`` bars in each slot of every layer. On the CPU it takes memory as it is written to.
 
     It begins as zeros, since what is masked is multiplied by zero and must be finite.
     """
@@ -34,8 +35,14 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         shape = (num_layers, num_slots, num_heads, capacity, head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
+        self.k, self.v = _zeros(shape, device, dtype), _zeros(shape, device, dtype)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    if device.type == "cpu" and dtype is torch.float32:
+        # NumPy's zeros take memory as they are written to, PyTorch's at once.
+        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 class Segment(Protocol):
@@ -162,9 +169,11 @@ class DecodeSegment:
         keys, values = cache.k[layer], cache.v[layer]
         outs, weights = [], []
         for read, mask in self._own_reads:
-            rows, (first, last) = slice(read.first_row, read.last_row), read.bars
+            rows = slice(read.first_row, read.last_row)
             slots = slice(read.first_slot, read.first_slot + read.last_row - read.first_row)
-            own = attend(q[rows].unsqueeze(2), keys[slots, :, first:last], values[slots, :, first:last], mask)
+            own = attend(
+                q[rows].unsqueeze(2), keys[slots, :, : read.num_bars], values[slots, :, : read.num_bars], mask
+            )
             outs.append(own.out.squeeze(2))
             weights.append(own.weight.squeeze(2))
         mixed = outs[0] if len(outs) == 1 else torch.cat(outs)
@@ -186,12 +195,8 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def _mask(read: OwnRead, device: torch.device) -> Tensor | None:
-    """(rows, 1, 1, bars), −inf at what is not a row's own."""
-    if read.spans is None:
+    """(rows, 1, 1, bars), −inf at what a row does not see."""
+    if read.seen is None:
         return None
-    first, last = read.bars
-    mask = torch.full((len(read.spans), last - first), -math.inf)
-    for row, spans in enumerate(read.spans):
-        for start, end in spans:
-            mask[row, start - first : end - first] = 0
-    return mask.view(len(read.spans), 1, 1, -1).to(device)
+    hidden = torch.arange(read.num_bars) >= torch.tensor(read.seen).unsqueeze(-1)
+    return torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)[:, None, None].to(device)

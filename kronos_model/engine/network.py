@@ -12,7 +12,7 @@ from torch import Tensor
 from kronos_model.engine.embedding import BarEmbedding
 from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment
 from kronos_model.engine.linear import Affine, FusedLinear
-from kronos_model.engine.stack import BlockStack
+from kronos_model.engine.stack import BlockStack, normalise
 from kronos_model.model import DEPENDENCY_HEADS, Kronos
 
 Choose = Callable[[int, Tensor], Tensor]
@@ -37,7 +37,7 @@ class Network:
         self._transformer = BlockStack(model.transformer, dtype)
         self._transformer.reserve_positions(max_positions)
         self._blocks = self._transformer.new_cache(num_slots, capacity, device=self.device, dtype=kept_as)
-        self._norm = model.norm
+        self._norm_scale = model.norm.weight.detach().clone()
 
         layer = model.dep_layer
         attention = layer.cross_attn
@@ -50,7 +50,7 @@ class Network:
             device=self.device,
             dtype=kept_as,
         )
-        self._dependency_norm = layer.norm
+        self._dependency_norm_scale = layer.norm.weight.detach().clone()
         kv = (Affine.of(attention.k_proj), Affine.of(attention.v_proj))
         self._dependency_kv = FusedLinear(*kv, dtype=dtype)
         self._dependency_out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
@@ -77,7 +77,7 @@ class Network:
         s1 = choose(0, self._s1_head(context))
         informed = segment.read(self._dependency, 0, self._sibling_queries[s1])
         informed = self._dependency_out(informed.float().flatten(1))
-        s2 = choose(1, self._s2_head(self._dependency_norm(context + informed)))
+        s2 = choose(1, self._s2_head(normalise(context + informed) * self._dependency_norm_scale))
         return torch.stack((s1, s2), dim=-1)
 
     def _context(
@@ -85,7 +85,7 @@ class Network:
     ) -> Tensor:
         x = self.embedding(tokens, calendar)
         x = self._transformer.run(x, positions, [(self._blocks, segment) for segment in segments])
-        return self._norm(x)  # type: ignore[no-any-return]
+        return normalise(x) * self._norm_scale
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Of the dependency-aware layer, each (N, H, head_dim)."""

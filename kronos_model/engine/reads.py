@@ -20,14 +20,15 @@ MAX_PADDING_BARS = 256
 class OwnRead:
     """Each row on its own slot: rows ``[first_row, last_row)`` have slots from ``first_slot`` on.
 
-    ``spans`` says for each row what of ``bars`` is its own; None where all of it is, for every row.
+    Each reads the first ``num_bars`` of its slot, of which it sees the first ``seen`` of its own; None where
+    every row sees all of them.
     """
 
     first_row: int
     last_row: int
     first_slot: int
-    bars: Span
-    spans: tuple[tuple[Span, ...], ...] | None
+    num_bars: int
+    seen: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,20 @@ class PromptRead:
     bars: Span
 
 
-def newest_position(sequence: Sequence) -> int:
-    """Position in the window of the bar that the next step puts in; beyond the context under "rolling"."""
-    position = sequence.prompt_length + sequence.num_generated
-    return position - sequence.cached_from
+def prompt_span(sequence: Sequence) -> Span:
+    """The bars of a shared prompt that a step sees: under "rolling" the oldest are forgotten."""
+    forgotten = max(0, sequence.newest_position + 1 - sequence.max_context)
+    return min(forgotten, sequence.cached_prompt_length), sequence.cached_prompt_length
+
+
+def num_bars_seen(sequence: Sequence) -> int:
+    """Bars of its own slot that each path sees, the newest included; all once the cache has rolled."""
+    return min(sequence.own_start + sequence.num_generated + 1, sequence.max_context)
+
+
+def newest_bar(sequence: Sequence) -> int:
+    """Where in its slot each path's newest bar goes; around the end once the cache has rolled."""
+    return (sequence.own_start + sequence.num_generated) % sequence.max_context
 
 
 def plan_prompt_reads(sequences: Iterable[Sequence]) -> tuple[PromptRead, ...]:
@@ -51,70 +62,35 @@ def plan_prompt_reads(sequences: Iterable[Sequence]) -> tuple[PromptRead, ...]:
     reads = []
     row = 0
     for sequence in sequences:
-        forgotten = max(0, newest_position(sequence) + 1 - sequence.max_context)
-        bars = forgotten, sequence.prompt_length - sequence.cached_from
-        if sequence.num_paths > 1 and bars[0] < bars[1]:
-            reads.append(PromptRead(row, row + sequence.num_paths, sequence.slots[0], bars))
+        first, last = prompt_span(sequence)
+        if sequence.shares_prompt and first < last:
+            reads.append(PromptRead(row, row + sequence.num_paths, sequence.prompt_slot, (first, last)))
         row += sequence.num_paths
     return tuple(reads)
-
-
-def own_spans(sequence: Sequence) -> tuple[Span, ...]:
-    """What each path reads of its own slot, the newest bar included."""
-    end = newest_position(sequence) + 1
-    first = 0 if sequence.num_paths == 1 else sequence.prompt_length - sequence.cached_from
-    if end <= sequence.max_context:
-        return ((first, end),)
-    # The cache has rolled: what came after its last bar is at its front.
-    if first == 0:
-        return ((0, sequence.max_context),)
-    return (0, end - sequence.max_context), (first, sequence.max_context)
 
 
 def plan_own_reads(sequences: Iterable[Sequence]) -> tuple[OwnRead, ...]:
     """What every path reads of its own slot."""
     reads: list[OwnRead] = []
-    open_read: _OpenRead | None = None
-    row = 0
+    first_row, first_slot = 0, 0
+    seen: list[int] = []  # by the rows of the read that may still grow
+
+    def close() -> None:
+        if seen:
+            is_padded = min(seen) < max(seen)
+            last_row = first_row + len(seen)
+            reads.append(
+                OwnRead(first_row, last_row, first_slot, max(seen), tuple(seen) if is_padded else None)
+            )
+
     for sequence in sequences:
-        spans = own_spans(sequence)
-        for slot in sequence.slots[: sequence.num_paths]:
-            if open_read is None or not open_read.accepts(slot, spans):
-                if open_read is not None:
-                    reads.append(open_read.close())
-                open_read = _OpenRead(row, slot)
-            open_read.add(spans)
-            row += 1
-    if open_read is not None:
-        reads.append(open_read.close())
+        num_bars = num_bars_seen(sequence)
+        for slot in sequence.slots:
+            rows = [*seen, num_bars]
+            is_next = slot == first_slot + len(seen)
+            if not is_next or max(rows) * len(rows) - sum(rows) > MAX_PADDING_BARS:
+                close()
+                first_row, first_slot, seen = first_row + len(seen), slot, []
+            seen.append(num_bars)
+    close()
     return tuple(reads)
-
-
-class _OpenRead:
-    """A read that may still grow."""
-
-    def __init__(self, first_row: int, first_slot: int) -> None:
-        self._first_row, self._first_slot = first_row, first_slot
-        self._rows: list[tuple[Span, ...]] = []
-        self._first, self._last = 1 << 62, 0
-        self._used = 0
-
-    def accepts(self, slot: int, spans: tuple[Span, ...]) -> bool:
-        if slot != self._first_slot + len(self._rows):
-            return False
-        first, last = min(self._first, spans[0][0]), max(self._last, spans[-1][1])
-        used = self._used + sum(end - start for start, end in spans)
-        return (last - first) * (len(self._rows) + 1) - used <= MAX_PADDING_BARS
-
-    def add(self, spans: tuple[Span, ...]) -> None:
-        self._rows.append(spans)
-        self._first, self._last = min(self._first, spans[0][0]), max(self._last, spans[-1][1])
-        self._used += sum(end - start for start, end in spans)
-
-    def close(self) -> OwnRead:
-        bars = self._first, self._last
-        is_padded = self._used < (self._last - self._first) * len(self._rows)
-        last_row = self._first_row + len(self._rows)
-        return OwnRead(
-            self._first_row, last_row, self._first_slot, bars, tuple(self._rows) if is_padded else None
-        )

@@ -17,6 +17,7 @@ from kronos_model.candles import Scaling
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.network import Network
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps, SlotTokens, Steps
 from kronos_model.engine.tokens import TokenCoder
@@ -57,7 +58,7 @@ class ModelRunner:
         num_slots: int,
         clip: float = 5.0,
         dtype: torch.dtype = torch.float32,
-        steps: Callable[[Network, SlotTokens, int], Steps] | None = None,
+        steps: Callable[[Network, SlotTokens], Steps] | None = None,
     ) -> None:
         self.max_context = max_context
         self.num_slots = num_slots
@@ -65,7 +66,7 @@ class ModelRunner:
         self._coder = TokenCoder(tokenizer, dtype)
         self._network = Network(
             model,
-            num_slots=num_slots,
+            num_slots=num_slots + num_prompt_slots(num_slots),
             capacity=max_context + StaticSteps.NUM_SPARE_BARS,
             max_positions=2 * max_context,
             dtype=dtype,
@@ -74,7 +75,7 @@ class ModelRunner:
         self._own = SlotTokens(num_slots, max_context, self._device)
         if steps is None:
             steps = StaticSteps if self._device.type == "cuda" else EagerSteps
-        self._steps = steps(self._network, self._own, max_context)
+        self._steps = steps(self._network, self._own)
         self._states: dict[Sequence, SequenceState] = {}
 
     def warm_up(self) -> None:
@@ -92,7 +93,8 @@ class ModelRunner:
         for chunk in chunks:
             if chunk.phase is Phase.BARS:
                 self._detokenize(chunk)
-            elif chunk.last == chunk.sequence.request.lookback:
+        for chunk in chunks:  # last: nothing can fail any more
+            if chunk.phase is Phase.LOOKBACK and chunk.last == chunk.sequence.request.lookback:
                 self._states[chunk.sequence].encoded = None
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
@@ -169,17 +171,18 @@ class ModelRunner:
         """What the transformer reads of a chunk; None where nothing of it is in the context."""
         sequence, state = chunk.sequence, self._states[chunk.sequence]
         prompt_length, start = sequence.prompt_length, sequence.cached_from
+        prompt_slot = sequence.prompt_slot
         skipped = sequence.request.lookback - 1 - prompt_length  # bars of lookback before the context
         if chunk.phase is Phase.WINDOW_PATHS:
             num_paths, num_bars = chunk.last - chunk.first, sequence.num_generated
             slots = torch.tensor(sequence.slots[chunk.first : chunk.last], device=self._device)
-            first = prompt_length - start
+            first = sequence.cached_prompt_length
             own = slice(prompt_length, prompt_length + num_bars)
             return _Input(
                 tokens=self._own.tokens[slots, :num_bars].flatten(0, 1),
                 calendar=state.calendar[own].repeat(num_paths, 1),
                 positions=torch.arange(first, first + num_bars, device=self._device).repeat(num_paths),
-                segment=PathsSegment(num_paths, num_bars, sequence.slots[0], (0, first), slots, first),
+                segment=PathsSegment(num_paths, num_bars, prompt_slot, (0, first), slots, sequence.own_start),
             )
         if chunk.phase is Phase.LOOKBACK:
             first, last = max(0, chunk.first - skipped), min(chunk.last - skipped, prompt_length)
@@ -191,7 +194,7 @@ class ModelRunner:
             tokens=state.lookback[skipped + first : skipped + last],
             calendar=state.calendar[first:last],
             positions=torch.arange(first - start, last - start, device=self._device),
-            segment=PromptSegment(sequence.slots[0], first - start, last - start),
+            segment=PromptSegment(prompt_slot, first - start, last - start),
         )
 
     def _detokenize(self, chunk: Chunk) -> None:

@@ -13,6 +13,9 @@ from torch import Tensor
 
 from kronos_model.engine.generation import SamplingParams
 
+MIN_TEMPERATURE = 1e-30
+"""Colder is the same: the best token always. Logits divided by less would be infinite."""
+
 
 @dataclass(frozen=True)
 class RowParams:
@@ -31,7 +34,7 @@ class RowParams:
             return torch.tensor(values, device=device).unsqueeze(-1)
 
         return cls(
-            column([row.temperature for row in rows]),
+            column([max(row.temperature, MIN_TEMPERATURE) for row in rows]),
             column([row.top_k for row in rows]),
             column([row.top_p for row in rows]),
             any(row.top_k > 0 or row.top_p < 1 for row in rows),
@@ -42,7 +45,8 @@ def filter_probabilities(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Probabilities (R, V), zero where a row's top_k or top_p (each (R, 1)) drops the token; not rescaled.
 
     top_k keeps the k best and ties with the k-th. Of what is left, top_p drops every token after the one
-    whose cumulative share first exceeds it. top_k 0 and top_p 1 drop nothing.
+    whose cumulative share first exceeds it, but none that ties with that one. top_k 0 and top_p 1 drop
+    nothing.
     """
     vocabulary = p.shape[-1]
     ordered = sort_descending(p)

@@ -1,15 +1,24 @@
 """What a step computes: which sequences decode, and which chunk of other work goes with it. No torch.
 
 Admission is in arrival order: the first sequence that does not fit holds back those behind it, so that none
-starves. Chunks are taken in turn, too: a sequence whose window slides goes behind those that wait already.
+starves. Chunks are taken in turn: a sequence whose chunk was computed goes behind those that wait for theirs.
 """
 
 from bisect import insort
 from collections import deque
+from dataclasses import dataclass
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.slots import SlotLedger
+from kronos_model.engine.slots import SlotLedger, num_prompt_slots
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is computed at once: paths that decode together, and bars in the chunks of a step."""
+
+    paths: int
+    chunk_bars: int
 
 
 class Scheduler:
@@ -25,8 +34,9 @@ class Scheduler:
         self.num_slots = num_slots
         self.max_context = max_context
         self.max_chunk_bars = max_chunk_bars
-        self.admission_limit = num_slots
+        self.limits = Limits(num_slots, max_chunk_bars)
         self._slots = SlotLedger(num_slots)
+        self._prompts = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
         self._waiting: deque[Generation] = deque()
         self._in_chunks: deque[Sequence] = deque()
         self._decoding: list[Sequence] = []
@@ -44,24 +54,44 @@ class Scheduler:
         """Queue a generation; what needs more slots than there are will run in rounds."""
         self._waiting.append(generation)
 
-    @property
-    def decoding(self) -> tuple[Sequence, ...]:
-        """Those that a step generates a bar for."""
-        return tuple(self._decoding)
+    def batches(self) -> list[tuple[Sequence, ...]]:
+        """Those that a step generates a bar for; in one batch, unless that many are too many at once."""
+        batches: list[list[Sequence]] = []
+        num_paths = 0
+        for sequence in self._decoding:
+            num_paths += sequence.num_paths
+            if not batches or num_paths > self.limits.paths:
+                batches.append([])
+                num_paths = sequence.num_paths
+            batches[-1].append(sequence)
+        return [tuple(batch) for batch in batches]
+
+    def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
+        """From now on at most half of what was too much at once; whether that is less than before."""
+        before = self.limits
+        num_paths = sum(one.num_paths for one in failed if isinstance(one, Sequence))
+        num_bars = sum(one.num_bars for one in failed if isinstance(one, Chunk))
+        self.limits = Limits(_halved(before.paths, num_paths), _halved(before.chunk_bars, num_bars))
+        return self.limits != before
+
+    def grow(self) -> None:
+        """Twice as much, up to what there is."""
+        paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
+        self.limits = Limits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
     def advance(self, sequence: Sequence) -> None:
-        """Put a sequence where its phase belongs, after it changed."""
+        """Put a sequence where its phase belongs, after it changed: behind those that wait for their turn."""
+        was_decoding = sequence in self._decoding
+        if was_decoding and sequence.is_decoding:
+            return
+        (self._decoding if was_decoding else self._in_chunks).remove(sequence)
         if sequence.is_decoding:
-            if sequence in self._in_chunks:
-                self._in_chunks.remove(sequence)
-                # By slot: what lies side by side in the cache is read in one go.
-                insort(self._decoding, sequence, key=lambda one: one.slots[0])
-        elif sequence in self._decoding:
-            self._decoding.remove(sequence)
-            if sequence.phase is Phase.BARS:  # what is nearly done frees its slots soonest
-                self._in_chunks.appendleft(sequence)
-            else:
-                self._in_chunks.append(sequence)
+            # By slot: what lies side by side in the cache is read in one go.
+            insort(self._decoding, sequence, key=lambda one: one.slots[0])
+        elif was_decoding and sequence.phase is Phase.BARS:  # what is nearly done frees its slots soonest
+            self._in_chunks.appendleft(sequence)
+        else:
+            self._in_chunks.append(sequence)
 
     def next_round(self, sequence: Sequence) -> None:
         """Have a sequence go on with its generation's next paths; frees the slots that they do not need."""
@@ -74,6 +104,8 @@ class Scheduler:
         """Free the slots of a sequence that came to its end or failed."""
         (self._decoding if sequence in self._decoding else self._in_chunks).remove(sequence)
         self._slots.give_back(sequence.slots)
+        if sequence.shares_prompt:
+            self._prompts.give_back((sequence.prompt_slot,))
 
     def drop(self, generation: Generation) -> Sequence | None:
         """Forget a generation; returns its sequence if that was running."""
@@ -94,10 +126,12 @@ class Scheduler:
             num_paths = min(sample_count, self.num_slots)
             in_use = self._slots.num_used
             # The limit is for several: one that is beyond it runs alone.
-            if in_use + num_paths > (self.admission_limit if in_use else self.num_slots):
+            if in_use + num_paths > (self.limits.paths if in_use else self.num_slots):
                 break
             slots = self._slots.take(num_paths)
-            admitted.append(Sequence(self._waiting.popleft(), num_paths, self.max_context, slots))
+            prompt_slot = slots[0] if num_paths == 1 else self._prompts.take(1)[0]
+            generation = self._waiting.popleft()
+            admitted.append(Sequence(generation, num_paths, self.max_context, slots, prompt_slot))
         self._in_chunks.extend(admitted)
         return admitted
 
@@ -107,10 +141,14 @@ class Scheduler:
         Only the first of them may be a part of its phase's work.
         """
         chunks: list[Chunk] = []
-        room = self.max_chunk_bars
+        room = self.limits.chunk_bars
         for sequence in self._in_chunks:
             if chunks and sequence.num_bars_left > room:
                 break
             chunks.append(sequence.next_chunk(room))
             room -= chunks[-1].num_bars
         return tuple(chunks)
+
+
+def _halved(limit: int, amount: int) -> int:
+    return min(limit, max(1, amount // 2)) if amount else limit

@@ -25,14 +25,15 @@ class Phase(Enum):
 class Sequence:
     """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.
 
-    Path i has slot i; the prompt is in the first one. Once these paths are done, the next of the generation
-    take their place.
+    Path i has slot i. Several paths have their prompt in a slot of its own; a single one has it before its
+    own bars. Once these paths are done, the next of the generation take their place.
     """
 
     generation: Generation
     num_paths: int
     max_context: int
-    slots: tuple[int, ...] = ()
+    slots: tuple[int, ...]
+    prompt_slot: int
     first_path: int = 0
     phase: Phase = Phase.LOOKBACK
     num_units_done: int = 0
@@ -52,6 +53,26 @@ class Sequence:
     def window_start(self) -> int:
         """Bars that the window of the next step has left behind."""
         return max(0, self.prompt_length + 1 + self.num_generated - self.max_context)
+
+    @property
+    def shares_prompt(self) -> bool:
+        """Whether the prompt is in a slot of its own."""
+        return self.prompt_slot != self.slots[0]
+
+    @property
+    def cached_prompt_length(self) -> int:
+        """Bars of the prompt that are left in the window that is in the cache."""
+        return self.prompt_length - self.cached_from
+
+    @property
+    def own_start(self) -> int:
+        """Where in its slot a path's own bars begin."""
+        return 0 if self.shares_prompt else self.cached_prompt_length
+
+    @property
+    def newest_position(self) -> int:
+        """In the window, of the bar that the next step puts in; under "rolling" beyond the context, too."""
+        return self.cached_prompt_length + self.num_generated
 
     @property
     def is_decoding(self) -> bool:
@@ -108,12 +129,13 @@ class Sequence:
 
     def next_round(self) -> None:
         """Go on with the next paths; what is in the cache of the prompt serves them too."""
-        rolled = self.prompt_length + self.request.horizon > self.max_context
+        slid = self.prompt_length + self.request.horizon > self.max_context
+        is_overwritten = slid and (self.request.context_policy == "exact" or not self.shares_prompt)
         self.first_path += self.num_paths
         self.num_paths = min(self.num_paths, self.request.sampling.sample_count - self.first_path)
         self.num_generated = 0
         self._enter(Phase.DECODE)
-        if rolled:
+        if is_overwritten:
             self._cache_anew()
 
     def _cache_anew(self) -> None:

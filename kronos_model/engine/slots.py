@@ -6,11 +6,11 @@ side where there is such a place: what lies side by side is read in one go.
 
 
 class SlotLedger:
-    """``num_slots`` slots, numbered from 0."""
+    """``num_slots`` slots, numbered from ``first``."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, first: int = 0) -> None:
         self.num_slots = num_slots
-        self._free = set(range(num_slots))
+        self._free = set(range(first, first + num_slots))
 
     @property
     def num_used(self) -> int:
@@ -29,3 +29,12 @@ class SlotLedger:
     def give_back(self, slots: tuple[int, ...]) -> None:
         """Free slots that were taken."""
         self._free.update(slots)
+
+
+def num_prompt_slots(num_slots: int) -> int:
+    """Slots for prompts that several paths share, beside ``num_slots`` for paths.
+
+    A series that needs all slots for its first round may come down to one path in its last; all others have
+    two at least.
+    """
+    return (num_slots + 1) // 2

@@ -25,7 +25,7 @@ class BlockStack:
         self._blocks = [_Block(block, dtype) for block in originals]
         # Every block's rotary is the same.
         self._rotary = originals[0].self_attn.rotary if originals else None
-        self._turns = torch.empty(0)
+        self._turns = torch.empty(0)  # (positions, head_dim / 2, 2), cosine and sine
 
     def new_cache(
         self, num_slots: int, capacity: int, *, device: torch.device, dtype: torch.dtype = torch.float32
@@ -39,13 +39,13 @@ class BlockStack:
         if self._rotary is not None and len(self._turns) < count:
             cos, sin = self._rotary.tables(count)
             half = cos.shape[-1] // 2
-            self._turns = torch.complex(cos[:, :half], sin[:, :half]).contiguous()
+            self._turns = torch.stack((cos[:, :half], sin[:, :half]), dim=-1)
 
     def run(self, x: Tensor, positions: Tensor, parts: Many[tuple[KVCache, Segment]]) -> Tensor:
         """Flat tokens x (N, d_model), segment after segment, at ``positions`` (N,) of their windows."""
         if self._rotary is None:
             return x
-        turns = self._turns[positions].unsqueeze(1)  # (N, 1, head_dim / 2)
+        turns = torch.view_as_complex(self._turns[positions]).unsqueeze(1)  # (N, 1, head_dim / 2)
         sizes = [segment.num_tokens for _, segment in parts]
         for layer, block in enumerate(self._blocks):
             q, k, v = block.project(x, turns)

@@ -5,137 +5,166 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.engine.reads import newest_position, own_spans, plan_prompt_reads
+from kronos_model.engine.reads import newest_bar, num_bars_seen, prompt_span
+from kronos_model.engine.sampling import MIN_TEMPERATURE
 from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.slots import num_prompt_slots
 
 BAR_BLOCK: Final = 128
 """Bars that rows read grow by."""
-
 
 ROW_COLUMNS: Final = (
     "newest",  # index of the newest of a row's own bars
     "position",  # in the window, of that bar
     "bar",  # of the slot, where its keys and values go
+    "seen",  # bars of the slot that the row sees, from the first
     "lead",  # first slot of the sequence
-    "first",  # bars of the slot that the row reads: [first, last) and [0, wrapped)
-    "last",
-    "wrapped",
     "seed",
     "path",
     "top_k",
     "prompt",  # index of the shared prompt; −1 for none
     "member",  # which of its rows this is
 )
+CHANGING_COLUMNS: Final = 4
+"""The first so many of them change from step to step, the others with the sequences only."""
 
 
 class Shape(NamedTuple):
-    """What a recorded step is for: rows, bars that they read, shared prompts, and rows a prompt."""
+    """What a step is recorded for."""
 
     rows: int
-    bars: int
-    prompts: int
-    rows_per_prompt: int
+    bars: int  # that each row reads of its slot
+    prompts: int = 0
+    prompt_bars: int = 0  # that are read of each
+    rows_per_prompt: int = 0
 
 
-def shape_for(num_rows: int, num_bars: int, paths: list[int], *, max_rows: int, max_bars: int) -> Shape:
-    """The smallest shape that holds this many rows and bars, and prompts shared by so many ``paths`` each."""
-    prompts, most = (0, 0) if not paths else (_power_of_two(len(paths)), _power_of_two(max(paths)))
-    bars = -(-num_bars // BAR_BLOCK) * BAR_BLOCK
-    return Shape(min(_power_of_two(num_rows), max_rows), min(bars, max_bars), prompts, most)
+def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int) -> Shape:
+    """The smallest shape that a step with these sequences fits.
+
+    Rows and prompts are powers of two, bars multiples of ``BAR_BLOCK``, none more than there are.
+    """
+    shared = [one for one in sequences if one.shares_prompt]
+    num_rows = 1 + max(max(one.slots) for one in sequences)
+    rows = min(_power_of_two(num_rows), num_slots)
+    bars = min(_blocks(max(num_bars_seen(one) for one in sequences)), max_context)
+    if not shared:
+        return Shape(rows, bars)
+    num_prompts = 1 + max(one.prompt_slot for one in shared) - num_slots
+    return Shape(
+        rows,
+        bars,
+        min(_power_of_two(num_prompts), num_prompt_slots(num_slots)),
+        min(_blocks(max(one.cached_prompt_length for one in shared)), max_context),
+        min(_power_of_two(max(one.num_paths for one in shared)), num_slots),
+    )
+
+
+def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
+    """Of single paths, and of one series with all the paths, in any number."""
+    counts = sorted({min(1 << exponent, num_slots) for exponent in range(num_slots.bit_length() + 1)})
+    bars = sorted({min(_blocks(bars), max_context) for bars in range(1, max_context + 1, BAR_BLOCK)})
+    alone = [Shape(rows, most) for rows in counts for most in bars]
+    shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts if rows > 1 for most in bars]
+    return alone + shared
+
+
+def _blocks(num_bars: int) -> int:
+    return max(1, -(-num_bars // BAR_BLOCK)) * BAR_BLOCK
 
 
 def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-@dataclass(frozen=True)
-class StepInputs:
-    """What changes from step to step, in tensors that stay where they are.
+class RowTable:
+    """What a step's rows are told, on the host, for as long as the same sequences run in a shape."""
 
-    R rows, G shared prompts, S rows of each.
-    """
+    def __init__(
+        self, sequences: tuple[Sequence, ...], shape: Shape, num_slots: int, max_context: int
+    ) -> None:
+        self.sequences, self.shape = sequences, shape
+        self._slots = np.array([slot for one in sequences for slot in one.slots], dtype=np.int64)
+        self._counts = [one.num_paths for one in sequences]
+        self._shared = [one for one in sequences if one.shares_prompt]
+        self._prompts = np.array([one.prompt_slot - num_slots for one in self._shared], dtype=np.int64)
 
-    rows: Tensor  # (num_columns, R) int64, by the names in ROW_COLUMNS
-    sampling: Tensor  # (2, R), temperature and top_p
-    prompts: Tensor  # (3, G) int64: slot, first and last bar
-    prompt_rows: Tensor  # (G, S) int64
-
-    @classmethod
-    def blank(cls, shape: Shape, device: torch.device) -> Self:
-        """Zeros."""
-
-        def zeros(*sizes: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(sizes, dtype=dtype, device=device)
-
-        return cls(
-            zeros(len(ROW_COLUMNS), shape.rows),
-            zeros(2, shape.rows, dtype=torch.float32),
-            zeros(3, shape.prompts),
-            zeros(shape.prompts, shape.rows_per_prompt),
-        )
-
-    def copy(self, arrays: "StepArrays") -> None:
-        """Take over what the host has."""
-        for mine, theirs in (
-            (self.rows, arrays.rows),
-            (self.sampling, arrays.sampling),
-            (self.prompts, arrays.prompts),
-            (self.prompt_rows, arrays.prompt_rows),
-        ):
-            mine.copy_(torch.from_numpy(theirs))
-
-
-@dataclass(frozen=True)
-class StepArrays:
-    """What changes from step to step, on the host: the fields of ``StepInputs``."""
-
-    rows: NDArray[np.int64]
-    sampling: NDArray[np.float32]
-    prompts: NDArray[np.int64]
-    prompt_rows: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, sequences: tuple[Sequence, ...], shape: Shape, max_context: int) -> Self:
-        """What a step with these sequences reads and writes."""
         rows = np.zeros((len(ROW_COLUMNS), shape.rows), dtype=np.int64)
         columns = dict(zip(ROW_COLUMNS, rows, strict=True))
         # A row without a path: its tokens and its keys go where nobody reads, and it sees its first bar.
         columns["newest"][:] = max_context + 1
         columns["bar"][:] = max_context
-        columns["last"][:] = 1
+        columns["seen"][:] = 1
         columns["prompt"][:] = -1
-        sampling = np.ones((2, shape.rows), dtype=np.float32)
-        prompts = np.zeros((3, shape.prompts), dtype=np.int64)
-        prompts[2] = 1
-        prompt_rows = np.zeros((shape.prompts, shape.rows_per_prompt), dtype=np.int64)
+        self.sampling = np.ones((2, shape.rows), dtype=np.float32)
+        self.prompt_rows = np.zeros((shape.prompts, shape.rows_per_prompt), dtype=np.int64)
+        for one in sequences:
+            slots, params = list(one.slots), one.request.sampling
+            columns["lead"][slots] = slots[0]
+            columns["seed"][slots] = params.seed
+            columns["path"][slots] = one.first_path + np.arange(len(slots))
+            columns["top_k"][slots] = params.top_k
+            self.sampling[:, slots] = [[max(params.temperature, MIN_TEMPERATURE)], [params.top_p]]
+        for prompt, one in zip(self._prompts, self._shared, strict=True):
+            columns["prompt"][list(one.slots)] = prompt
+            columns["member"][list(one.slots)] = np.arange(one.num_paths)
+            self.prompt_rows[prompt, : one.num_paths] = one.slots
+        self.changing, self.lasting = rows[:CHANGING_COLUMNS], rows[CHANGING_COLUMNS:]
+        self.prompt_spans = np.zeros((2, shape.prompts), dtype=np.int64)
+        self.prompt_spans[1] = 1
+        self.refresh()
 
-        for sequence in sequences:
-            slots, params = list(sequence.slots), sequence.request.sampling
-            position = newest_position(sequence)
-            *wrapped, (first, last) = own_spans(sequence)
-            values: dict[str, int | NDArray[np.int64]] = {
-                "newest": sequence.num_generated,
-                "position": position,
-                "bar": position % max_context,
-                "lead": slots[0],
-                "first": first,
-                "last": last,
-                "wrapped": wrapped[0][1] if wrapped else 0,
-                "seed": params.seed,
-                "path": sequence.first_path + np.arange(len(slots)),
-                "top_k": params.top_k,
-            }
-            for name, value in values.items():
-                columns[name][slots] = value
-            sampling[:, slots] = np.array([[params.temperature], [params.top_p]])
-        by_row = [slot for sequence in sequences for slot in sequence.slots]
-        for index, read in enumerate(plan_prompt_reads(sequences)):
-            slots = by_row[read.first_row : read.last_row]
-            prompts[:, index] = read.slot, *read.bars
-            prompt_rows[index, : len(slots)] = slots
-            columns["prompt"][slots] = index
-            columns["member"][slots] = np.arange(len(slots))
-        return cls(rows, sampling, prompts, prompt_rows)
+    def refresh(self) -> None:
+        """Where the sequences are now."""
+        now = [
+            (one.num_generated, one.newest_position, newest_bar(one), num_bars_seen(one))
+            for one in self.sequences
+        ]
+        if now:
+            self.changing[:, self._slots] = np.repeat(np.array(now).T, self._counts, axis=1)
+        # A prompt of which nothing is seen is read for nobody: its rows do not name it.
+        spans = [prompt_span(one) for one in self._shared]
+        if spans:
+            self.prompt_spans[:, self._prompts] = [
+                [first for first, _ in spans],
+                [last for _, last in spans],
+            ]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The same in tensors on the device, which stay where they are. R rows, G prompts, S rows of each."""
+
+    changing: Tensor  # (CHANGING_COLUMNS, R) int64, by the names in ROW_COLUMNS
+    lasting: Tensor  # (the other columns, R) int64
+    sampling: Tensor  # (2, R), temperature and top_p
+    prompt_spans: Tensor  # (2, G) int64, first and last bar
+    prompt_rows: Tensor  # (G, S) int64
+
+    @classmethod
+    def of(cls, table: RowTable, device: torch.device) -> Self:
+        """New tensors."""
+        arrays = (table.changing, table.lasting, table.sampling, table.prompt_spans, table.prompt_rows)
+        return cls(*(torch.from_numpy(array).to(device, copy=True) for array in arrays))
+
+    def columns(self) -> dict[str, Tensor]:
+        """Each column (R,) by its name."""
+        return dict(zip(ROW_COLUMNS, (*self.changing, *self.lasting), strict=True))
+
+    def copy_all(self, table: RowTable) -> None:
+        """Take over what lasts, too."""
+        self.copy_changing(table)
+        for mine, theirs in (
+            (self.lasting, table.lasting),
+            (self.sampling, table.sampling),
+            (self.prompt_rows, table.prompt_rows),
+        ):
+            mine.copy_(torch.from_numpy(theirs))
+
+    def copy_changing(self, table: RowTable) -> None:
+        """Take over what changes from step to step."""
+        self.changing.copy_(torch.from_numpy(table.changing))
+        if table.shape.prompts:
+            self.prompt_spans.copy_(torch.from_numpy(table.prompt_spans))

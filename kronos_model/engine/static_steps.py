@@ -1,12 +1,13 @@
 """Decode steps of fixed shapes, which CUDA records once and replays: a launch a step instead of hundreds.
 
 Row r is slot r, whether a path is there or not; what a row must not read is masked, and a row without a path
-writes where nobody reads. Shapes grow in powers of two, so that few are ever recorded. Where there is no CUDA
-the same steps run unrecorded.
+writes where nobody reads. Shapes grow in powers of two. Where there is no CUDA the same steps run unrecorded.
 """
 
+import logging
 import math
-from collections import deque
+import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import torch
@@ -16,36 +17,35 @@ from kronos_model.engine.attention import attend, merge
 from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
-from kronos_model.engine.reads import newest_position
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import (
-    BAR_BLOCK,
-    ROW_COLUMNS,
-    Shape,
-    StepArrays,
-    StepInputs,
-    shape_for,
-)
+from kronos_model.engine.static_inputs import RowTable, Shape, StepInputs, shape_for, usual_shapes
 from kronos_model.engine.steps import SlotTokens
 
-MAX_STEPS_AHEAD: Final = 2
-"""Steps that may be under way on the device while the next is prepared."""
+log = logging.getLogger(__name__)
+
+USES_UNTIL_RECORDED: Final = 16
+"""Recording takes as long as many steps, and there are more shapes than will ever be usual."""
+
+_recording = threading.Lock()  # PyTorch records one graph at a time in a process
 
 
 class StaticSegment:
-    """The rows of a step of fixed shape; ``first`` … ``wrapped`` say which bars of its slot a row reads."""
+    """The rows of a step of fixed shape, told by its inputs."""
 
-    def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs) -> None:
-        self._shape, self._columns, self._inputs = shape, columns, inputs
-        self._rows = torch.arange(shape.rows, device=inputs.rows.device)
-        bars = torch.arange(shape.bars, device=inputs.rows.device)
-        first, last, wrapped = (columns[name].unsqueeze(-1) for name in ("first", "last", "wrapped"))
-        own = ((bars >= first) & (bars < last)) | (bars < wrapped)
-        self._own_mask = _as_mask(own)
+    def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs, num_slots: int) -> None:
+        self._shape, self._columns, self._inputs, self._num_slots = shape, columns, inputs, num_slots
+        device = inputs.changing.device
+        self._rows = torch.arange(shape.rows, device=device)
+        bars = torch.arange(shape.bars, device=device)
+        self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
         if shape.prompts:
-            _, first, last = inputs.prompts.unsqueeze(-1).unbind()
-            self._prompt_mask = _as_mask((bars >= first) & (bars < last))
+            bars = torch.arange(shape.prompt_bars, device=device)
+            first, last = inputs.prompt_spans.unsqueeze(-1).unbind()
+            # Of an empty prompt the first bar, so that nothing becomes NaN; its rows give it no weight.
+            self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
+            is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
+            self._has_prompt = is_seen[columns["prompt"]]  # −1 is the last
 
     @property
     def num_tokens(self) -> int:
@@ -60,19 +60,20 @@ class StaticSegment:
         return self.read(cache, layer, q)
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        q = q.to(cache.k.dtype)
-        keys, values = (x[layer, :, :, : self._shape.bars] for x in (cache.k, cache.v))
-        own = attend(q.unsqueeze(2), keys[: len(q)], values[: len(q)], self._own_mask)
+        q, shape = q.to(cache.k.dtype), self._shape
+        keys, values = (x[layer, : shape.rows, :, : shape.bars] for x in (cache.k, cache.v))
+        own = attend(q.unsqueeze(2), keys, values, self._own_mask)
         mixed, weight = own.out.squeeze(2), own.weight.squeeze(2)
-        if not self._shape.prompts:
+        if not shape.prompts:
             return mixed
-        slots = self._inputs.prompts[0]
+        prompts = slice(self._num_slots, self._num_slots + shape.prompts)
+        keys, values = (x[layer, prompts, :, : shape.prompt_bars] for x in (cache.k, cache.v))
         grouped = q[self._inputs.prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
-        shared = attend(grouped, keys[slots], values[slots], self._prompt_mask)
-        prompt, member = self._columns["prompt"], self._columns["member"]
-        shared_weight = shared.weight.transpose(1, 2)[prompt.clamp(min=0), member]  # (R, H)
-        shared_weight = shared_weight.masked_fill((prompt < 0).unsqueeze(-1), -math.inf)
-        return merge(mixed, weight, shared.out.transpose(1, 2)[prompt.clamp(min=0), member], shared_weight)
+        shared = attend(grouped, keys, values, self._prompt_mask)
+        prompt, member = self._columns["prompt"].clamp(min=0), self._columns["member"]
+        shared_weight = shared.weight.transpose(1, 2)[prompt, member]  # (R, H)
+        shared_weight = shared_weight.masked_fill(~self._has_prompt.unsqueeze(-1), -math.inf)
+        return merge(mixed, weight, shared.out.transpose(1, 2)[prompt, member], shared_weight)
 
 
 def _as_mask(is_seen: Tensor) -> Tensor:
@@ -86,80 +87,86 @@ class StaticSteps:
     NUM_SPARE_BARS: Final = 1
     """A slot's room for what rows without a path write."""
 
-    def __init__(self, network: Network, own: SlotTokens, max_context: int) -> None:
-        self._network, self._own, self._max_context = network, own, max_context
-        self._num_slots = len(own.tokens)
+    def __init__(self, network: Network, own: SlotTokens) -> None:
+        self._network, self._own = network, own
         self._inputs: dict[Shape, StepInputs] = {}
-        self._recorded: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._table: RowTable | None = None
+        self._num_uses: dict[Shape, int] = {}
+        self._recorded: dict[Shape, torch.cuda.CUDAGraph | None] = {}  # None: could not be recorded
         self._pool = torch.cuda.graph_pool_handle() if network.device.type == "cuda" else None
-        self._under_way: deque[torch.cuda.Event] = deque()
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record the shapes that single paths, and one series with many, will need."""
-        for bars in range(BAR_BLOCK, self._max_context + BAR_BLOCK, BAR_BLOCK):
-            for exponent in range(self._num_slots.bit_length()):
-                num_rows = 1 << exponent
-                for paths in ([], [num_rows]) if exponent else ([],):
-                    shape = self._shape(num_rows, bars, paths)
-                    self._fill((), shape)
-                    self._run(shape)
+        """Record what single paths, and one series with many, will need."""
+        with self._on_device():
+            for shape in usual_shapes(self._own.num_slots, self._own.max_context):
+                self._fill((), shape)
+                self._num_uses[shape] = USES_UNTIL_RECORDED
+                self._run(shape)
 
     @torch.inference_mode()
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        shared = [one.num_paths for one in sequences if one.num_paths > 1]
-        num_rows = 1 + max(max(sequence.slots) for sequence in sequences)
-        num_bars = max(min(newest_position(one) + 1, self._max_context) for one in sequences)
-        shape = self._shape(num_rows, num_bars, shared)
-        self._fill(sequences, shape)
-        self._run(shape)
+        with self._on_device():
+            shape = shape_for(sequences, self._own.num_slots, self._own.max_context)
+            self._fill(sequences, shape)
+            self._run(shape)
 
     def restart(self, sequence: Sequence) -> None:
-        """Nothing is kept of a sequence."""
+        self._table = None
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing is kept of a sequence."""
+        self._table = None
 
-    def _shape(self, num_rows: int, num_bars: int, paths: list[int]) -> Shape:
-        return shape_for(num_rows, num_bars, paths, max_rows=self._num_slots, max_bars=self._max_context)
+    def _on_device(self) -> AbstractContextManager[object]:
+        """Streams and graphs are those of the current device."""
+        return nullcontext() if self._pool is None else torch.cuda.device(self._network.device)
 
     def _fill(self, sequences: tuple[Sequence, ...], shape: Shape) -> None:
         """Copy what this step needs to the device."""
-        if shape not in self._inputs:
-            self._inputs[shape] = StepInputs.blank(shape, self._network.device)
-        self._inputs[shape].copy(StepArrays.of(sequences, shape, self._max_context))
+        table = self._table
+        if table is not None and table.sequences == sequences and table.shape == shape:
+            table.refresh()
+            self._inputs[shape].copy_changing(table)
+            return
+        self._table = table = RowTable(sequences, shape, self._own.num_slots, self._own.max_context)
+        if shape in self._inputs:
+            self._inputs[shape].copy_all(table)
+        else:
+            self._inputs[shape] = StepInputs.of(table, self._network.device)
 
     def _run(self, shape: Shape) -> None:
-        if self._pool is None:
+        self._num_uses[shape] = self._num_uses.get(shape, 0) + 1
+        is_usual = self._num_uses[shape] > USES_UNTIL_RECORDED
+        if self._pool is not None and is_usual and shape not in self._recorded:
+            self._recorded[shape] = self._record(shape)
+        graph = self._recorded.get(shape)
+        if graph is None:
             self._step(shape)
-            return
-        if shape not in self._recorded:
-            self._record(shape)
-        self._recorded[shape].replay()
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        self._under_way.append(event)
-        if len(self._under_way) > MAX_STEPS_AHEAD:
-            self._under_way.popleft().synchronize()
+        else:
+            graph.replay()
 
-    def _record(self, shape: Shape) -> None:
-        # Libraries set themselves up on first use, which must not be recorded. To run a step again changes
-        # nothing.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._step(shape)
-        torch.cuda.current_stream().wait_stream(side)
+    def _record(self, shape: Shape) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph; None where that fails, since it can run without."""
         graph = torch.cuda.CUDAGraph()
-        # Another model may be loading on another thread, which is none of this recording's business.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._step(shape)
-        self._recorded[shape] = graph
+        # The outer stream is what is current again, also where recording fails half-way.
+        with _recording, torch.cuda.stream(torch.cuda.current_stream()):
+            try:
+                side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(2):  # libraries set themselves up on first use; again changes nothing
+                        self._step(shape)
+                torch.cuda.current_stream().wait_stream(side)
+                with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+                    self._step(shape)
+            except RuntimeError:
+                log.warning("a step of %s could not be recorded and runs without", shape, exc_info=True)
+                return None
+        return graph
 
     def _step(self, shape: Shape) -> None:
         inputs = self._inputs[shape]
-        columns = dict(zip(ROW_COLUMNS, inputs.rows, strict=True))
+        columns = inputs.columns()
         rows = torch.arange(shape.rows, device=self._network.device)
         newest = columns["newest"]
         temperature, top_p = inputs.sampling.unsqueeze(-1)
@@ -173,6 +180,6 @@ class StaticSteps:
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, columns, inputs),
+            StaticSegment(shape, columns, inputs, self._own.num_slots),
             choose,
         )

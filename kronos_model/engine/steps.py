@@ -12,7 +12,7 @@ from torch import Tensor
 from kronos_model.engine.kv_cache import DecodeSegment
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import NoiseSource
-from kronos_model.engine.reads import newest_position, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
 
@@ -28,6 +28,7 @@ class SlotTokens:
     """One for the bar that follows the last own one, two for what rows without a path read and write."""
 
     def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
+        self.num_slots, self.max_context = num_slots, max_context
         shape = (num_slots, max_context + self.NUM_SPARE, 2)
         self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
         self.calendar = torch.zeros_like(self.tokens)
@@ -67,10 +68,9 @@ class EagerSteps:
         self,
         network: Network,
         own: SlotTokens,
-        max_context: int,
         new_noise: Callable[[Sequence, int, int], NoiseSource] = NoiseSource,
     ) -> None:
-        self._network, self._own, self._max_context = network, own, max_context
+        self._network, self._own = network, own
         self._new_noise = new_noise
         self._noise: dict[Sequence, NoiseSource] = {}
         self._rows: _Rows | None = None
@@ -81,22 +81,21 @@ class EagerSteps:
     @torch.inference_mode()
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
         rows, device = self._rows_of(sequences), self._network.device
-        newest, places = (
+        newest, positions, bars = (
             torch.from_numpy(np.repeat(per_sequence, rows.counts)).to(device)
             for per_sequence in (
                 [sequence.num_generated for sequence in sequences],
-                [newest_position(sequence) for sequence in sequences],
+                [sequence.newest_position for sequence in sequences],
+                [newest_bar(sequence) for sequence in sequences],
             )
         )
-        segment = DecodeSegment(
-            rows.slots, places % self._max_context, plan_own_reads(sequences), plan_prompt_reads(sequences)
-        )
+        segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
         drawn = [self._noise_of(one).draw(one.num_generated) for one in sequences]
         noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
         self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows.slots, newest],
             self._own.calendar[rows.leads, newest],
-            places,
+            positions,
             segment,
             lambda draw, logits: self.choose(logits, rows.params, noise[draw]),
         )

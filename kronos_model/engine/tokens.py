@@ -44,6 +44,7 @@ class TokenCoder:
         length = len(tokens)
         cache = self._decoder.new_cache(1, length, device=self._device)
         if length:
+            self._decoder.reserve_positions(length)
             self._run_decoder(
                 tokens, torch.arange(length, device=self._device), cache, PromptSegment(0, 0, length)
             )
@@ -52,6 +53,7 @@ class TokenCoder:
     def decode_paths(self, tokens: Tensor, prompt_length: int, prompt: KVCache) -> Tensor:
         """Tokens of paths (S, H, 2) that follow a prompt → scaled bars (S, H, 6)."""
         num_paths, horizon, _ = tokens.shape
+        self._decoder.reserve_positions(prompt_length + horizon)
         positions = torch.arange(prompt_length, prompt_length + horizon, device=self._device).repeat(
             num_paths
         )
@@ -60,6 +62,5 @@ class TokenCoder:
         return self._head(x).view(num_paths, horizon, -1)
 
     def _run_decoder(self, tokens: Tensor, positions: Tensor, cache: KVCache, segment: Segment) -> Tensor:
-        self._decoder.reserve_positions(int(positions[-1]) + 1)
         x = self._post_quant_embed(self._quantizer.dequantize(tokens[:, 0], tokens[:, 1]))
         return self._decoder.run(x, positions, [(cache, segment)])

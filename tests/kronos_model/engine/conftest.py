@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from kronos_model.engine.runner import ModelRunner
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -35,9 +34,3 @@ def pair() -> tuple[Kronos, KronosTokenizer]:
             for parameter in model.parameters():
                 parameter.mul_(1.7)
     return model.eval(), tokenizer.eval()
-
-
-@pytest.fixture
-def runner(pair) -> ModelRunner:
-    model, tokenizer = pair
-    return ModelRunner(model, tokenizer, max_context=MAX_CONTEXT, clip=5)

@@ -236,6 +236,10 @@ def test_failing_in_any_phase_ends_that_series_only(runner, phase):
     [
         (OutOfMemoryError("CUDA out of memory"), "OUT_OF_MEMORY"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), "OUT_OF_MEMORY"),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"), "OUT_OF_MEMORY"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "OUT_OF_MEMORY"),
+        (MemoryError(), "OUT_OF_MEMORY"),
+        (KronosError("of our own"), "INTERNAL"),
         (RuntimeError("a kernel failed"), "INTERNAL"),
     ],
 )
@@ -244,6 +248,70 @@ def test_what_became_of_a_failed_series_is_coded(runner, failure, code):
     generation = (engine := engine_for(runner)).submit(request(1))
     finish(engine)
     assert generation.error.code == code
+
+
+def test_bars_that_cannot_be_had_end_that_series_only(runner, monkeypatch):
+    def fail(sequence: Sequence) -> np.ndarray:
+        if seed_of(sequence) == 1:
+            raise MemoryError
+        return ScriptedRunner.paths(runner, sequence)
+
+    monkeypatch.setattr(runner, "paths", fail)
+    engine = engine_for(runner)
+    bad, good = engine.submit(request(1)), engine.submit(request(2))
+    finish(engine)
+    assert bad.error.code == "OUT_OF_MEMORY"
+    assert good.paths.shape == (1, 2, 6)
+
+
+def test_a_device_that_is_lost_ends_the_engine_not_the_series(runner):
+    class AcceleratorError(RuntimeError):
+        """Named as PyTorch names its own."""
+
+    runner.poisoned = {1: AcceleratorError("CUDA error: an illegal memory access was encountered")}
+    engine = engine_for(runner)
+    generations = [engine.submit(request(seed)) for seed in (1, 2)]
+    with pytest.raises(AcceleratorError):
+        finish(engine)
+    assert not any(generation.done for generation in generations)
+
+
+def test_a_chunk_that_is_out_of_memory_is_tried_in_parts(runner, monkeypatch):
+    def compute(chunks: tuple[Chunk, ...]) -> None:
+        if sum(chunk.num_bars for chunk in chunks) > 100:
+            raise OutOfMemoryError("CUDA out of memory")
+        ScriptedRunner.compute(runner, chunks)
+
+    monkeypatch.setattr(runner, "compute", compute)
+    runner.max_context = 1000
+    engine = engine_for(runner, max_chunk_bars=512)
+    generations = [engine.submit(request(seed, lookback=400)) for seed in (1, 2)]
+    finish(engine)
+    assert all(generation.error is None for generation in generations)
+
+
+def test_a_chunk_that_no_memory_is_enough_for_fails_alone(runner, monkeypatch):
+    def compute(chunks: tuple[Chunk, ...]) -> None:
+        if any(seed_of(chunk.sequence) == 1 for chunk in chunks):
+            raise OutOfMemoryError("CUDA out of memory")
+        ScriptedRunner.compute(runner, chunks)
+
+    monkeypatch.setattr(runner, "compute", compute)
+    engine = engine_for(runner)
+    bad, good = (engine.submit(request(seed, lookback=400)) for seed in (1, 2))
+    finish(engine)
+    assert bad.error.code == "OUT_OF_MEMORY"
+    assert good.error is None
+
+
+def test_a_newcomer_waits_for_no_more_than_the_others_next_chunk(runner):
+    engine = engine_for(runner, max_chunk_bars=4)
+    engine.submit(request(1, lookback=100, horizon=1))
+    engine.step()
+    engine.submit(request(2, lookback=4, horizon=1))
+    engine.step()
+    engine.step()
+    assert [seed for step in runner.chunks for seed, *_ in step] == [1, 1, 2]
 
 
 def test_out_of_memory_halves_what_is_admitted_and_all_come_to_their_end(runner):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
+from kronos_model.engine import static_inputs
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
@@ -159,19 +160,21 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(mix=mixes, num_slots=st.integers(1, 8))
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots):
+@given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
+def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
-        runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
-        engine = Engine(runner)
-        generations = []
-        for request, policy, steps_before, _ in mix:
-            for _ in range(steps_before):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
+            runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
+            engine = Engine(runner)
+            generations = []
+            for request, policy, steps_before, _ in mix:
+                for _ in range(steps_before):
+                    engine.step()
+                generations.append(engine.submit(replace(request, context_policy=policy)))
+            while engine.has_work:
                 engine.step()
-            generations.append(engine.submit(replace(request, context_policy=policy)))
-        while engine.has_work:
-            engine.step()
         runs.append([generation.paths for generation in generations])
     for of_static, of_eager in zip(*runs, strict=True):
         assert_same_bars(of_static, of_eager)
@@ -192,13 +195,23 @@ class CounterNoise:
         ]
 
 
-def test_every_shape_is_run_at_warm_up(pair):
-    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=6, steps=StaticSteps)
-    runner.warm_up()
-    request = series_request(3, 20, 6, SamplingParams(sample_count=4, seed=5))
+def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monkeypatch):
+    monkeypatch.setattr(static_inputs, "BAR_BLOCK", 8)
+    made: list[StaticSteps] = []
+
+    def steps(*args: object) -> StaticSteps:
+        made.append(StaticSteps(*args))
+        return made[0]
+
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=6, steps=steps)
+    request = series_request(3, 20, 6, SamplingParams(sample_count=6, seed=5))
     before = run(Engine(runner), [request])
-    runner.warm_up()  # leaves nothing behind
+    runner.warm_up()
     assert np.array_equal(run(Engine(runner), [request])[0], before[0])
+    shapes = set(made[0]._inputs)
+    run(Engine(runner), [request])
+    run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
+    assert set(made[0]._inputs) == shapes
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.noise import NoiseSource
+from kronos_model.engine.noise import NoiseSource, counter_noise
 from kronos_model.engine.sequence import Sequence
 
 S1, S2 = 8, 5
@@ -13,7 +13,9 @@ S1, S2 = 8, 5
 
 def source(num_paths: int, *, sample_count: int | None = None, first_path: int = 0) -> NoiseSource:
     sampling = SamplingParams(sample_count=sample_count or num_paths, seed=3)
-    sequence = Sequence(Generation(series_request(0, 4, 2, sampling)), num_paths, 16, first_path=first_path)
+    generation = Generation(series_request(0, 4, 2, sampling))
+    slots = tuple(range(num_paths))
+    sequence = Sequence(generation, num_paths, 16, slots, prompt_slot=100, first_path=first_path)
     return NoiseSource(sequence, S1, S2)
 
 
@@ -40,3 +42,38 @@ def test_a_step_that_is_run_again_gets_the_same_draws():
     assert not torch.equal(ours.draw(1)[0], first[0])
     with pytest.raises(ValueError, match="order"):
         ours.draw(0)
+
+
+ROWS = 64
+
+
+def noise_of(
+    *, seed: int | torch.Tensor = 1, path: int | torch.Tensor = 0, step: int = 0, draw: int = 0
+) -> torch.Tensor:
+    columns = [torch.as_tensor(value).expand(ROWS).contiguous() for value in (seed, path, step)]
+    return counter_noise(*columns, draw, 1024)
+
+
+def test_counted_noise_is_exponential():
+    noise = noise_of(seed=torch.arange(ROWS) * 7919)
+    assert noise.min() > 0
+    assert noise.mean() == pytest.approx(1, abs=0.02)
+    assert noise.var() == pytest.approx(1, abs=0.05)
+    # A quarter of an exponential distribution lies below −log 0.75.
+    assert (noise < 0.28768).float().mean() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"seed": 2}, {"seed": 2**63 - 1}, {"path": 1}, {"step": 1}, {"draw": 1}, {"step": 1, "draw": 1}],
+)
+def test_counted_noise_is_another_for_every_seed_path_step_and_draw(changed):
+    one, other = noise_of(), noise_of(**changed)
+    assert abs(torch.corrcoef(torch.stack((one[0], other[0])))[0, 1]) < 0.15
+
+
+def test_counted_noise_depends_on_a_rows_place_alone():
+    rows = torch.arange(ROWS)
+    together = noise_of(seed=rows, path=rows)
+    alone = counter_noise(rows[5:6], rows[5:6], torch.zeros(1, dtype=torch.int64), 0, 1024)
+    assert torch.equal(together[5:6], alone)

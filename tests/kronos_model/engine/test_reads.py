@@ -20,7 +20,8 @@ def sequence(
 ) -> Sequence:
     request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
     generation = Generation(replace(request, context_policy=policy))
-    running = Sequence(generation, len(slots), MAX_CONTEXT, slots)
+    prompt_slot = slots[0] if len(slots) == 1 else 100 + slots[0]
+    running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot)
     running.num_generated = generated
     if policy == "exact":
         running.cached_from = running.window_start
@@ -29,14 +30,12 @@ def sequence(
 
 def test_neighbours_are_read_together_and_a_shared_prompt_once():
     running = [sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2)]
-    assert plan_own_reads(running) == (
-        OwnRead(0, 5, 0, (0, 10), (((0, 8),), ((0, 8),), ((7, 10),), ((7, 10),), ((7, 10),))),
-    )
-    assert plan_prompt_reads(running) == (PromptRead(2, 5, 2, (0, 7)),)
+    assert plan_own_reads(running) == (OwnRead(0, 5, 0, 8, (8, 8, 3, 3, 3)),)
+    assert plan_prompt_reads(running) == (PromptRead(2, 5, 102, (0, 7)),)
 
 
 def test_rows_of_the_same_length_need_no_mask():
-    assert plan_own_reads([sequence((0,)), sequence((1,))]) == (OwnRead(0, 2, 0, (0, 8), None),)
+    assert plan_own_reads([sequence((0,)), sequence((1,))]) == (OwnRead(0, 2, 0, 8, None),)
 
 
 def test_scattered_slots_are_read_apart():
@@ -46,20 +45,21 @@ def test_scattered_slots_are_read_apart():
 def test_padding_that_costs_more_than_a_read_is_not_read(monkeypatch):
     monkeypatch.setattr(reads, "MAX_PADDING_BARS", 10)
     running = [sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25)]
-    assert [(read.bars, read.first_row) for read in plan_own_reads(running)] == [((0, 8), 0), ((0, 25), 1)]
+    assert [(read.num_bars, read.first_row) for read in plan_own_reads(running)] == [(8, 0), (25, 1)]
 
 
 @pytest.mark.parametrize("num_paths", [1, 3])
-def test_a_rolled_cache_is_read_around_its_end(num_paths):
+def test_a_cache_that_has_rolled_forgets_the_oldest_bars(num_paths):
     rolled = sequence(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling")
     # Positions 0 … 34 have been written; 35 − 32 = 3 of them are forgotten.
     (own,) = plan_own_reads([rolled])
     if num_paths == 1:
-        assert (own.bars, own.spans) == ((0, 32), None)
+        assert (own.num_bars, own.seen) == (32, None)
         assert plan_prompt_reads([rolled]) == ()
+        assert reads.newest_bar(rolled) == 2
     else:
-        assert own.spans == ((((0, 3), (30, 32)),) * 3)
-        assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 0, (3, 30)),)
+        assert (own.num_bars, own.seen) == (5, None)
+        assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 100, (3, 30)),)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
@@ -87,22 +87,24 @@ def test_each_row_sees_its_window_once(series, max_padding):
         own_reads, prompt_reads = plan_own_reads(running), plan_prompt_reads(running)
     seen: dict[int, list[tuple[int, int]]] = {}  # by row: slot, bar
     for read in own_reads:
-        for index in range(read.last_row - read.first_row):
-            spans = (read.bars,) if read.spans is None else read.spans[index]
-            bars = [bar for first, last in spans for bar in range(first, last)]
-            seen.setdefault(read.first_row + index, []).extend((read.first_slot + index, bar) for bar in bars)
+        for index, row in enumerate(range(read.first_row, read.last_row)):
+            num_bars = read.num_bars if read.seen is None else read.seen[index]
+            seen[row] = [(read.first_slot + index, bar) for bar in range(num_bars)]
     for prompt in prompt_reads:
         for row in range(prompt.first_row, prompt.last_row):
             seen[row].extend((prompt.slot, bar) for bar in range(*prompt.bars))
     row = 0
     for one in running:
-        newest = reads.newest_position(one)
-        prompt_length = one.prompt_length - one.cached_from
-        for path in range(one.num_paths):
+        newest = one.newest_position
+        for slot in one.slots:
             window = range(max(0, newest + 1 - MAX_CONTEXT), newest + 1)
+            prompt_length = one.cached_prompt_length
             expected = [
-                (one.slots[0 if position < prompt_length else path], position % MAX_CONTEXT)
+                (one.prompt_slot, position)
+                if one.shares_prompt and position < prompt_length
+                else (slot, (position - prompt_length if one.shares_prompt else position) % MAX_CONTEXT)
                 for position in window
             ]
             assert sorted(seen[row]) == sorted(expected)
+            assert (slot, reads.newest_bar(one)) in seen[row]
             row += 1

@@ -27,3 +27,8 @@ def test_more_than_are_free_cannot_be_taken():
     ledger.take(1)
     with pytest.raises(ValueError, match="1 are free"):
         ledger.take(2)
+
+
+def test_slots_may_begin_elsewhere():
+    ledger = SlotLedger(2, first=8)
+    assert ledger.take(2) == (8, 9)
