@@ -1,9 +1,12 @@
 """What workers take off their queue while they are busy, and what they tell of their load."""
 
+import random
 import re
+import socket
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from redis import Redis
@@ -123,10 +126,23 @@ def test_metrics_status_and_progress_tell_the_load(
     worker.stop()
 
 
+def free_ports(count: int) -> int:
+    """The first of so many free ports side by side, below those that outgoing connections are given."""
+    for first in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with ExitStack() as sockets:
+            try:
+                for port in range(first, first + count):
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    pytest.fail("no free ports side by side")
+
+
 def test_each_child_of_prefork_serves_its_own_metrics(
     start_worker: StartWorker, client: ForecastClient, candles
 ):
-    port = free_port()
+    port = free_ports(2)
     worker = start_worker(
         "--pool", "prefork", "--concurrency", "2", KRONOS_METRICS_PORT=str(port)
     ).wait_until_ready(2)
