@@ -66,7 +66,7 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
 ):
     connection = Redis.from_url(redis.url, decode_responses=True)
     worker = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
-    handles = [client.submit(candles[:120], pred_len=120, sample_count=2, seed=n) for n in range(40)]
+    handles = [client.submit(candles[:8], pred_len=100, sample_count=2, seed=n) for n in range(40)]
     held = []
     while any(not handle.state().has_ended for handle in handles):
         held.append(connection.zcard(UNACKED_INDEX_KEY))
