@@ -5,6 +5,7 @@ import torch
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.slots import num_prompt_slots, num_slots_among
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.errors import OutOfMemory
 from kronos_model.model import Kronos
@@ -50,11 +51,10 @@ def build_engine(
     chunk_bars = CPU_CHUNK_BARS if is_cpu else GPU_CHUNK_BARS
     if memory_bytes is not None:
         weights, per_slot = memory_of_weights(model, tokenizer), slot_bytes(model, max_context, dtype)
-        num_slots = min(num_slots, (memory_bytes - weights) // per_slot)
+        num_slots = min(num_slots, num_slots_among((memory_bytes - weights) // per_slot))
         if num_slots < 1:
-            raise OutOfMemory(
-                f"weights and one path need {weights + per_slot} bytes; there are {memory_bytes}"
-            )
+            least = weights + (1 + num_prompt_slots(1)) * per_slot
+            raise OutOfMemory(f"weights and one path need {least} bytes; there are {memory_bytes}")
     runner = ModelRunner(
         model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
     )
@@ -63,8 +63,8 @@ def build_engine(
 
 
 def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:
-    """Bytes of all parameters and buffers."""
-    return sum(
+    """Bytes of all parameters and buffers, twice: as loaded, and as the engine folds them."""
+    return 2 * sum(
         tensor.numel() * tensor.element_size()
         for module in (model, tokenizer)
         for tensor in (*module.parameters(), *module.buffers())

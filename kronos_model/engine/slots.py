@@ -38,3 +38,8 @@ def num_prompt_slots(num_slots: int) -> int:
     two at least.
     """
     return (num_slots + 1) // 2
+
+
+def num_slots_among(places: int) -> int:
+    """The most slots for paths, where these and those for prompts have so many places together."""
+    return max(0, 2 * places // 3)
