@@ -2,10 +2,12 @@
 
 from redis import Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
+REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
 
 def connect(url: str) -> Redis:
@@ -21,3 +23,11 @@ def connect(url: str) -> Redis:
         # server that accepts and never answers is given up after 20 s.
         retry=Retry(ConstantBackoff(0.2), 1),
     )
+
+
+def refuses_writes(error: BaseException) -> bool:
+    """Whether Redis lives but takes nothing in: full, read-only after a failover, short of disk or replicas.
+
+    By the error's text, since what a script met comes wrapped in an error of the script's.
+    """
+    return isinstance(error, ResponseError) and any(code in str(error) for code in REFUSALS)

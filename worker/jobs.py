@@ -65,6 +65,10 @@ if has_outcome(KEYS[1]) then
 end
 local moment = redis.call('TIME')
 local now = string.format('%d.%06d', moment[1], moment[2])
+if redis.call('HEXISTS', KEYS[2], 'ended_at') == 1 then -- its outcome is no longer kept: it begins anew
+    redis.call('HDEL', KEYS[2], 'ended_at', 'received_at')
+    redis.call('DEL', KEYS[3])
+end
 redis.call('HSETNX', KEYS[2], 'received_at', now)
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 redis.call('SETEX', KEYS[1], ARGV[2], ARGV[1])

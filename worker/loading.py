@@ -127,7 +127,8 @@ class ModelLoader:
 
 def num_models(settings: Settings) -> int:
     """Models that a worker may come to hold at once."""
-    return min(settings.max_models, 1 + len(settings.further_models))
+    further = settings.further_models.keys() - {settings.model}
+    return min(settings.max_models, 1 + len(further))
 
 
 def _share_bytes(settings: Settings, device: torch.device) -> int | None:

@@ -43,8 +43,9 @@ def num_paths_of(payload: Any) -> int:
 class Intake:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
-    ``load`` tells what all engines together hold. What was taken and has not come to an engine yet counts by
-    what its message asks for, else a burst of large jobs would all be taken before the first shows there.
+    ``load`` tells what the fullest engine holds: which one a further job is for shows only once it is taken.
+    What was taken and has not come to an engine yet counts by what its message asks for, else a burst of
+    large jobs would all be taken before the first shows there.
     """
 
     def __init__(self, load: Callable[[], "EngineLoad"]) -> None:

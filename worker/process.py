@@ -60,7 +60,7 @@ class WorkerProcess:
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
-        self.intake = Intake(lambda: self.service.load)
+        self.intake = Intake(lambda: self.service.tightest_load)
         self.service = ForecastService(
             [self.metrics, self.intake, *observers],
             on_admission=self.intake.admitted,
@@ -223,7 +223,10 @@ class WorkerProcess:
     def _announce_until_stopped(self) -> None:
         """Renew while the engine is alive: a worker that cannot answer is not to be counted on."""
         while not self._withdrawn:
-            if self._models is None or self.service.is_alive:
+            if self._models is not None and not self.service.is_alive:
+                self.state = "draining"  # said once more, so that nobody counts on it
                 self._announce()
+                return
+            self._announce()
             self._wake_announcer.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake_announcer.clear()

@@ -11,6 +11,7 @@ from celery import states
 from celery.backends.redis import RedisBackend
 from pydantic_core import to_json
 
+from worker.connection import refuses_writes
 from worker.contract.errors import ErrorCode, JobError
 from worker.jobs import JobRecords, Receipt
 
@@ -58,6 +59,9 @@ class CodedRedisBackend(RedisBackend):
     def _result_key(self, task_id: str) -> str:
         key: Any = self.get_key_for_task(task_id)
         return str(key, "utf-8")
+
+    def exception_safe_to_retry(self, exc: Exception) -> bool:
+        return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))
 
     def mark_as_failure(
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any

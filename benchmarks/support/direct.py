@@ -13,8 +13,6 @@ from worker.own_commands import PACKAGE_ROOT
 
 MAX_CONTEXT: Final = 512
 MAX_SLOTS: Final = 64
-MAX_PREFILL_BARS: Final = 2048
-"""As the worker's settings have them by default."""
 
 
 class DirectEngine:
@@ -68,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pair.tokenizer,
         max_context=MAX_CONTEXT,
         max_slots=MAX_SLOTS,
-        max_prefill_bars=MAX_PREFILL_BARS,
     )
     requests = [series_request(seed, given.lookback, given.horizon) for seed in range(given.jobs)]
     for _ in sys.stdin:

@@ -3,6 +3,7 @@
 import torch
 
 from kronos_model.engine.engine import Engine
+from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among
@@ -43,7 +44,7 @@ def build_engine(
         dtype: in which weights are multiplied, float32 or bfloat16.
 
     Raises:
-        OutOfMemory: not even one slot fits.
+        OutOfMemory: not even one slot fits, or the device has less memory than was said.
     """
     device = model.head.proj_s1.weight.device
     is_cpu = device.type == "cpu"
@@ -55,10 +56,15 @@ def build_engine(
         if num_slots < 1:
             least = weights + (1 + num_prompt_slots(1)) * per_slot
             raise OutOfMemory(f"weights and one path need {least} bytes; there are {memory_bytes}")
-    runner = ModelRunner(
-        model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
-    )
-    runner.warm_up()
+    try:
+        runner = ModelRunner(
+            model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
+        )
+        runner.warm_up()
+    except Exception as error:  # whatever class the allocator raises
+        if is_out_of_memory(error):
+            raise OutOfMemory(f"the device has too little memory for {num_slots} slots: {error}") from error
+        raise
     return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars)
 
 

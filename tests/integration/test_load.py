@@ -32,7 +32,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:
     """More paths than any of these workers has slots, for longer than any test waits."""
-    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256)
+    return client.submit(candles[:120], pred_len=120, sample_count=256)
 
 
 def end(handle: ForecastHandle) -> None:
@@ -46,7 +46,9 @@ def test_jobs_behind_a_large_one_are_left_to_other_workers(
     start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
 ):
     connection = Redis.from_url(redis.url, decode_responses=True)
-    first = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
+    first = start_worker(KRONOS_MAX_SLOTS="8", KRONOS_MODELS="kronos-tiny").wait_until_ready()
+    # The slots of a further model, which is idle, are no room for jobs of the first.
+    client.forecast(candles[:40], pred_len=3, model="kronos-tiny", timeout_s=WAIT_S)
     large = submit_long_job(client, candles)
     await_true(lambda: large.state().name == "PROGRESS")
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]

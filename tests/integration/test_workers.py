@@ -237,3 +237,19 @@ def test_the_client_says_when_redis_is_not_there(candles):
             unreachable.submit(candles[:40], pred_len=3)
         assert failed.value.code == ErrorCode.BROKER_UNREACHABLE
         assert time.monotonic() - started < 15
+
+
+def test_a_redis_that_was_full_for_a_while_costs_no_job(start_worker: StartWorker, client, redis, candles):
+    worker = start_worker().wait_until_ready()
+    connection = Redis.from_url(redis.url)
+    running = client.submit(candles[:8], pred_len=120, sample_count=16)
+    while running.state().name == "PENDING":
+        time.sleep(0.01)
+    connection.config_set("maxmemory", 1)
+    try:
+        time.sleep(3)  # longer than the job takes
+    finally:
+        connection.config_set("maxmemory", 0)
+    assert len(running.wait(WAIT_S).series) == 1
+    assert client.forecast(candles[:40], pred_len=3, timeout_s=WAIT_S).worker == worker.node
+    worker.stop()

@@ -5,10 +5,10 @@ import time
 
 import pytest
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from worker import connection
-from worker.connection import connect
+from worker.connection import connect, refuses_writes
 from worker.local import LocalRedis, free_port
 
 
@@ -57,3 +57,18 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         port = silent.getsockname()[1]
         with pytest.raises(TimeoutError):
             connect(f"redis://127.0.0.1:{port}/0").ping()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", True),
+        ("ERR Error running script: @user_script:9: -OOM command not allowed when used memory", True),
+        ("READONLY You can't write against a read only replica.", True),
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+    ],
+)
+def test_a_redis_that_takes_nothing_in_is_told_from_a_wrong_command(text, expected):
+    assert refuses_writes(ResponseError(text)) is expected
+    assert not refuses_writes(ValueError(text))

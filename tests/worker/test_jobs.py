@@ -176,3 +176,17 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
     assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED
     records.claim("a", {})  # submitted again
     assert records.explain_absence("a") is None
+
+
+def test_a_job_sent_again_after_its_result_expired_begins_anew(records, redis):
+    """Also by a client that is not ours and claims nothing."""
+    records.claim("a", {"n": 1})
+    begin(records, "a")
+    end(records, "a")
+    redis.hset(job_key("a"), mapping={"received_at": "1.0", "ended_at": "2.0"})
+    redis.delete("result-a")
+    records.request_cancel("a")
+    again = begin(records, "a")
+    assert again.waited_s(None) == pytest.approx(0, abs=1)
+    assert not again.is_cancelled
+    assert not records.has_ended("a")

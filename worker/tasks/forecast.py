@@ -11,7 +11,7 @@ from celery import Task
 from celery.exceptions import BackendError, Ignore, Reject
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_model.candles import time_features, to_bars
@@ -20,6 +20,7 @@ from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.app import app
 from worker.bootstrap import current_process
+from worker.connection import refuses_writes
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.jobs import ForecastJob, PreparedSeries, parse_job, prepare
 from worker.contract.limits import check_job
@@ -93,7 +94,12 @@ def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:
     started = time.monotonic()
     backend: Any = task.backend
-    receipt: Receipt | None = backend.begin(job_id, task.request, pid=os.getpid(), hostname=process.node)
+    try:
+        receipt: Receipt | None = backend.begin(job_id, task.request, pid=os.getpid(), hostname=process.node)
+    except ResponseError as error:
+        if refuses_writes(error):  # as good as away
+            raise OperationalError(str(error)) from error
+        raise
     if receipt is None:
         # Delivered again after it was done, or submitted twice: the one outcome stands.
         raise Ignore

@@ -2,7 +2,9 @@
 
 import pytest
 
+from kronos_model.engine import build
 from kronos_model.engine.build import build_engine, memory_of_weights, slot_bytes
+from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 
@@ -13,6 +15,24 @@ def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
     memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # three for paths, two for prompts
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5, memory_bytes=memory)
     assert engine.load.slots == 3
+
+
+@pytest.mark.parametrize("max_slots", [1, 2, 5, 8])
+def test_the_cache_takes_what_is_said(pair, max_slots):
+    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
+    network = engine._runner._network
+    tensors = [x for cache in (network._blocks, network._dependency) for x in (cache.k, cache.v)]
+    expected = (max_slots + num_prompt_slots(max_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
+    assert sum(tensor.nbytes for tensor in tensors) == expected
+
+
+def test_memory_that_is_not_there_is_said_as_such(pair, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("MPS backend out of memory")
+
+    monkeypatch.setattr(build, "ModelRunner", fail)
+    with pytest.raises(OutOfMemory, match="64 slots"):
+        build_engine(*pair, max_context=MAX_CONTEXT)
 
 
 def test_without_room_for_one_slot_there_is_no_engine(pair):
