@@ -5,14 +5,13 @@ engine; jobs that are taken behind it wait here, out of reach of workers that co
 """
 
 import threading
-from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Container, Iterable
+from typing import Any, Final
 
 from celery import bootsteps
 from celery.worker import state
 
-if TYPE_CHECKING:
-    from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.engine import EngineLoad, StepReport
 
 MAX_JOBS_PER_SLOT: Final = 2
 """Jobs whose forecast is done and whose result is being stored hold no slot, and are held as well."""
@@ -40,16 +39,23 @@ def num_paths_of(payload: Any) -> int:
     return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
 
 
+def free_slots(load: EngineLoad) -> int:
+    """Below 0 where series wait for slots."""
+    return load.slots - load.running - load.waiting
+
+
 class Intake:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
-    ``load`` tells what the fullest engine holds: which one a further job is for shows only once it is taken.
-    What was taken and has not come to an engine yet counts by what its message asks for, else a burst of
-    large jobs would all be taken before the first shows there.
+    ``loads`` tells what each engine holds. What was taken and has not come to an engine yet counts by what
+    its message asks for, else a burst of large jobs would all be taken before the first shows there.
+
+    Which engine a job is for shows only once it is taken. Where one is full and another is not, jobs
+    are taken one at a time, for as long as none of them has to wait.
     """
 
-    def __init__(self, load: Callable[[], "EngineLoad"]) -> None:
-        self._load = load
+    def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
+        self._loads = loads
         self._lock = threading.Lock()
         self._paths_on_their_way: dict[str, int] = {}  # by job id; 0 once an engine counts them
         self._refused = False
@@ -77,10 +83,14 @@ class Intake:
             on_their_way = self._paths_on_their_way
             for job_id in [job_id for job_id in on_their_way if job_id not in unfinished]:
                 del on_their_way[job_id]
-            num_jobs, num_paths = len(on_their_way), sum(on_their_way.values())
-        load = self._load()
-        num_paths += load.running + load.waiting
-        has_room = num_jobs < num_jobs_allowed(num_jobs, num_paths, load.slots)
+            num_jobs, num_coming = len(on_their_way), sum(on_their_way.values())
+        loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
+        fullest = min(loads, key=free_slots)
+        num_paths = num_coming + fullest.running + fullest.waiting
+        has_room = num_jobs < num_jobs_allowed(num_jobs, num_paths, fullest.slots)
+        if free_slots(fullest) <= 0 < max(map(free_slots, loads)):
+            is_anyone_waiting = num_coming > 0 or any(load.waiting for load in loads)
+            has_room = not is_anyone_waiting and num_jobs < sum(load.slots for load in loads)
         self._refused = not has_room
         return has_room
 
@@ -88,9 +98,9 @@ class Intake:
         """Call this when there may be room again before a job has ended; from the engine's thread."""
         self._wake = wake
 
-    def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
+    def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
         """As of ``EngineObserver``: the paths of a large job end one after the other."""
-        if self._refused and load.running + load.waiting < load.slots:
+        if self._refused and free_slots(load) > 0:
             self._refused = False
             self._wake()
 

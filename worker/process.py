@@ -60,7 +60,7 @@ class WorkerProcess:
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
-        self.intake = Intake(lambda: self.service.tightest_load)
+        self.intake = Intake(lambda: self.service.loads.values())
         self.service = ForecastService(
             [self.metrics, self.intake, *observers],
             on_admission=self.intake.admitted,

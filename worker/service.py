@@ -99,14 +99,6 @@ class ForecastService:
             sum(load.slots for load in loads),
         )
 
-    @property
-    def tightest_load(self) -> EngineLoad:
-        """Of the engine with the fewest slots to spare: what a further job may find, whatever it names."""
-        loads = [hosted.load for hosted in self._hosted]
-        return min(
-            loads, key=lambda load: load.slots - load.running - load.waiting, default=EngineLoad(0, 0, 0)
-        )
-
     def add(self, model_id: str, engine: Engine) -> HostedEngine:
         """Take over an engine, at the end of the turn: from now on only the owner's thread touches it."""
         hosted = HostedEngine(model_id, engine)

@@ -47,11 +47,8 @@ class Scheduler:
 
     @property
     def paths_waiting(self) -> int:
-        """Later rounds of running series included. May be read from any thread."""
-        running = [*self._in_chunks.copy(), *self._decoding]
-        return sum(one.request.sampling.sample_count for one in self._waiting.copy()) + sum(
-            one.request.sampling.sample_count - one.first_path - one.num_paths for one in running
-        )
+        """Of series that have no slot yet. May be read from any thread."""
+        return sum(generation.request.sampling.sample_count for generation in self._waiting.copy())
 
     def add(self, generation: Generation) -> None:
         """Queue a generation; what needs more slots than there are will run in rounds."""

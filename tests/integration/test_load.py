@@ -32,7 +32,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:
     """More paths than any of these workers has slots, for longer than any test waits."""
-    return client.submit(candles[:120], pred_len=120, sample_count=256)
+    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256)
 
 
 def end(handle: ForecastHandle) -> None:

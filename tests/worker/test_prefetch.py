@@ -73,7 +73,7 @@ def engines() -> Engines:
 
 @pytest.fixture
 def intake(engines) -> Intake:
-    return Intake(lambda: engines.load)
+    return Intake(lambda: [engines.load])
 
 
 def test_a_job_counts_from_its_receipt_and_once(intake, engines):
@@ -231,3 +231,24 @@ def test_without_an_engine_in_this_process_celery_decides_alone():
         consumer.receive(job, 64)
     assert consumer.can_consume
     assert consumer.on_task_message == set()
+
+
+def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
+    """Whether a worker with these engines, a job in one of them, takes another."""
+    intake = Intake(lambda: loads)
+    intake.take("running", SLOTS)
+    intake.admitted("running")
+    if num_coming:
+        intake.take("coming", num_coming)
+    return intake.has_room({"running", "coming"})
+
+
+FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)
+
+
+def test_beside_a_full_engine_jobs_for_another_are_tried_one_at_a_time():
+    assert room_beside(FULL, IDLE)
+    assert not room_beside(FULL, IDLE, num_coming=1)
+    assert not room_beside(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
+    assert not room_beside(FULL, FULL)
+    assert room_beside(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)

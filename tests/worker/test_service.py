@@ -137,7 +137,6 @@ def test_what_all_engines_hold_and_have_waiting_can_be_seen(service, engine, hos
     assert engine.in_step.wait(WAIT_S)
     assert hosted.load == EngineLoad(MAX_SLOTS - 1, 3, MAX_SLOTS)
     assert service.load == EngineLoad(MAX_SLOTS - 1, 3, 2 * MAX_SLOTS)
-    assert service.tightest_load == hosted.load
     engine.gate.set()
     ended(service, run)
     assert service.load == EngineLoad(0, 0, 2 * MAX_SLOTS)

@@ -119,8 +119,6 @@ def test_more_paths_than_slots_run_in_rounds_on_one_prompt():
     runner = ScriptedRunner(num_slots=2)
     engine = engine_for(runner)
     generation = engine.submit(request(1, paths=5, horizon=1))
-    engine.step()
-    assert engine.load == EngineLoad(running=2, waiting=3, slots=2)
     finish(engine)
     assert runner.steps == [[(1, 2)], [(1, 2)], [(1, 1)]]
     assert runner.rounds == [(1, 2), (1, 4)]
