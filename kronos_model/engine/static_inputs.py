@@ -124,7 +124,6 @@ class RowTable:
         ]
         if now:
             self.changing[:, self._slots] = np.repeat(np.array(now).T, self._counts, axis=1)
-        # A prompt of which nothing is seen is read for nobody: its rows do not name it.
         spans = [prompt_span(one) for one in self._shared]
         if spans:
             self.prompt_spans[:, self._prompts] = [
