@@ -79,10 +79,6 @@ class Sequence:
         return self.phase is Phase.DECODE
 
     @property
-    def is_last_round(self) -> bool:
-        return self.first_path + self.num_paths == self.request.sampling.sample_count
-
-    @property
     def num_units(self) -> int:
         """Of the phase: bars of the lookback or of the prompt, else paths."""
         return {

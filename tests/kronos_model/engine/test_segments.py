@@ -1,0 +1,100 @@
+"""What each row of a decode step gets is attention to its own window, however the step reads the cache."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.support.workload import series_request
+from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.kv_cache import DecodeSegment, KVCache
+from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.slots import num_prompt_slots
+from kronos_model.engine.static_inputs import RowTable, StepInputs, shape_for
+from kronos_model.engine.static_steps import StaticSegment
+
+MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
+
+
+def sequence(
+    slots: tuple[int, ...], prompt: int | None = None, *, lookback: int, generated: int, policy: str = "exact"
+) -> Sequence:
+    request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
+    generation = Generation(replace(request, context_policy=policy))
+    prompt_slot = slots[0] if prompt is None else NUM_SLOTS + prompt
+    running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot, num_generated=generated)
+    if policy == "exact":
+        running.cached_from = running.window_start
+    return running
+
+
+STEPS = {
+    "a single path": [sequence((0,), lookback=9, generated=3)],
+    "single paths of several lengths": [
+        sequence((0,), lookback=1, generated=0),
+        sequence((1,), lookback=30, generated=1),
+        sequence((3,), lookback=20, generated=5),
+    ],
+    "a shared prompt": [sequence((0, 1, 2), 0, lookback=12, generated=4)],
+    "a shared prompt without bars": [sequence((0, 1), 0, lookback=1, generated=4)],
+    "single paths beside shared prompts": [
+        sequence((0,), lookback=20, generated=2),
+        sequence((2, 3, 4), 1, lookback=7, generated=6),
+        sequence((5, 7), 3, lookback=25, generated=0),
+        sequence((8,), lookback=3, generated=0),
+    ],
+    "windows that have slid or rolled": [
+        sequence((0,), lookback=40, generated=6),
+        sequence((1, 2), 0, lookback=40, generated=6),
+        sequence((3,), lookback=40, generated=6, policy="rolling"),
+        sequence((4, 5), 1, lookback=40, generated=6, policy="rolling"),
+    ],
+}
+
+
+def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+    """Attention (H, head_dim) of a path's query to its window, bar by bar from where each bar lies."""
+    newest, prompt_length = one.newest_position, one.cached_prompt_length
+    places = []
+    for position in range(max(0, newest + 1 - MAX_CONTEXT), newest + 1):
+        if not one.shares_prompt:
+            places.append((slot, position % MAX_CONTEXT))
+        elif position < prompt_length:
+            places.append((one.prompt_slot, position))
+        else:
+            places.append((slot, position - prompt_length))
+    slots, bars = zip(*places, strict=True)
+    keys, values = (x[0, list(slots), :, list(bars)].transpose(0, 1) for x in (cache.k, cache.v))
+    weights = (keys @ q.unsqueeze(-1)).squeeze(-1) / np.sqrt(HEAD_DIM)  # (H, bars)
+    return (weights.softmax(-1).unsqueeze(1) @ values).squeeze(1)
+
+
+@pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("kind", ["eager", "static"])
+def test_each_row_gets_attention_to_its_own_window(running, kind):
+    generator = torch.Generator().manual_seed(1)
+    num_slots = NUM_SLOTS + num_prompt_slots(NUM_SLOTS)
+    cache = KVCache(1, num_slots, HEADS, MAX_CONTEXT + 1, HEAD_DIM, device=torch.device("cpu"))
+    cache.k.normal_(generator=generator)
+    cache.v.normal_(generator=generator)
+    by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
+    slots = [slot for one in running for slot in one.slots]
+    if kind == "eager":
+        bars = torch.tensor([newest_bar(one) for one in running for _ in one.slots])
+        segment = DecodeSegment(
+            torch.tensor(slots), bars, plan_own_reads(running), plan_prompt_reads(running)
+        )
+        mixed = segment.read(cache, 0, by_slot[slots])
+    else:
+        shape = shape_for(tuple(running), NUM_SLOTS, MAX_CONTEXT)
+        table = RowTable(tuple(running), shape, NUM_SLOTS, MAX_CONTEXT)
+        inputs = StepInputs.of(table, torch.device("cpu"))
+        static = StaticSegment(shape, inputs.columns(), inputs, NUM_SLOTS)
+        mixed = static.read(cache, 0, by_slot[: shape.rows])[slots]
+    owners = [(one, slot) for one in running for slot in one.slots]
+    for row, (one, slot) in enumerate(owners):
+        torch.testing.assert_close(
+            mixed[row], expected(one, slot, by_slot[slot], cache), rtol=1e-5, atol=1e-5
+        )
