@@ -10,9 +10,15 @@
     │   ├── CheckpointUnreachable CHECKPOINT_UNREACHABLE  not cached, and the hub does not answer
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
     ├── OutOfMemory              OUT_OF_MEMORY            the device cannot hold what was asked for
-    └── ForecastStopped                                   a forecast that was ended from outside
-        ├── Cancelled            CANCELLED
-        └── DeadlineExceeded     DEADLINE
+    ├── ForecastStopped                                   a forecast that was ended from outside
+    │   ├── Cancelled            CANCELLED
+    │   └── DeadlineExceeded     DEADLINE
+    └── FinetuningError                                   a finetuning run that cannot start or go on
+        ├── FinetuningConfigError INVALID_CONFIG          a field of its config that cannot be used
+        ├── TrainingDataError    TRAINING_DATA_INVALID    files without usable candles, or too few
+        ├── TrainingDiverged     TRAINING_DIVERGED        a loss that is not finite
+        ├── DiskFull             DISK_FULL                no room, or no permission, to save
+        └── TrainingStopped      TRAINING_STOPPED         asked to stop; its state is saved
 
 Every error carries a ``code`` for machines, a message that says what to do, and, where it applies, the
 ``field`` at fault and ``details`` (JSON-compatible).
@@ -107,3 +113,37 @@ class DeadlineExceeded(ForecastStopped):
     """The forecast did not finish before its deadline."""
 
     code = "DEADLINE"
+
+
+class FinetuningError(KronosError):
+    """A finetuning run that cannot start or go on."""
+
+
+class FinetuningConfigError(FinetuningError, ValueError):
+    """A config that cannot be used; ``field`` is the dotted path at fault."""
+
+    code = "INVALID_CONFIG"
+
+
+class TrainingDataError(FinetuningError):
+    """Files without usable candles, or too few bars for the windows asked for."""
+
+    code = "TRAINING_DATA_INVALID"
+
+
+class TrainingDiverged(FinetuningError):
+    """A loss that is not finite. The best checkpoint so far is kept."""
+
+    code = "TRAINING_DIVERGED"
+
+
+class DiskFull(FinetuningError):
+    """Too little room, or no permission, to save what training makes."""
+
+    code = "DISK_FULL"
+
+
+class TrainingStopped(FinetuningError):
+    """Training was asked to stop and saved its state; it may be resumed."""
+
+    code = "TRAINING_STOPPED"

@@ -62,6 +62,13 @@ class ErrorCode(StrEnum):
     CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub is silent: fetch it before."
     CHECKPOINT_MISMATCH = "CHECKPOINT_MISMATCH", "Model and tokenizer do not fit: choose a pair that does."
 
+    # Finetuning
+    INVALID_CONFIG = "INVALID_CONFIG", "A finetuning setting that cannot be used: the message names it."
+    TRAINING_DATA_INVALID = "TRAINING_DATA_INVALID", "No usable candles, or too few: the message says why."
+    TRAINING_DIVERGED = "TRAINING_DIVERGED", "The loss is not finite: lower the learning rate."
+    TRAINING_STOPPED = "TRAINING_STOPPED", "Training was stopped and saved: start it again to go on."
+    DISK_FULL = "DISK_FULL", "No room, or no permission, to save: make room, or name another folder."
+
     # The job's life
     CANCELLED = "CANCELLED", "The job was cancelled, as asked."
     DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."

@@ -1,0 +1,322 @@
+"""What a finetuning run is to do: one frozen, validated value, from Python, a YAML or JSON file, or a job.
+
+Defaults of losses, optimiser and schedule are the reference's. No torch here, so that a job can be checked
+before it is sent.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+from kronos_model.errors import FinetuningConfigError
+from kronos_model.seeds import MAX_SEED
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+StageName = Literal["tokenizer", "predictor"]
+ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount"]
+
+DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
+
+
+class ConfigModel(BaseModel):
+    """Frozen; unknown fields are refused. A text that is a number is read as one: YAML has 1e-4 as a text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataConfig(ConfigModel):
+    """Which candles, and how they are cut into windows."""
+
+    path: str | tuple[str, ...] = Field(
+        description="CSV or Parquet files, or folders of them; one instrument a file"
+    )
+    columns: dict[ColumnName, str] = Field(
+        default={}, description="what the files call a column, where that is not its name: {close: Adj Close}"
+    )
+    instrument_column: str | None = Field(
+        default=None, description="column that names the instrument, in files that hold several"
+    )
+    lookback: Count = Field(default=400, description="bars of a window that its scaling is taken from")
+    pred_len: Count = Field(default=48, description="bars of a window behind the lookback")
+    stride: Count = Field(default=1, description="bars between the starts of two windows of an instrument")
+    validation_fraction: Fraction = Field(default=0.1, description="of the bars, before the test part")
+    test_fraction: Fraction = Field(default=0.1, description="of the bars, the newest ones")
+    validation_from: str | None = Field(
+        default=None, description="ISO 8601 time at which validation begins, instead of its fraction"
+    )
+    test_from: str | None = Field(default=None, description="likewise, for the test part")
+    gap: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="bars left out before validation and before test; pred_len where not set"
+    )
+
+    @property
+    def window(self) -> int:
+        """Bars of a window."""
+        return self.lookback + self.pred_len
+
+    @property
+    def gap_bars(self) -> int:
+        """``gap`` with its default."""
+        return self.pred_len if self.gap is None else self.gap
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """``path`` as a tuple."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @model_validator(mode="after")
+    def _check_fractions(self) -> Self:
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        if (self.validation_from is None) != (self.test_from is None):
+            raise ValueError("give validation_from and test_from, or neither")
+        return self
+
+
+class TokenizerShape(ConfigModel):
+    """A tokenizer from scratch: the arguments of ``KronosTokenizer``."""
+
+    d_in: Literal[6] = 6
+    d_model: Count
+    n_heads: Count
+    ff_dim: Count
+    n_enc_layers: Count
+    n_dec_layers: Count
+    ffn_dropout_p: Fraction = 0.0
+    attn_dropout_p: Fraction = 0.0
+    resid_dropout_p: Fraction = 0.0
+    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    beta: float = 0.05
+    gamma0: float = 1.0
+    gamma: float = 1.1
+    zeta: float = 0.05
+    group_size: Count = 5
+
+
+class PredictorShape(ConfigModel):
+    """A predictor from scratch: the arguments of ``Kronos``."""
+
+    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    n_layers: Count
+    d_model: Count
+    n_heads: Count
+    ff_dim: Count
+    ffn_dropout_p: Fraction = 0.0
+    attn_dropout_p: Fraction = 0.0
+    resid_dropout_p: Fraction = 0.0
+    token_dropout_p: Fraction = 0.0
+    learn_te: bool = True
+
+
+Shape = TypeVar("Shape", PredictorShape, TokenizerShape)
+
+NameOr = Annotated[
+    Annotated[str, Tag("name")] | Annotated[Shape, Tag("shape")],
+    Discriminator(lambda value: "name" if isinstance(value, str) else "shape"),
+]
+
+
+class StartConfig(ConfigModel):
+    """What training starts from: a checkpoint by name, or a shape, which starts from scratch."""
+
+    model: NameOr[PredictorShape] = Field(
+        default=DEFAULT_MODEL, description="bundled name, folder or hub id; or a shape"
+    )
+    tokenizer: NameOr[TokenizerShape] | None = Field(
+        default=None, description="likewise; the one that belongs to the model where left out"
+    )
+    model_revision: str | None = None
+    tokenizer_revision: str | None = None
+
+    @model_validator(mode="after")
+    def _check_tokenizer(self) -> Self:
+        if self.tokenizer is None and not isinstance(self.model, str):
+            raise ValueError("a model from scratch needs a tokenizer: name one, or give its shape")
+        return self
+
+
+class OptimiserConfig(ConfigModel):
+    """AdamW on all parameters, and its schedule over the optimiser's steps of a stage."""
+
+    learning_rate: Positive = Field(default=2e-4, description="the highest one of the schedule")
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    clip_norm: Positive = Field(default=2.0, description="of all gradients together")
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    epsilon: Positive = 1e-8
+    schedule: Literal["one_cycle", "constant"] = "one_cycle"
+    pct_start: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.03, description="share of the steps in which the rate rises"
+    )
+    div_factor: Positive = Field(default=10, description="learning_rate over the first rate")
+    final_div_factor: Positive = Field(default=1e4, description="the first rate over the last one")
+    cycle_momentum: bool = Field(
+        default=True, description="whether one_cycle also moves the first beta, down and up again"
+    )
+    base_momentum: Fraction = Field(default=0.85, description="the first beta at the highest rate")
+    max_momentum: Fraction = Field(default=0.95, description="the first beta at the lowest rate")
+
+
+class PredictorOptimiserConfig(OptimiserConfig):
+    """Likewise, with the predictor's defaults."""
+
+    learning_rate: Positive = Field(default=4e-5, description="the highest one of the schedule")
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    clip_norm: Positive = Field(default=3.0, description="of all gradients together")
+
+
+class StageConfig(ConfigModel):
+    """How long one stage trains, on how much, and when it stops."""
+
+    epochs: Count = 30
+    batch_size: Count = Field(default=50, description="windows a step and process")
+    gradient_accumulation_steps: Count = 1
+    windows_per_epoch: Count | None = Field(
+        default=None, description="drawn anew for each epoch; all training windows where not set"
+    )
+    validation_windows: Count | None = Field(
+        default=2048, description="at most, spread evenly and the same in each epoch; all where not set"
+    )
+    patience: Count | None = Field(
+        default=None, description="epochs without a better validation loss before the stage stops early"
+    )
+
+
+class TokenizerStageConfig(StageConfig):
+    """The tokenizer's stage."""
+
+    optimiser: OptimiserConfig = OptimiserConfig()
+
+
+class PredictorStageConfig(StageConfig):
+    """The predictor's stage."""
+
+    optimiser: PredictorOptimiserConfig = PredictorOptimiserConfig()
+    sibling: Literal["sampled", "teacher_forced"] = Field(
+        default="sampled", description="the coarse token that the fine one is predicted from in training"
+    )
+
+
+class EvaluationConfig(ConfigModel):
+    """The comparison after training, on the test part."""
+
+    windows: Annotated[int, Field(ge=0)] = Field(
+        default=64, description="spread evenly over the test part; 0 leaves the comparison out"
+    )
+    sample_count: Count = 32
+    temperature: Positive = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    season: Count | None = Field(
+        default=None, description="bars of the seasonal forecast's season; a day's bars where not set"
+    )
+
+
+class FinetuneConfig(ConfigModel):
+    """One finetuning run."""
+
+    data: DataConfig
+    start: StartConfig = StartConfig()
+    stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = ("tokenizer", "predictor")
+    tokenizer: TokenizerStageConfig = TokenizerStageConfig()
+    predictor: PredictorStageConfig = PredictorStageConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    max_context: Count | None = Field(
+        default=None,
+        description="bars the model sees at most; what its start was published with where not set",
+    )
+    clip: Positive = Field(default=5, description="scaled values are clipped to ±clip")
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+    training_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")] = Field(
+        default="auto", description="auto, cpu, cuda, cuda:N or mps"
+    )
+    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
+    num_workers: Annotated[int, Field(ge=0, le=64)] = Field(
+        default=0, description="processes that prepare windows; 0 prepares them in the training process"
+    )
+    save_interval_s: Positive = Field(default=300, description="seconds between two saves of the whole state")
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        if list(self.stages) not in (["tokenizer"], ["predictor"], ["tokenizer", "predictor"]):
+            raise ValueError("stages are tokenizer, predictor, or tokenizer and then predictor")
+        if isinstance(self.start.tokenizer, TokenizerShape) and "tokenizer" not in self.stages:
+            raise ValueError("a tokenizer from scratch must be trained: add the stage tokenizer")
+        if isinstance(self.start.model, PredictorShape) and "predictor" not in self.stages:
+            raise ValueError("a model from scratch must be trained: add the stage predictor")
+        return self
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = (), **fields: Any) -> FinetuneConfig:
+    """A config from a YAML or JSON file, with ``overrides`` such as ``predictor.epochs=3`` on top.
+
+    ``fields`` are whole top-level fields, put on last. Values of overrides are read as YAML.
+
+    Raises FinetuningConfigError, whose ``field`` is the dotted path at fault.
+    """
+    content: dict[str, Any] = {}
+    if path is not None:
+        content = _read(path)
+    for override in overrides:
+        _apply(content, override)
+    return parse_config(content | fields)
+
+
+def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
+    """A config from what a file or a job holds; raises FinetuningConfigError."""
+    try:
+        return FinetuneConfig.model_validate(dict(content))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = [str(part) for part in first["loc"] if part not in _UNION_TAGS]
+        field = ".".join(location) or "config"
+        hint = {
+            "extra_forbidden": "is not a field: remove it or check its spelling",
+            "missing": "is missing: add it",
+        }.get(first["type"])
+        text = first["msg"].removeprefix("Value error, ")
+        message = f"{field} {hint}" if hint else f"{field}: {text[:1].lower()}{text[1:]}"
+        raise FinetuningConfigError(message[:500], field=field) from None
+
+
+# pydantic names the member of a union that it tried, between two parts of the path.
+_UNION_TAGS: Final = {"name", "shape", "str", "tuple[str, ...]"}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # who passes a mapping does without it
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise FinetuningConfigError(f"{path} cannot be read: {error}", field="config") from error
+    if not isinstance(content, dict):
+        raise FinetuningConfigError(f"{path} holds no settings, but {type(content).__name__}", field="config")
+    return content
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    """Put ``a.b=value`` into nested mappings."""
+    import yaml
+
+    name, has_value, text = override.partition("=")
+    *parents, last = name.strip().split(".")
+    if not has_value or not last:
+        raise FinetuningConfigError(f"{override!r} is no override; write field.field=value", field="config")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise FinetuningConfigError(f"{override!r}: the value cannot be read: {error}", field=name) from error
+    target = content
+    for parent in parents:
+        inner = target.get(parent)
+        if not isinstance(inner, dict):
+            inner = target[parent] = {}
+        target = inner
+    target[last] = value
