@@ -18,6 +18,7 @@
         ├── TrainingDataError    TRAINING_DATA_INVALID    files without usable candles, or too few
         ├── TrainingDiverged     TRAINING_DIVERGED        a loss that is not finite
         ├── DiskFull             DISK_FULL                no room, or no permission, to save
+        ├── RunLocked            RUN_LOCKED               another process trains in the same folder
         └── TrainingStopped      TRAINING_STOPPED         asked to stop; its state is saved
 
 Every error carries a ``code`` for machines, a message that says what to do, and, where it applies, the
@@ -141,6 +142,12 @@ class DiskFull(FinetuningError):
     """Too little room, or no permission, to save what training makes."""
 
     code = "DISK_FULL"
+
+
+class RunLocked(FinetuningError):
+    """Another process trains in the same folder."""
+
+    code = "RUN_LOCKED"
 
 
 class TrainingStopped(FinetuningError):

@@ -4,6 +4,7 @@ Read once per process by ``get_settings``; everything below takes the value as a
 """
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -32,6 +33,9 @@ class Settings(BaseSettings):
         SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
     )
 
+    role: Literal["forecast", "finetune"] = Field(
+        "forecast", description="what a worker does: forecast, or finetune"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
     model: str | None = Field(
         None, description="hub id, folder or bundled name; NeoQuasar/Kronos-small where not set"
@@ -92,6 +96,23 @@ class Settings(BaseSettings):
     )
     gpu_grace_s: float = Field(
         60, ge=0, description="CPU workers take from the gpu queue once no GPU worker was ready for this time"
+    )
+
+    model_folder: Path | None = Field(
+        None, description="folder of registered models, which jobs may name; finetuning registers them there"
+    )
+    data_folder: Path | None = Field(
+        None,
+        description="folder that finetuning jobs name their candles in; only inline candles where not set",
+    )
+    finetune_time_limit_s: float | None = Field(
+        None, gt=0, description="how long one finetuning job may train; no limit where not set"
+    )
+    finetune_grace_s: int = Field(
+        60, ge=1, description="how long training that is to stop may take to save what it has"
+    )
+    max_inline_bars: int = Field(
+        100_000, ge=1, description="bars of all instruments that a finetuning job may carry itself"
     )
 
     metrics_port: int | None = Field(

@@ -1,5 +1,6 @@
 """Every setting comes from its variable, and from nothing else."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,12 @@ VALUES: dict[str, tuple[str, Any]] = {
     "result_ttl_s": ("11", 11),
     "visibility_timeout_s": ("12", 12),
     "gpu_grace_s": ("1.5", 1.5),
+    "role": ("finetune", "finetune"),
+    "model_folder": ("/srv/models", Path("/srv/models")),
+    "data_folder": ("/srv/candles", Path("/srv/candles")),
+    "finetune_time_limit_s": ("3600", 3600),
+    "finetune_grace_s": ("5", 5),
+    "max_inline_bars": ("1000", 1000),
     "metrics_port": ("9100", 9100),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),
     "flower_user": ("ops", "ops"),

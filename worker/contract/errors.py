@@ -67,6 +67,8 @@ class ErrorCode(StrEnum):
     TRAINING_DATA_INVALID = "TRAINING_DATA_INVALID", "No usable candles, or too few: the message says why."
     TRAINING_DIVERGED = "TRAINING_DIVERGED", "The loss is not finite: lower the learning rate."
     TRAINING_STOPPED = "TRAINING_STOPPED", "Training was stopped and saved: start it again to go on."
+    RUN_LOCKED = "RUN_LOCKED", "Another process trains in this run's folder: wait for it, or end it."
+    DATA_NOT_ALLOWED = "DATA_NOT_ALLOWED", "A path outside the data folder, or none is set: name one inside."
     DISK_FULL = "DISK_FULL", "No room, or no permission, to save: make room, or name another folder."
 
     # The job's life

@@ -6,6 +6,7 @@ SCHEMA_VERSION: Final = 1
 """The newest version of the job's layout that this code reads, and the one that it writes."""
 
 FORECAST_TASK: Final = "kronos.forecast"
+FINETUNE_TASK: Final = "kronos.finetune"
 STATUS_TASK: Final = "kronos.status"
 
 PROGRESS_STATE: Final = "PROGRESS"
@@ -13,6 +14,8 @@ PROGRESS_STATE: Final = "PROGRESS"
 
 CPU_QUEUE: Final = "cpu"
 GPU_QUEUE: Final = "gpu"
+CPU_FINETUNE_QUEUE: Final = f"{CPU_QUEUE}.finetune"
+GPU_FINETUNE_QUEUE: Final = f"{GPU_QUEUE}.finetune"
 
 Priority = Literal["high", "normal", "low"]
 ContextPolicy = Literal["exact", "rolling"]
