@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kronos_model.checkpoint_source import bundled_names
+from kronos_model.checkpoint_source import bundled_names, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -55,20 +55,27 @@ def load_pair(
         CheckpointMissing, CheckpointUnreachable: a checkpoint is not there, or not to be had.
     """
     model = DEFAULT_MODEL if model is None else model
-    tokenizer = _tokenizer_of(model) if tokenizer is None else tokenizer
+    tokenizer = tokenizer_of(model) if tokenizer is None else tokenizer
     access: dict[str, Any] = {"cache_dir": cache_dir, "local_files_only": local_files_only, "token": token}
     loaded_model = Kronos.from_pretrained(model, revision=model_revision, **access)
     loaded_tokenizer = KronosTokenizer.from_pretrained(tokenizer, revision=tokenizer_revision, **access)
-    _check_fit(loaded_model, loaded_tokenizer, str(model), str(tokenizer))
+    check_fit(loaded_model, loaded_tokenizer, str(model), str(tokenizer))
     return CheckpointPair(loaded_model, loaded_tokenizer, default_max_context(model))
 
 
 def default_max_context(model: str | os.PathLike[str]) -> int:
-    """Tokens the model was trained to see; 512 for models that are not in the publisher's table."""
-    return _PUBLISHED[str(model)][1] if str(model) in _PUBLISHED else DEFAULT_MAX_CONTEXT
+    """Tokens the model was trained to see: by the publisher's table, or ``metadata.json``; else 512.
+
+    Raises CheckpointError where that file is damaged.
+    """
+    if str(model) in _PUBLISHED:
+        return _PUBLISHED[str(model)][1]
+    max_context = read_metadata(model).get("max_context")
+    return max_context if isinstance(max_context, int) and max_context > 0 else DEFAULT_MAX_CONTEXT
 
 
-def _tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The tokenizer that belongs to a model; raises CheckpointError where that is not known."""
     if str(model) in _PUBLISHED:
         return _PUBLISHED[str(model)][0]
     if str(model) in bundled_names() or (Path(model) / KronosTokenizer.checkpoint_part).is_dir():
@@ -79,7 +86,8 @@ def _tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
     )
 
 
-def _check_fit(model: Kronos, tokenizer: KronosTokenizer, model_id: str, tokenizer_id: str) -> None:
+def check_fit(model: Kronos, tokenizer: KronosTokenizer, model_id: str, tokenizer_id: str) -> None:
+    """Raises CheckpointMismatch where the two do not speak the same tokens."""
     ours = {key: model.config[key] for key in ("s1_bits", "s2_bits")}
     theirs = {key: tokenizer.config[key] for key in ("s1_bits", "s2_bits")}
     if ours == theirs:

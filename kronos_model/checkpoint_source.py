@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
@@ -97,19 +97,26 @@ def _local_origin(source: str | os.PathLike[str]) -> Origin | None:
     return None
 
 
-def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
+def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a checkpoint's ``metadata.json`` says; empty where there is none.
 
-    Only the bundled checkpoints and finetuned folders carry that file. The forecast of a checkpoint that
-    says false means nothing.
+    Only bundled and finetuned checkpoints carry that file. Raises CheckpointError where it is damaged.
     """
     folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
     path = folder / "metadata.json"
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return {}
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    trained = metadata.get("trained") if isinstance(metadata, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def is_trained(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
+
+    The forecast of a checkpoint that says false means nothing.
+    """
+    trained = read_metadata(source).get("trained")
     return trained if isinstance(trained, bool) else None

@@ -1,0 +1,68 @@
+"""Accelerate, set up for one device: one process, or several where torchrun started them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import InitProcessGroupKwargs
+
+from kronos_model.errors import FinetuningConfigError
+
+# Whatever makes Accelerate start a process group, or choose a device by itself.
+_LAUNCHER_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
+
+
+@contextmanager
+def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelerator]:
+    """An accelerator on this device, for the length of the block.
+
+    Under torchrun with several processes there is a process group: NCCL's on CUDA, where each process has
+    the GPU of its local rank, gloo's on the CPU. Otherwise there is none.
+
+    Raises FinetuningConfigError where the device does not know the precision.
+    """
+    if mixed_precision == "fp16" and device.type == "cpu":
+        raise FinetuningConfigError(
+            "mixed_precision: fp16 needs a GPU; use bf16 or no", field="mixed_precision"
+        )
+    is_group = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if is_group and device.type == "mps":
+        raise FinetuningConfigError(
+            "training_device: several processes cannot share mps; start one", field="training_device"
+        )
+    chosen = {} if is_group or device.type == "cpu" else {_DEVICE_VARIABLE: str(device)}
+    with _environment(set_=chosen, unset=() if is_group else _LAUNCHER_VARIABLES):
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        accelerator = Accelerator(
+            cpu=device.type == "cpu",
+            mixed_precision=mixed_precision,
+            kwargs_handlers=[InitProcessGroupKwargs(backend=backend)] if is_group else [],
+            step_scheduler_with_optimizer=False,
+        )
+    try:
+        yield accelerator
+    finally:
+        accelerator.end_training()
+        # Accelerate keeps its state in the class: a second run in this process may be on another device.
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+
+@contextmanager
+def _environment(set_: dict[str, str], unset: tuple[str, ...]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in (*set_, *unset)}
+    for name in unset:
+        os.environ.pop(name, None)
+    os.environ.update(set_)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

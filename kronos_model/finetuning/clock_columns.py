@@ -1,0 +1,108 @@
+"""A file's column of times: the wall clock as written, and the instants that order the bars."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+# What kronos_model.timestamps reads, in the form that RE2 knows; fractions of a second are left out.
+_ISO_8601: Final = (
+    r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"
+    r"(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?)?$"
+)
+_FIRST_TIME: Final = np.datetime64("0001-01-01", "s")
+"""The first that Python's dates know."""
+
+
+class MixedTimezones(ValueError):
+    """Some times of a column have offsets and others have none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Times of T rows, to the second; NaT where a cell is no time.
+
+    Attributes:
+        wall: the wall clock as written, (T,) datetime64[s].
+        instants: in UTC where the times have offsets or a zone, else the wall clock, (T,) datetime64[s].
+        is_aware: whether they have; None where no cell could be read.
+    """
+
+    wall: NDArray[np.datetime64]
+    instants: NDArray[np.datetime64]
+    is_aware: bool | None
+
+
+def read_clock(column: pa.ChunkedArray) -> Clock:
+    """Times from ISO 8601 texts, or from a column of times or dates. Raises MixedTimezones.
+
+    Any other column holds no times: integers, say, which could be seconds as well as milliseconds.
+    """
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return _from_times(column)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return _from_texts(column)
+    nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[s]")
+    return Clock(nowhere, nowhere, None)
+
+
+def _from_times(column: pa.ChunkedArray) -> Clock:
+    zone = column.type.tz if pa.types.is_timestamp(column.type) else None
+    instants = _seconds(column if zone is None else column.cast(pa.timestamp(column.type.unit)))
+    if zone is None:
+        return Clock(instants, instants, _awareness(instants, False))
+    series = pd.Series(pd.DatetimeIndex(instants)).dt.tz_localize("UTC").dt.tz_convert(zone)
+    wall: NDArray[np.datetime64] = series.dt.tz_localize(None).to_numpy().astype("datetime64[s]")
+    return Clock(wall, instants, _awareness(instants, True))
+
+
+def _from_texts(column: pa.ChunkedArray) -> Clock:
+    parts = pc.extract_regex(pc.utf8_trim_whitespace(column), _ISO_8601)
+    texts = pc.binary_join_element_wise(
+        *(pc.struct_field(parts, part) for part in ("date", "minute", "second")), ""
+    )
+    try:
+        wall = _seconds(texts.cast(pa.timestamp("s")))
+    except pa.ArrowInvalid:  # digits that are no date, such as 2024-02-30; pandas says which
+        times = pd.to_datetime(texts.to_pandas(), format="ISO8601", errors="coerce")
+        wall = times.to_numpy().astype("datetime64[s]")
+    offsets_s, has_offset = _read_offsets(pc.struct_field(parts, "offset"))
+    wall = np.where((wall < _FIRST_TIME) | np.isnat(offsets_s), np.datetime64("NaT", "s"), wall)
+    is_time = ~np.isnat(wall)
+    aware = has_offset & is_time
+    if aware.any() and not aware[is_time].all():
+        raise MixedTimezones
+    return Clock(wall, wall - offsets_s, _awareness(wall, bool(aware.any())))
+
+
+def _read_offsets(column: pa.ChunkedArray) -> tuple[NDArray[np.timedelta64], NDArray[np.bool_]]:
+    """East of UTC, (T,) timedelta64[s], NaT where there is no such offset; and whether one is written."""
+    encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
+    written: list[str] = encoded.dictionary.to_pylist()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    seconds = [_offset_s(text) if text else 0 for text in written]
+    offsets = np.array(seconds, dtype="timedelta64[s]")
+    return offsets[codes], np.array([bool(text) for text in written], dtype=bool)[codes]
+
+
+def _offset_s(text: str) -> int | np.timedelta64:
+    try:
+        offset = datetime.fromisoformat(f"2000-01-01T00:00:00{text}").utcoffset()
+    except ValueError:  # a day or longer
+        offset = None
+    return np.timedelta64("NaT") if offset is None else int(offset.total_seconds())
+
+
+def _awareness(times: NDArray[np.datetime64], is_aware: bool) -> bool | None:
+    return None if np.isnat(times).all() else is_aware
+
+
+def _seconds(column: Any) -> NDArray[np.datetime64]:
+    seconds: NDArray[np.datetime64] = column.to_numpy().astype("datetime64[s]")
+    return seconds

@@ -1,0 +1,179 @@
+"""What was read for training, what was left out of it and why, and a fingerprint of the rest."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.candles import FloatArray
+from kronos_model.sessions import common_spacing
+from kronos_model.timestamps import write_like
+
+SHOWN_INSTRUMENTS: Final = 5
+"""In a summary; a market has thousands."""
+
+
+class Bars(Protocol):
+    """The part of an ``Instrument`` that is reported on."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bars(self) -> FloatArray: ...
+    @property
+    def wall(self) -> NDArray[np.datetime64]: ...
+    @property
+    def instants(self) -> NDArray[np.datetime64]: ...
+    @property
+    def is_aware(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class InstrumentReport:
+    """One instrument.
+
+    Attributes:
+        files: it was read from, as they were named.
+        first, last: the times of its first and last bar, with offsets where the data has them.
+        spacing_s: the most frequent distance of two neighbours.
+        num_gaps: longer distances within one day; nights and weekends are none.
+        num_sorted: rows that stood behind a later one and were put in order.
+        dropped: rows that were left out, by reason.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    num_bars: int
+    first: str | None
+    last: str | None
+    spacing_s: int | None
+    num_gaps: int
+    num_sorted: int
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """All that was read.
+
+    Attributes:
+        instruments: by name.
+        dropped: rows that were left out, by reason; also those that belong to no instrument.
+        fingerprint: ``sha256:…`` of names, times and bars, whatever kind of file and folder they lie in.
+    """
+
+    instruments: tuple[InstrumentReport, ...]
+    dropped: Mapping[str, int]
+    fingerprint: str
+
+    @property
+    def num_bars(self) -> int:
+        """Of all instruments."""
+        return sum(each.num_bars for each in self.instruments)
+
+    @property
+    def num_gaps(self) -> int:
+        """Of all instruments."""
+        return sum(each.num_gaps for each in self.instruments)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-compatible."""
+        return {
+            "num_instruments": len(self.instruments),
+            "num_bars": self.num_bars,
+            "num_gaps": self.num_gaps,
+            "num_sorted": sum(each.num_sorted for each in self.instruments),
+            "dropped": dict(self.dropped),
+            "fingerprint": self.fingerprint,
+            "instruments": [asdict(each) | {"files": list(each.files)} for each in self.instruments],
+        }
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = [
+            f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}, "
+            f"{_plural(self.num_gaps, 'gap')} within days"
+        ]
+        for each in self.instruments[:SHOWN_INSTRUMENTS]:
+            span = f", {each.first} to {each.last}" if each.first else ""
+            spacing = f", every {each.spacing_s} s" if each.spacing_s else ""
+            lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}")
+        if len(self.instruments) > SHOWN_INSTRUMENTS:
+            lines.append(f"  and {len(self.instruments) - SHOWN_INSTRUMENTS:,} more")
+        if self.dropped:
+            lines.append(f"Rows dropped: {describe(self.dropped)}")
+        return "\n".join(lines)
+
+
+def describe(dropped: Mapping[str, int]) -> str:
+    """Counts by reason in words, the most frequent first."""
+    most_first = sorted(dropped.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in most_first)
+
+
+def report_instrument(
+    instrument: Bars, files: Iterable[str], num_sorted: int, dropped: Mapping[str, int]
+) -> InstrumentReport:
+    """What is to be said of bars in order, one or more of them or none."""
+    instants = instrument.instants.astype("datetime64[s]").astype(np.int64)
+    days = instrument.wall.astype("datetime64[D]")
+    spacing_s, num_gaps = None, 0
+    if len(instants) > 1:
+        spacing_s = common_spacing(instants)
+        num_gaps = int(np.sum((np.diff(instants) > spacing_s) & (days[1:] == days[:-1])))
+    ends = [0, -1] if len(instants) else []
+    texts = write_times(instrument.wall[ends], instrument.instants[ends], instrument.is_aware)
+    first, last = texts or (None, None)
+    return InstrumentReport(
+        name=instrument.name,
+        files=tuple(files),
+        num_bars=len(instants),
+        first=first,
+        last=last,
+        spacing_s=spacing_s,
+        num_gaps=num_gaps,
+        num_sorted=num_sorted,
+        dropped=dict(dropped),
+    )
+
+
+def report_data(
+    instruments: Iterable[Bars], reports: Iterable[InstrumentReport], dropped_of_none: Mapping[str, int]
+) -> DataReport:
+    """The whole; ``dropped_of_none`` are rows that belong to no instrument."""
+    reports = tuple(reports)
+    dropped = Counter(dropped_of_none)
+    for each in reports:
+        dropped.update(each.dropped)
+    return DataReport(reports, dict(sorted(dropped.items())), fingerprint(instruments))
+
+
+def fingerprint(instruments: Iterable[Bars]) -> str:
+    """``sha256:…`` over names, times and float32 bars, in the order of the names."""
+    digest = sha256()
+    for each in sorted(instruments, key=lambda instrument: instrument.name):
+        name = each.name.encode("utf-8", "surrogatepass")
+        head = np.array([len(name), len(each.bars), each.is_aware], dtype="<i8")
+        digest.update(head.tobytes() + name)
+        for times in (each.wall, each.instants):
+            digest.update(times.astype("datetime64[s]").astype("<i8").tobytes())
+        digest.update(each.bars.astype("<f4").tobytes())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def write_times(
+    wall: NDArray[np.datetime64], instants: NDArray[np.datetime64], is_aware: bool
+) -> tuple[str, ...]:
+    """As ``2024-06-18T09:35:00``, with the offset that lies between the two where there is one."""
+    if not is_aware:
+        return write_like("2024-06-18T09:35:00", wall, None)
+    offsets_s = (wall - instants).astype("timedelta64[s]").astype(np.int64)
+    return write_like("2024-06-18T09:35:00+08:00", wall, offsets_s)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

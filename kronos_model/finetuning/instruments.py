@@ -1,0 +1,212 @@
+"""Instruments to train on, from CSV and Parquet files: usable bars in order, and a report of the rest."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.candles import COLUMNS, PRICE_COLUMNS, FloatArray, to_bars
+from kronos_model.errors import TrainingDataError
+from kronos_model.finetuning.candle_tables import CandleTable, find_files, read_table
+from kronos_model.finetuning.config import DataConfig
+from kronos_model.finetuning.data_report import (
+    DataReport,
+    InstrumentReport,
+    describe,
+    report_data,
+    report_instrument,
+)
+from kronos_model.validation import MAX_MAGNITUDE
+
+REASONS: Final = (
+    "unreadable_time",
+    "not_a_number",
+    "value_too_large",
+    "price_not_above_zero",
+    "high_below_low",
+    "negative_volume",
+)
+"""Why a row is dropped by itself, in the order in which it is looked at."""
+DUPLICATE_TIME: Final = "duplicate_time"
+NO_INSTRUMENT: Final = "no_instrument"
+WRONG_NUMBER_OF_CELLS: Final = "wrong_number_of_cells"
+
+
+@dataclass(frozen=True, eq=False)
+class Instrument:
+    """Bars of one instrument, ascending strictly in time.
+
+    Attributes:
+        bars: (N, 6) float32, columns as ``candles.COLUMNS``, filled in as ``candles.to_bars`` does.
+        wall: the wall clock as written, which the time features come from, (N,) datetime64[s].
+        instants: in UTC where offsets or zones are known, else the wall clock, (N,) datetime64[s]; for order
+            and cuts alone.
+        is_aware: whether offsets or zones are known.
+    """
+
+    name: str
+    bars: FloatArray
+    wall: NDArray[np.datetime64]
+    instants: NDArray[np.datetime64]
+    is_aware: bool
+
+    def __len__(self) -> int:
+        return len(self.bars)
+
+
+@dataclass(eq=False)
+class _Gathered:
+    """What the files hold of one instrument, in their order."""
+
+    bars: list[FloatArray] = field(default_factory=list)
+    wall: list[NDArray[np.datetime64]] = field(default_factory=list)
+    instants: list[NDArray[np.datetime64]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def read_instruments(config: DataConfig) -> tuple[list[Instrument], DataReport]:
+    """The instruments of ``config.path`` that have a usable bar, by name, and what was read.
+
+    A file without an instrument column is one instrument, named as the file without its suffix; where two
+    files would be named alike, by as much of their folders as tells them apart. An instrument column's names
+    go on from file to file. Volume and amount are filled in by file as ``candles.to_bars`` does.
+
+    Rows that cannot be used are dropped and counted by reason; rows out of order are put in order; of rows
+    with one time the first is kept.
+
+    Raises TrainingDataError, which names the file: as ``read_table``, or where a file has no usable row, or
+    where some have offsets in their times and others none.
+    """
+    files = find_files(config)
+    gathered: dict[str, _Gathered] = {}
+    dropped_of_none: Counter[str] = Counter()
+    is_aware: bool | None = None
+    for path, name in zip(files, _names_of(files), strict=True):
+        table = read_table(path, config)
+        if is_aware is None:
+            is_aware = table.clock.is_aware
+        elif table.clock.is_aware not in (None, is_aware):
+            raise TrainingDataError(
+                f"{path} has times {'without' if is_aware else 'with'} an offset or zone, those before it "
+                f"{'with' if is_aware else 'without'}: write all of them alike",
+                field="data.path",
+            )
+        dropped_of_none.update(_gather(table, path, name, gathered))
+    instruments: list[Instrument] = []
+    reports: list[InstrumentReport] = []
+    for name in sorted(gathered):
+        instrument, num_sorted = _in_order(name, gathered[name], bool(is_aware))
+        of_it = gathered[name]
+        reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
+        if len(instrument):
+            instruments.append(instrument)
+    return instruments, report_data(instruments, reports, dropped_of_none)
+
+
+def _gather(table: CandleTable, path: Path, name: str, gathered: dict[str, _Gathered]) -> Counter[str]:
+    """Add a file's usable rows; returns the counts of rows that belong to no instrument."""
+    reason = _reasons(table)  # (T,), 0 for a usable row
+    names, codes = table.names, table.codes
+    of_none: Counter[str] = Counter()
+    if codes is None:
+        names, codes = (name,), np.zeros(len(table), dtype=np.int64)
+    elif num_nameless := int(np.sum(codes < 0)):
+        of_none[NO_INSTRUMENT] = num_nameless
+    is_named = codes >= 0
+    counts = np.bincount(
+        codes[is_named] * (len(REASONS) + 1) + reason[is_named], minlength=len(names) * (len(REASONS) + 1)
+    ).reshape(len(names), -1)  # (names, reasons), the first of usable rows
+    malformed = Counter({WRONG_NUMBER_OF_CELLS: table.num_malformed} if table.num_malformed else {})
+    if not counts[:, 0].any():
+        total = of_none + malformed + _by_reason(counts.sum(axis=0))
+        why = f" of its rows, {describe(total)}" if total else " it is empty"
+        raise TrainingDataError(
+            f"{path} has no usable row:{why}. Times are to be written like 2024-06-18T09:35:00+08:00",
+            field="data.path",
+            details={"dropped": dict(total)},
+        )
+    kept = np.flatnonzero(is_named & (reason == 0))
+    kept = kept[np.argsort(codes[kept], kind="stable")]
+    bars = to_bars({column: values[kept] for column, values in table.columns.items()})
+    wall, instants = table.clock.wall[kept], table.clock.instants[kept]
+    ends = np.cumsum(counts[:, 0])
+    for code, each in enumerate(names):
+        rows = slice(ends[code] - counts[code, 0], ends[code])
+        of_it = gathered.setdefault(each, _Gathered())
+        of_it.bars.append(bars[rows])
+        of_it.wall.append(wall[rows])
+        of_it.instants.append(instants[rows])
+        of_it.files.append(str(path))
+        of_it.dropped.update(_by_reason(counts[code]))
+    if table.codes is not None:
+        return of_none + malformed
+    gathered[name].dropped.update(malformed)
+    return of_none
+
+
+def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
+    return Counter({reason: int(count) for reason, count in zip(REASONS, counts[1:], strict=True) if count})
+
+
+def _reasons(table: CandleTable) -> NDArray[np.int64]:
+    """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row.
+
+    They are what ``validation.check_candles`` refuses, bar by bar.
+    """
+    columns = table.columns
+    prices = np.stack([columns[name] for name in PRICE_COLUMNS])  # (4, T)
+    volumes = [columns[name] for name in COLUMNS[len(PRICE_COLUMNS) :] if name in columns]
+    values = np.concatenate([prices, volumes]) if volumes else prices
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
+        is_too_large = np.any(np.abs(values) > MAX_MAGNITUDE, axis=0)
+        if "volume" in columns and "amount" not in columns:
+            is_too_large |= columns["volume"] * prices.mean(axis=0) > MAX_MAGNITUDE
+        defects = (
+            np.isnat(table.clock.instants),
+            ~np.isfinite(values).all(axis=0),
+            is_too_large,
+            np.any(prices.astype(np.float32) <= 0, axis=0),
+            columns["high"] < columns["low"],
+            np.any(values[len(PRICE_COLUMNS) :] < 0, axis=0),
+        )
+    return np.select(defects, range(1, len(defects) + 1), default=0)
+
+
+def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:
+    """The instrument, and how many of its rows stood behind a later one."""
+    bars = np.concatenate(gathered.bars)
+    wall, instants = np.concatenate(gathered.wall), np.concatenate(gathered.instants)
+    num_sorted = 0
+    if len(instants):
+        num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
+    if num_sorted:
+        order = np.argsort(instants, kind="stable")
+        bars, wall, instants = bars[order], wall[order], instants[order]
+    is_first = np.ones(len(instants), dtype=bool)
+    is_first[1:] = instants[1:] > instants[:-1]
+    if num_duplicates := int(np.sum(~is_first)):
+        gathered.dropped[DUPLICATE_TIME] += num_duplicates
+        bars, wall, instants = bars[is_first], wall[is_first], instants[is_first]
+    return Instrument(name, bars, wall, instants, is_aware), num_sorted
+
+
+def _names_of(files: Sequence[Path]) -> list[str]:
+    """One for each file, all different."""
+    absolute = [file.absolute() for file in files]
+    names = [file.stem for file in absolute]
+    most_parts = max(len(file.parts) for file in absolute)
+    for num_parts in range(2, most_parts + 1):
+        counts = Counter(names)
+        if len(counts) == len(names):
+            return names
+        names = [
+            name if counts[name] == 1 else "/".join([*file.parts[-num_parts:-1], file.stem])
+            for name, file in zip(names, absolute, strict=True)
+        ]
+    counts = Counter(names)  # those alike now differ in their suffixes
+    return [name if counts[name] == 1 else file.name for name, file in zip(names, absolute, strict=True)]

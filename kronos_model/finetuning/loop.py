@@ -1,0 +1,353 @@
+"""The training loop of one stage; HuggingFace Accelerate runs it on whatever there is."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from kronos_model.errors import DiskFull, OutOfMemory, TrainingDiverged, TrainingStopped
+from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
+from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.reporting import Listener
+from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.seeding import VALIDATION, seed_step, window_order
+from kronos_model.finetuning.stages import Stage
+from kronos_model.finetuning.state import Progress, load_progress, load_state, save_state
+
+LOG_INTERVAL_STEPS: Final = 10
+"""Steps between two losses in the metrics; on a GPU also between two looks at the loss, which wait for it."""
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended. Losses are of validation."""
+
+    best_loss: float
+    best_epoch: int
+    epochs: int
+    steps: int
+    trained_s: float
+
+
+class EpochOrder(Sampler[int]):
+    """The order in which an epoch's windows come; another one for each epoch, the same at each start."""
+
+    def __init__(
+        self, seed: int, stage: str, num_windows: int, num_steps: int, windows_per_step: int
+    ) -> None:
+        self._order = (num_windows, num_steps, windows_per_step)
+        self._seed, self._stage = seed, stage
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self._order[1] * self._order[2]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(window_order(self._seed, self._stage, self.epoch, *self._order).tolist())
+
+
+class StageLoop:
+    """Trains one stage to its end, or from where an earlier start left it.
+
+    Args:
+        listener: hears of steps and epochs; in the main process only.
+        should_stop: asked after each step.
+        clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        stage: Stage,
+        training: Dataset[Any],
+        validation: Dataset[Any],
+        config: FinetuneConfig,
+        folder: RunFolder,
+        *,
+        listener: Listener = lambda event: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._accelerator = accelerator
+        self._stage = stage
+        self._config = config
+        self._folder = folder
+        self._listener = listener
+        self._should_stop = should_stop
+        self._clock = clock
+        self._stage_config: StageConfig = getattr(config, stage.name)
+        optimiser_config: OptimiserConfig = getattr(config, stage.name).optimiser
+        self._clip_norm = optimiser_config.clip_norm
+
+        steps = self._stage_config
+        accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
+        windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
+        num_windows = len(training)  # type: ignore[arg-type]
+        self.steps_per_epoch = max(
+            1, min(steps.windows_per_epoch or num_windows, num_windows) // windows_per_step
+        )
+        self._order = EpochOrder(config.seed, stage.name, num_windows, self.steps_per_epoch, windows_per_step)
+        self._training: Any = self._loader(training, self._order)
+        self._validation: Any = self._loader(validation)
+        stage.trained.to(accelerator.device)
+        optimiser = make_optimiser(stage.trained, optimiser_config)
+        self._schedule = make_schedule(optimiser, optimiser_config, self.num_steps)
+        self._progress = Progress()
+        if (path := folder.state(stage.name)).exists():
+            self._progress = load_state(path, stage.trained, optimiser, self._schedule)
+        self._module: nn.Module
+        self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser's steps, if the stage is not stopped early."""
+        return int(self.steps_per_epoch * self._stage_config.epochs)
+
+    def train(self) -> StageResult:
+        """Train to the end; the stage's module has its best weights then.
+
+        Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
+        """
+        started_s = self._clock() - self._progress.trained_s
+        with _out_of_memory_named():
+            while not self._is_over():
+                self._train_epoch(started_s)
+                self._end_epoch(started_s)
+        if not self._progress.is_finished:
+            self._progress.is_finished = True
+            self._save(started_s)
+        return self._result()
+
+    def _is_over(self) -> bool:
+        progress, config = self._progress, self._stage_config
+        if progress.is_finished or progress.epoch >= config.epochs:
+            return True
+        if config.patience is None or progress.best_epoch is None:
+            return False
+        return progress.epoch - 1 - progress.best_epoch >= config.patience
+
+    def _train_epoch(self, started_s: float) -> None:
+        """What is left of the epoch under way."""
+        progress = self._progress
+        num_batches = self._stage_config.gradient_accumulation_steps
+        self._order.epoch = progress.epoch
+        self._module.train()
+        step_of_epoch = progress.step - progress.epoch * self.steps_per_epoch
+        if step_of_epoch == self.steps_per_epoch:  # saved between the last step and its validation
+            return
+        first_step, timer = progress.step, self._clock()
+        saved_s = timer
+        batches = self._accelerator.skip_first_batches(self._training, step_of_epoch * num_batches)
+        losses: list[dict[str, Tensor]] = []
+        for index, batch in enumerate(batches):
+            # A step's losses are looked at once it is whole.
+            losses.append(self._train_batch(batch, progress.step * num_batches + index % num_batches))
+            if (index + 1) % num_batches:
+                continue
+            progress.step += 1
+            is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self.num_steps
+            if is_logged or self._accelerator.device.type == "cpu":
+                seconds_per_step = (self._clock() - timer) / (progress.step - first_step)
+                self._tell_step(losses[-num_batches:], is_logged, seconds_per_step)
+            if len(losses) >= LOG_INTERVAL_STEPS * num_batches:
+                self._count(losses)
+            if self._is_to_stop():
+                self._count(losses)
+                self._save(started_s)
+                raise TrainingStopped("training was stopped as asked; start it again to go on from here")
+            if self._clock() - saved_s > self._config.save_interval_s:
+                self._count(losses)
+                self._save(started_s)
+                saved_s = self._clock()
+        self._count(losses)
+
+    def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
+        """One batch of this process, ``index`` of all; its losses."""
+        accelerator = self._accelerator
+        seed_step(self._config.seed, self._stage.name, index, accelerator.process_index, accelerator.device)
+        with accelerator.accumulate(self._module):
+            with accelerator.autocast():
+                losses = self._stage.losses(self._module, batch)
+            accelerator.backward(losses["loss"])
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(self._module.parameters(), self._clip_norm)
+            self._optimiser.step()
+            if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
+                self._schedule.step()
+            self._optimiser.zero_grad()
+        return {name: value.detach() for name, value in losses.items()}
+
+    def _end_epoch(self, started_s: float) -> None:
+        """Validate, keep what is best, save, tell."""
+        progress = self._progress
+        losses = self._validate()
+        is_best = progress.best_loss is None or losses["loss"] < progress.best_loss
+        train_loss = progress.epoch_loss_sum / max(1, progress.epoch_num_losses)
+        if is_best:
+            progress.best_loss, progress.best_epoch = losses["loss"], progress.epoch
+            if self._accelerator.is_main_process:
+                self._keep_best()
+        progress.epoch += 1
+        progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
+        self._save(started_s)
+        self._listener(
+            {
+                **self._position(),
+                "event": "epoch",
+                "is_logged": True,
+                "train_loss": train_loss,
+                "validation_loss": losses.pop("loss"),
+                **{f"validation_{name}": value for name, value in losses.items()},
+                "is_best": is_best,
+                "trained_s": progress.trained_s,
+            }
+        )
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, float]:
+        accelerator = self._accelerator
+        self._module.eval()
+        # The same draws each time, so that epochs can be compared.
+        seed_step(
+            self._config.seed, self._stage.name, VALIDATION, accelerator.process_index, accelerator.device
+        )
+        collected: dict[str, list[Tensor]] = {}
+        for batch in self._validation:
+            with accelerator.autocast():
+                losses = self._stage.validation_losses(self._module, batch)
+            for name, value in accelerator.gather_for_metrics(losses).items():
+                collected.setdefault(name, []).append(value.float())
+        return {name: float(torch.cat(values).mean()) for name, values in collected.items()}
+
+    def _tell_step(
+        self, losses: Sequence[dict[str, Tensor]], is_logged: bool, seconds_per_step: float
+    ) -> None:
+        """Look at a step's losses, which ends the run where they are not finite."""
+        means = {
+            name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]
+        }  # over the batches of this process
+        if self._accelerator.num_processes > 1:
+            means = self._accelerator.reduce(means, reduction="mean")
+        values = {name: float(value) for name, value in means.items()}
+        if not math.isfinite(values["loss"]):
+            raise self._diverged(values["loss"])
+        num_left = self.num_steps - self._progress.step
+        self._listener(
+            {
+                **self._position(),
+                "event": "step",
+                "is_logged": is_logged,
+                **values,
+                "learning_rate": self._schedule.get_last_lr()[0],
+                "seconds_left": round(num_left * seconds_per_step, 1),
+            }
+        )
+
+    def _position(self) -> dict[str, Any]:
+        progress = self._progress
+        return {
+            "stage": self._stage.name,
+            "epoch": min(-(-progress.step // self.steps_per_epoch), self._stage_config.epochs),
+            "num_epochs": self._stage_config.epochs,
+            "step": progress.step,
+            "num_steps": self.num_steps,
+            "best_validation_loss": progress.best_loss,
+        }
+
+    def _count(self, losses: list[dict[str, Tensor]]) -> None:
+        """Add up what is behind; the list is empty then. Ends the run where a loss is not finite."""
+        if losses:
+            total = float(torch.stack([one["loss"] for one in losses]).sum())
+            if not math.isfinite(total):
+                raise self._diverged(total)
+            self._progress.epoch_loss_sum += total
+            self._progress.epoch_num_losses += len(losses)
+            losses.clear()
+
+    def _diverged(self, loss: float) -> TrainingDiverged:
+        field = f"{self._stage.name}.optimiser.learning_rate"
+        return TrainingDiverged(
+            f"the {self._stage.name}'s loss is {loss} after {self._progress.step} steps: lower {field}, or "
+            "use mixed_precision no or bf16; the best checkpoint so far is kept",
+            field=field,
+            details={"stage": self._stage.name, "step": self._progress.step},
+        )
+
+    def _is_to_stop(self) -> bool:
+        """Whether any process was asked to: they must all stop at the same step."""
+        if self._accelerator.num_processes == 1:
+            return self._should_stop()
+        if self._should_stop():
+            self._accelerator.set_trigger()
+        return bool(self._accelerator.check_trigger())
+
+    def _save(self, started_s: float) -> None:
+        self._progress.trained_s = self._clock() - started_s
+        if self._accelerator.is_main_process:
+            optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
+            save_state(
+                self._folder.state(self._stage.name),
+                self._progress,
+                self._stage.trained,
+                optimiser,
+                self._schedule,
+            )
+
+    def _keep_best(self) -> None:
+        try:
+            self._stage.trained.save_pretrained(self._folder.best(self._stage.name))
+        except OSError as error:
+            raise DiskFull(
+                f"the best checkpoint cannot be written to {self._folder.root}: {error}"
+            ) from error
+
+    def _result(self) -> StageResult:
+        progress = self._progress
+        if progress.best_loss is None or progress.best_epoch is None:
+            raise RuntimeError("a stage has one epoch at least")
+        best = type(self._stage.trained).from_pretrained(self._folder.best(self._stage.name))
+        self._stage.trained.load_state_dict(best.state_dict())
+        self._stage.trained.eval()
+        self._accelerator.free_memory()
+        return StageResult(
+            progress.best_loss, progress.best_epoch + 1, progress.epoch, progress.step, progress.trained_s
+        )
+
+    def _loader(self, dataset: Dataset[Any], order: EpochOrder | None = None) -> Any:
+        loader = DataLoader(
+            dataset,
+            batch_size=self._stage_config.batch_size,
+            sampler=order,
+            collate_fn=_as_it_is,  # the dataset makes whole batches
+            num_workers=self._config.num_workers,
+            pin_memory=self._accelerator.device.type == "cuda",
+        )
+        return self._accelerator.prepare(loader)
+
+
+def is_finished(folder: RunFolder, stage: Stage) -> bool:
+    """Whether an earlier start came to the end of the stage."""
+    progress = load_progress(folder.state(stage.name))
+    return progress is not None and progress.is_finished
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@contextmanager
+def _out_of_memory_named() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"the device has too little memory for a training step ({error}): lower batch_size and raise "
+            "gradient_accumulation_steps as much"
+        ) from error

@@ -1,0 +1,109 @@
+"""Forecasts of the close that anybody has for nothing: what a model must beat. No torch.
+
+Both are point forecasts of the textbook (Hyndman and Athanasopoulos, Forecasting: Principles and Practice,
+3rd edition, section 5.2). Their quantiles are the point plus the quantiles of the errors that the same
+forecast made over the same number of bars inside the lookback, so they need no assumption on the shape of
+these errors, nor on how they grow with the horizon.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MIN_CHANGES: Final = 10
+"""Changes of the close that quantiles are taken from at least."""
+
+
+@dataclass(frozen=True, eq=False)
+class CloseForecast:
+    """Forecasts of the close for W windows: a point (W, H), and quantiles (W, num_levels, H)."""
+
+    point: Array
+    quantiles: Array
+
+
+def last_value(closes: Array, horizon: int, levels: Sequence[float]) -> CloseForecast:
+    """The last close, at every step, from lookbacks (W, T).
+
+    Quantiles of step h are the last close plus those of the lookback's h-bar changes ``close[t + h] −
+    close[t]``, linear between two of them. Where the lookback has fewer than ``MIN_CHANGES`` of these, the
+    longest change that it has as often is taken for all further steps, times ``sqrt(h / its bars)``, as a
+    random walk grows. A lookback too short even for that gives all changes from one bar to the next.
+
+    Raises ValueError where the lookback has fewer than 2 bars.
+    """
+    num_bars = closes.shape[1]
+    if num_bars < 2:
+        raise ValueError(f"a change takes a lookback of at least 2 bars, not {num_bars}")
+    max_lag = max(1, num_bars - MIN_CHANGES)
+    point = np.repeat(closes[:, -1:], horizon, axis=1)  # (W, H)
+    quantiles = np.empty((len(closes), len(levels), horizon))
+    for h in range(1, horizon + 1):
+        lag = min(h, max_lag)
+        quantiles[..., h - 1] = _quantiles_of_changes(closes, lag, levels) * np.sqrt(h / lag)
+    return CloseForecast(point, point[:, None, :] + quantiles)
+
+
+def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) -> CloseForecast:
+    """The close one season ago, or as many seasons as the step needs, from lookbacks (W, T).
+
+    The point of step h is ``close[T − season + (h − 1) mod season]``, so step h looks k = ceil(h / season)
+    seasons back. Its quantiles are that plus those of the lookback's changes over k seasons, ``close[t + k ·
+    season] − close[t]``: the errors that the forecast made there. Where the lookback has fewer than
+    ``MIN_CHANGES`` of these, the most seasons that it has are taken, times the square root of the ratio.
+
+    Raises ValueError where ``why_not_seasonal`` says why.
+    """
+    num_bars = closes.shape[1]
+    reason = why_not_seasonal(num_bars, season)
+    if reason is not None:
+        raise ValueError(reason)
+    max_seasons = (num_bars - MIN_CHANGES) // season
+    steps = np.arange(horizon)
+    point = closes[:, num_bars - season + steps % season]  # (W, H)
+    quantiles = np.empty((len(closes), len(levels), horizon))
+    num_seasons = steps // season + 1  # of each step
+    for k in range(1, int(num_seasons[-1]) + 1):
+        kept = min(k, max_seasons)
+        changes = _quantiles_of_changes(closes, kept * season, levels) * np.sqrt(k / kept)
+        quantiles[..., num_seasons == k] = changes[..., None]
+    return CloseForecast(point, point[:, None, :] + quantiles)
+
+
+def why_not_seasonal(lookback: int, season: int | None) -> str | None:
+    """Why there is no seasonal forecast from so many bars; None where there is one."""
+    if season is None:
+        return "the candles show no whole day of two or more bars, so no season"
+    if season < 2:
+        return "a season of one bar is the last value"
+    needed = season + MIN_CHANGES
+    if lookback < needed:
+        return f"a season of {season} bars needs a lookback of at least {needed} bars, not {lookback}"
+    return None
+
+
+def infer_season(*walls: NDArray[np.datetime64]) -> int | None:
+    """Bars a day as most days have them, of one or several instruments' wall-clock times, each (N,).
+
+    Each instrument's first and last day may be cut off and are not counted. Of several frequent numbers it is
+    the largest: bars may be missing, but none are too many. None where no whole day is left, or where days
+    have one bar.
+    """
+    counts = [np.unique(wall.astype("datetime64[D]"), return_counts=True)[1][1:-1] for wall in walls]
+    numbers, frequencies = np.unique(np.concatenate([*counts, np.empty(0, np.int64)]), return_counts=True)
+    if not len(numbers):
+        return None
+    season = int(numbers[frequencies == frequencies.max()][-1])
+    return season if season > 1 else None
+
+
+def _quantiles_of_changes(closes: Array, lag: int, levels: Sequence[float]) -> Array:
+    """Of all changes over ``lag`` bars in each lookback, (W, num_levels)."""
+    changes = closes[:, lag:] - closes[:, :-lag]
+    quantiles: Array = np.quantile(changes, levels, axis=1).T
+    return quantiles

@@ -1,0 +1,176 @@
+"""What a run tells while it goes on: events, to a file, a progress bar, TensorBoard, or a parent process."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final
+
+from tqdm import tqdm
+
+Event = Mapping[str, Any]
+"""JSON-compatible; ``event`` says what it is: started, data, step, epoch, evaluating, evaluation, done, error
+or stopped."""
+
+Listener = Callable[[Event], None]
+
+PROGRESS_INTERVAL_S: Final = 1.0
+PROGRESS_FIELDS: Final = (
+    "stage",
+    "stage_index",
+    "num_stages",
+    "epoch",
+    "num_epochs",
+    "step",
+    "num_steps",
+    "loss",
+    "learning_rate",
+    "validation_loss",
+    "best_validation_loss",
+    "seconds_left",
+)
+"""What a parent is told of a run under way; None where not known yet."""
+
+
+def tell_all(listeners: Sequence[Listener]) -> Listener:
+    """One listener for several."""
+
+    def tell(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell
+
+
+class MetricsFile:
+    """Appends logged steps, epochs and the evaluation to ``metrics.jsonl``.
+
+    Taken up again, a run repeats the steps after its last save: what the file has of them is removed first.
+    """
+
+    KEPT: Final = ("step", "epoch", "evaluation")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def forget_after(self, stage: str, step: int) -> None:
+        """Remove the lines of this stage behind this step, and half a line that a crash left."""
+        if not self._path.exists():
+            return
+        kept = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry.get("stage") != stage or entry.get("step", 0) <= step:
+                kept.append(line + "\n")
+        staging = self._path.with_name(f".{self._path.name}.tmp")
+        staging.write_text("".join(kept), encoding="utf-8")
+        staging.replace(self._path)
+
+    def __call__(self, event: Event) -> None:
+        if event["event"] == "evaluation" or (event["event"] in self.KEPT and event["is_logged"]):
+            entry = {name: value for name, value in event.items() if name != "is_logged"}
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+
+class JsonProgress:
+    """JSON lines for a parent process: how far the run is as ``progress``, all else as it comes.
+
+    While training goes on, about one line a second; each has what was last known of ``PROGRESS_FIELDS``.
+    """
+
+    def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._told_at = float("-inf")
+        self._latest: dict[str, Any] = {}
+
+    def __call__(self, event: Event) -> None:
+        kind = event["event"]
+        if kind not in ("step", "epoch", "evaluating"):
+            self._write(event)
+            return
+        if kind == "evaluating":
+            event = {"stage": "evaluation", "step": event["bars_done"], "num_steps": event["bars_total"]}
+        if event["stage"] != self._latest.get("stage"):
+            self._latest = dict.fromkeys(PROGRESS_FIELDS)
+        self._latest |= {name: event[name] for name in PROGRESS_FIELDS if name in event}
+        now = self._clock()
+        if kind == "epoch" or now - self._told_at >= PROGRESS_INTERVAL_S:
+            self._told_at = now
+            self._write({"event": "progress", **self._latest})
+
+    def _write(self, event: Event) -> None:
+        print(json.dumps(event), file=self._file, flush=True)
+
+
+class ProgressBar:
+    """One bar a stage with loss, learning rate and the time left, and a line for each epoch."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._bar: Any = None
+        self._stage: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        match event["event"]:
+            case "step":
+                self._show_step(event)
+            case "epoch":
+                best = " (best)" if event["is_best"] else ""
+                self._write(
+                    f"{event['stage']}, epoch {event['epoch']} of {event['num_epochs']}: "
+                    f"loss {event['train_loss']:.4f}, validation {event['validation_loss']:.4f}{best}"
+                )
+            case "started":
+                warning = f"; {event['device_warning']}" if event["device_warning"] else ""
+                again = "taken up again" if event["resumed"] else "started"
+                self._write(f"{again} on {event['device']}{warning}")
+            case "data" | "evaluation":
+                self._close()
+                self._write(event["summary"])
+            case "done" | "error" | "stopped":
+                self._close()
+
+    def _show_step(self, event: Event) -> None:
+        if self._stage != event["stage"]:
+            self._close()
+            self._stage = event["stage"]
+            self._bar = tqdm(
+                desc=event["stage"], total=event["num_steps"], initial=event["step"] - 1, file=self._file
+            )
+        self._bar.update(event["step"] - self._bar.n)
+        self._bar.set_postfix(loss=f"{event['loss']:.4f}", lr=f"{event['learning_rate']:.2g}", refresh=False)
+
+    def _write(self, text: str) -> None:
+        tqdm.write(text, file=self._file)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = self._stage = None
+
+
+def tensorboard(folder: Path) -> Listener | None:
+    """Writes the scalars of steps and epochs for TensorBoard; None where that is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    writer: Any = None
+
+    def write(event: Event) -> None:
+        nonlocal writer
+        if event["event"] not in ("step", "epoch") or not event["is_logged"]:
+            return
+        writer = writer or SummaryWriter(str(folder))
+        for name, value in event.items():
+            if isinstance(value, float) and name not in ("seconds_left",):
+                writer.add_scalar(f"{event['stage']}/{name}", value, event["step"])
+        if event["event"] == "epoch":
+            writer.flush()
+
+    return write

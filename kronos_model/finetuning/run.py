@@ -1,0 +1,275 @@
+"""A whole finetuning run: read the data, train each stage, compare, and write the checkpoint."""
+
+import platform
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from accelerate import Accelerator
+
+from kronos_model.device import resolve_device
+from kronos_model.engine.generation import SamplingParams
+from kronos_model.errors import (
+    DiskFull,
+    FinetuningConfigError,
+    TrainingDataError,
+    TrainingStopped,
+)
+from kronos_model.finetuning.accelerating import accelerated
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.evaluation import START, Evaluation, evaluate
+from kronos_model.finetuning.instruments import Instrument, read_instruments
+from kronos_model.finetuning.loop import StageLoop, StageResult
+from kronos_model.finetuning.model_forecaster import ModelForecaster
+from kronos_model.finetuning.naive import infer_season
+from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tell_all, tensorboard
+from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.splits import Split, split_windows, spread
+from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
+from kronos_model.finetuning.starting_point import StartingPoint, starting_point, untouched_pair
+from kronos_model.finetuning.state import load_progress
+from kronos_model.finetuning.window_arrays import window_arrays
+from kronos_model.finetuning.windows import WindowDataset
+
+FINETUNED: Final = "finetuned"
+EVALUATION_SLOTS: Final = 64
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What a run made.
+
+    Attributes:
+        checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``, to be loaded by its path.
+        metadata: what that file says: parent, config, data_fingerprint, metrics by stage, evaluation, …
+        device, device_warning: where it trained, and why not where it was asked to.
+    """
+
+    checkpoint: Path
+    metadata: dict[str, Any]
+    device: str
+    device_warning: str | None
+
+
+def finetune(
+    config: FinetuneConfig,
+    output: Path,
+    *,
+    listeners: Sequence[Listener] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> FinetuneResult:
+    """Train as the config says, in the folder ``output``; the parent's own files stay as they are.
+
+    Called again with the same folder, it goes on from the last save, and gives what it would have given
+    without the interruption. Under torchrun each process calls it; only the first one writes and tells.
+
+    Args:
+        listeners: hear of what goes on; see ``reporting.py``.
+        should_stop: asked after each step; where true, the state is saved and TrainingStopped raised.
+
+    Raises:
+        FinetuningError and those below it, CheckpointError and those below it, DeviceError, OutOfMemory.
+    """
+    device, device_warning = resolve_device(config.training_device)
+    with accelerated(device, config.mixed_precision) as accelerator:
+        folder = RunFolder(output)
+        is_main = accelerator.is_main_process
+        with folder.locked() if is_main else nullcontext():
+            run = _Run(config, folder, accelerator, listeners if is_main else (), should_stop)
+            run.start(device_warning)
+            metadata = run.finish() if is_main else {}
+            accelerator.wait_for_everyone()
+        return FinetuneResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
+
+
+class _Run:
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        folder: RunFolder,
+        accelerator: Accelerator,
+        listeners: Sequence[Listener],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._accelerator = accelerator
+        self._metrics = MetricsFile(folder.metrics)
+        self._tell = tell_all(listeners)
+        self._should_stop = should_stop
+        if accelerator.is_main_process:
+            more = [self._metrics, tensorboard(folder.root / "tensorboard")]
+            self._tell = tell_all([*listeners, *(listener for listener in more if listener is not None)])
+        self._instruments: list[Instrument]
+        self._split: Split
+        self._start: StartingPoint
+        self._results: dict[str, StageResult] = {}
+        self._fingerprint = ""
+
+    def start(self, device_warning: str | None) -> None:
+        """Read, load and train; every process does."""
+        config = self._config
+        is_resumed = self._accelerator.is_main_process and self._folder.claim(config)
+        started = {"device": str(self._accelerator.device), "device_warning": device_warning}
+        self._tell({"event": "started", **started, "resumed": is_resumed})
+        self._read_data(is_resumed)
+        self._start = starting_point(config)
+        if config.data.window > self._start.max_context + 1:
+            raise FinetuningConfigError(
+                f"data.lookback and data.pred_len make windows of {config.data.window} bars, but the model "
+                f"sees {self._start.max_context}: lower them",
+                field="data.lookback",
+                details={"max_context": self._start.max_context},
+            )
+        if (self._folder.checkpoint / "metadata.json").exists():
+            return
+        self._check_room()
+        for index, stage in enumerate(self._stages()):
+            self._results[stage.name] = self._train(stage, index)
+
+    def finish(self) -> dict[str, Any]:
+        """Compare and write the checkpoint; what its metadata says."""
+        if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
+            metadata = self._folder.read("checkpoint/metadata.json")
+        else:
+            metadata = self._write_checkpoint(self._evaluate())
+        self._tell({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
+        return metadata
+
+    def _read_data(self, is_resumed: bool) -> None:
+        config = self._config
+        self._instruments, report = read_instruments(config.data)
+        self._split = split_windows(self._instruments, config.data)
+        self._fingerprint = report.fingerprint
+        content = {"report": report.as_dict(), "split": self._split.as_dict()}
+        if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
+            raise TrainingDataError(
+                f"the candles are not those that the run in {self._folder.root} was begun with: restore "
+                "them, or choose another folder",
+                field="data.path",
+            )
+        if self._accelerator.is_main_process:
+            self._folder.write("data.json", content)
+        windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
+        self._tell({"event": "data", **content, "summary": f"{report.summary()}\nWindows: {windows}"})
+
+    def _check_room(self) -> None:
+        if self._accelerator.is_main_process:
+            modules = self._start.model, self._start.tokenizer
+            self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+
+    def _stages(self) -> list[Stage]:
+        model, tokenizer = self._start.model, self._start.tokenizer
+        made: dict[str, Stage] = {
+            "tokenizer": TokenizerStage(tokenizer),
+            "predictor": PredictorStage(model, tokenizer, self._config.predictor.sibling),
+        }
+        return [made[name] for name in self._config.stages]
+
+    def _train(self, stage: Stage, index: int) -> StageResult:
+        config, data = self._config, self._config.data
+        if self._accelerator.is_main_process:
+            progress = load_progress(self._folder.state(stage.name))
+            self._metrics.forget_after(stage.name, progress.step if progress else 0)
+
+        def tell(event: Event) -> None:
+            self._tell({**event, "stage_index": index, "num_stages": len(config.stages)})
+
+        def dataset(part: str) -> WindowDataset:
+            windows = getattr(self._split, part)
+            most = getattr(config, stage.name).validation_windows
+            if part == "validation" and most is not None:
+                windows = spread(windows, most)
+            return WindowDataset(self._instruments, windows, data.lookback, data.pred_len, config.clip)
+
+        self._start.tokenizer.to(self._accelerator.device).eval()
+        loop = StageLoop(
+            self._accelerator,
+            stage,
+            dataset("train"),
+            dataset("validation"),
+            config,
+            self._folder,
+            listener=tell,
+            should_stop=self._should_stop,
+        )
+        return loop.train()
+
+    def _evaluate(self) -> Evaluation | None:
+        """On the test part; None where there is none, or it is not wanted."""
+        config, data = self._config, self._config.data
+        if not len(self._split.test) or not config.evaluation.windows:
+            self._tell({"event": "evaluation", "evaluation": None, "summary": "Not compared: no test part."})
+            return None
+        windows = spread(self._split.test, config.evaluation.windows)
+        arrays = window_arrays(self._instruments, windows, data.lookback, data.pred_len)
+        sampling = SamplingParams(
+            config.evaluation.temperature,
+            0,
+            config.evaluation.top_p,
+            config.evaluation.sample_count,
+            config.seed,
+        )
+        device = self._accelerator.device
+        pairs = {FINETUNED: (self._start.model, self._start.tokenizer)}
+        untouched = untouched_pair(config.start)
+        if untouched is not None:
+            pairs[START] = untouched
+        num_bars = len(windows) * data.pred_len * config.evaluation.sample_count
+
+        def progress(index: int) -> Callable[[int, int], None]:
+            def told(num_done: int, _: int) -> None:
+                if self._should_stop():
+                    raise TrainingStopped("the comparison was stopped as asked; start it again to go on")
+                done = index * num_bars + num_done
+                self._tell({"event": "evaluating", "bars_done": done, "bars_total": len(pairs) * num_bars})
+
+            return told
+
+        candidates = {
+            name: ModelForecaster(
+                model.to(device),
+                tokenizer.to(device),
+                max_context=self._start.max_context,
+                sampling=sampling,
+                clip=config.clip,
+                max_slots=EVALUATION_SLOTS,
+                on_progress=progress(index),
+            )
+            for index, (name, (model, tokenizer)) in enumerate(pairs.items())
+        }
+        season = config.evaluation.season or infer_season(*(one.wall for one in self._instruments))
+        evaluation = evaluate(candidates, arrays, season=season, seed=config.seed)
+        content = evaluation.as_dict()
+        self._tell({"event": "evaluation", "evaluation": content, "summary": "\n".join(evaluation.verdict())})
+        return evaluation
+
+    def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        config, start = self._config, self._start
+        metadata = {
+            "trained": True,
+            "max_context": start.max_context,
+            "lookback": config.data.lookback,
+            "pred_len": config.data.pred_len,
+            "clip": config.clip,
+            "parent": start.parent,
+            "config": config.model_dump(mode="json"),
+            "data_fingerprint": self._fingerprint,
+            "metrics": {name: asdict(result) for name, result in self._results.items()},
+            "evaluation": None if evaluation is None else evaluation.as_dict(),
+            "versions": {"python": platform.python_version(), "torch": version("torch")},
+        }
+        staging = self._folder.root / ".checkpoint.tmp"
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            start.model.save_pretrained(staging / "model")
+            start.tokenizer.save_pretrained(staging / "tokenizer")
+            RunFolder(staging).write("metadata.json", metadata)
+            staging.rename(self._folder.checkpoint)
+        except OSError as error:
+            raise DiskFull(f"{self._folder.checkpoint} cannot be written: {error}") from error
+        return metadata

@@ -1,0 +1,141 @@
+"""The folder of one run: what lies where in it, and the lock of the process that trains there. No torch."""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
+from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
+
+LOCK_WAIT_S: Final = 5.0
+LOCK_POLL_S: Final = 0.1
+
+# What may differ between two starts of one run: where and how it computes, not what.
+_MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
+
+
+class RunFolder:
+    """::
+
+    config.json              what the run does
+    data.json                the report on its data
+    metrics.jsonl            one line for each logged step and each epoch
+    tokenizer/ predictor/    of each stage: state.safetensors, best/ (a checkpoint)
+    checkpoint/              the result: model/, tokenizer/, metadata.json
+    lock                     held by the process that trains
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    def state(self, stage: StageName) -> Path:
+        """Of a stage, to go on from."""
+        return self.root / stage / "state.safetensors"
+
+    def best(self, stage: StageName) -> Path:
+        """A stage's best checkpoint so far."""
+        return self.root / stage / "best"
+
+    def best_so_far(self) -> Path | None:
+        """The furthest stage's best checkpoint; None before the first validation."""
+        kept = [self.best(stage) for stage in ("predictor", "tokenizer")]
+        return next((folder for folder in kept if folder.exists()), None)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; raises RunLocked where another process still does after a few seconds."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / "lock").open("w")
+        except OSError as error:
+            raise DiskFull(f"the folder {self.root} cannot be written: {error}") from error
+        with file:
+            _lock(file, self.root)
+            yield
+
+    def claim(self, config: FinetuneConfig) -> bool:
+        """Make the folder this run's; whether it is taken up again.
+
+        Raises FinetuningConfigError where another run was begun there.
+        """
+        path = self.root / "config.json"
+        if not path.exists():
+            self.write("config.json", config.model_dump(mode="json"))
+            return False
+        theirs = parse_config(self.read("config.json")).model_dump(mode="json")
+        ours = config.model_dump(mode="json")
+        for field in ours:
+            if field not in _MAY_CHANGE and ours[field] != theirs[field]:
+                raise FinetuningConfigError(
+                    f"{self.root} holds a run whose {field} is another: choose another folder, or remove it "
+                    "to begin anew",
+                    field=field,
+                )
+        return True
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        """A JSON file, replaced at once; raises DiskFull."""
+        staging = self.root / f".{name}.tmp"
+        try:
+            with staging.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2, ensure_ascii=False)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            staging.replace(self.root / name)
+        except OSError as error:
+            raise DiskFull(f"{self.root / name} cannot be written: {error}") from error
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file; raises CheckpointError."""
+        try:
+            content: dict[str, Any] = json.loads((self.root / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.root / name} cannot be read: {error}") from error
+        return content
+
+    def check_room(self, num_parameters: int) -> None:
+        """Raises DiskFull where what is saved of so many parameters does not fit on the disk.
+
+        Weights and two moments of the optimiser, the best checkpoint and the result; of each the old one
+        stays until the new one is whole.
+        """
+        needed = 4 * num_parameters * 2 * (3 + 1 + 1)
+        try:
+            free = shutil.disk_usage(self.root).free
+        except OSError as error:
+            raise DiskFull(f"the folder {self.root} cannot be used: {error}") from error
+        if free < needed:
+            raise DiskFull(
+                f"{self.root} has {free / 2**20:.0f} MiB free, and training needs {needed / 2**20:.0f} MiB: "
+                "make room, or choose another folder",
+                details={"free_bytes": free, "needed_bytes": needed},
+            )
+
+
+def _lock(file: IO[str], folder: Path) -> None:
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RunLocked(
+                    f"another process trains in {folder}: wait for it, end it, or choose another folder"
+                ) from None
+            time.sleep(LOCK_POLL_S)

@@ -1,0 +1,109 @@
+"""The two stages of training: what is trained, and the losses of a batch.
+
+A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; see ``windows.py``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kronos_model.finetuning.config import StageName
+from kronos_model.model import Kronos, token_loss
+from kronos_model.pretrained import PretrainedModule
+from kronos_model.tokenizer import KronosTokenizer
+
+Batch = Mapping[str, Tensor]
+Sibling = Literal["sampled", "teacher_forced"]
+
+
+class Stage(Protocol):
+    """One stage.
+
+    Losses go through ``module``, which is ``trained`` itself or what wraps it for several processes.
+    """
+
+    name: StageName
+    trained: PretrainedModule
+
+    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The training pass: ``loss``, which is minimised, and its parts; scalars."""
+        ...
+
+    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """In eval mode, per window: ``loss``, which decides what is best, and its parts; each (B,)."""
+        ...
+
+
+class TokenizerStage:
+    """Both reconstructions and the quantiser's own loss. Validation is the full reconstruction's error."""
+
+    name: StageName = "tokenizer"
+
+    def __init__(self, tokenizer: KronosTokenizer) -> None:
+        self.trained: PretrainedModule = tokenizer
+
+    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """``loss``, ``coarse`` and ``full`` reconstruction error, ``quantizer``."""
+        x = batch["x"]
+        (coarse, full), quantizer_loss, _, _ = module(x)
+        coarse_loss, full_loss = F.mse_loss(coarse, x), F.mse_loss(full, x)
+        return {
+            "loss": (coarse_loss + full_loss + quantizer_loss) / 2,
+            "coarse": coarse_loss,
+            "full": full_loss,
+            "quantizer": quantizer_loss,
+        }
+
+    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """``loss``, of both tokens together, and ``coarse``."""
+        x = batch["x"]
+        (coarse, full), _, _, _ = module(x)
+        return {
+            "loss": (full - x).square().mean(dim=(1, 2)),
+            "coarse": (coarse - x).square().mean(dim=(1, 2)),
+        }
+
+
+class PredictorStage:
+    """Cross-entropy of the next bar's two tokens. The tokenizer is not trained."""
+
+    name: StageName = "predictor"
+
+    def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: Sibling) -> None:
+        self.trained: PretrainedModule = model
+        self._tokenizer = tokenizer
+        self._teacher_forcing = sibling == "teacher_forced"
+
+    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """``loss``, which is the mean of ``s1`` and ``s2``."""
+        logits, targets = self._predict(module, batch)
+        loss, s1_loss, s2_loss = token_loss(*logits, *targets)
+        return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
+
+    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Likewise. Attention is causal: no position sees what it is to predict."""
+        logits, targets = self._predict(module, batch)
+        s1_loss, s2_loss = (
+            F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
+            for one, target in zip(logits, targets, strict=True)
+        )
+        return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
+
+    def _predict(
+        self, module: nn.Module, batch: Batch
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
+        with torch.no_grad():
+            s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
+        targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()
+        logits: Any = module(
+            s1[:, :-1],
+            s2[:, :-1],
+            batch["stamp"][:, :-1],
+            use_teacher_forcing=self._teacher_forcing,
+            s1_targets=targets[0],
+        )
+        return logits, targets

@@ -1,0 +1,94 @@
+"""What a run starts from: loaded checkpoints, or modules made from scratch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kronos_model.checkpoint import check_fit, default_max_context, load_pair, tokenizer_of
+from kronos_model.finetuning.config import FinetuneConfig, PredictorShape, StartConfig, TokenizerShape
+from kronos_model.model import Kronos
+from kronos_model.pretrained import PretrainedModule
+from kronos_model.seeds import seed_from_text
+from kronos_model.tokenizer import KronosTokenizer
+
+FROM_SCRATCH = "from scratch"
+
+
+@dataclass(frozen=True)
+class StartingPoint:
+    """Model and tokenizer to train, and where they come from.
+
+    ``parent`` has the keys model, revision, tokenizer, tokenizer_revision, as a registered model tells them.
+    """
+
+    model: Kronos
+    tokenizer: KronosTokenizer
+    max_context: int
+    parent: dict[str, str | None]
+
+
+def starting_point(config: FinetuneConfig) -> StartingPoint:
+    """Load what is named, make what is given by its shape, on the CPU.
+
+    The same seed makes the same modules. Raises CheckpointError and those below it.
+    """
+    start = config.start
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_from_text(f"{config.seed}:start"))
+        tokenizer = _tokenizer(start)
+        model = (
+            Kronos(**start.model.model_dump())
+            if isinstance(start.model, PredictorShape)
+            else Kronos.from_pretrained(start.model, revision=start.model_revision)
+        )
+    check_fit(model, tokenizer, _name(model), _name(tokenizer))
+    return StartingPoint(
+        model,
+        tokenizer,
+        config.max_context or _max_context(config),
+        parent={
+            "model": _name(model),
+            "revision": _revision(model),
+            "tokenizer": _name(tokenizer),
+            "tokenizer_revision": _revision(tokenizer),
+        },
+    )
+
+
+def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:
+    """The pair before any training, to compare with; None where there was no such pair."""
+    if isinstance(start.model, PredictorShape) or isinstance(start.tokenizer, TokenizerShape):
+        return None
+    pair = load_pair(
+        start.model,
+        start.tokenizer,
+        model_revision=start.model_revision,
+        tokenizer_revision=start.tokenizer_revision,
+    )
+    return pair.model, pair.tokenizer
+
+
+def _tokenizer(start: StartConfig) -> KronosTokenizer:
+    if isinstance(start.tokenizer, TokenizerShape):
+        return KronosTokenizer(**start.tokenizer.model_dump())
+    name: Any = start.tokenizer
+    if name is None:
+        assert isinstance(start.model, str), "the config demands a tokenizer beside a shape"
+        name = tokenizer_of(start.model)
+    return KronosTokenizer.from_pretrained(name, revision=start.tokenizer_revision)
+
+
+def _max_context(config: FinetuneConfig) -> int:
+    """From scratch, a model knows as many positions as its windows have."""
+    if isinstance(config.start.model, PredictorShape):
+        return config.data.window
+    return default_max_context(config.start.model)
+
+
+def _name(module: PretrainedModule) -> str:
+    return FROM_SCRATCH if module.checkpoint is None else module.checkpoint.id
+
+
+def _revision(module: PretrainedModule) -> str | None:
+    return None if module.checkpoint is None else module.checkpoint.revision

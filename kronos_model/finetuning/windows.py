@@ -1,0 +1,71 @@
+"""Windows as a torch dataset: scaled bars and their time features, a whole batch at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from kronos_model.candles import COLUMNS, STD_EPSILON, TIME_FEATURES, FloatArray, time_features
+from kronos_model.finetuning.instruments import Instrument
+from kronos_model.finetuning.splits import Windows
+
+
+class WindowDataset(Dataset[dict[str, torch.Tensor]]):
+    """Windows of L = lookback + pred_len bars, each scaled by its own lookback and clipped to ±clip.
+
+    A batch is gathered at once, so a loader takes it as it is: ``DataLoader(dataset, batch_sampler=…,
+    collate_fn=…)`` with a function that returns its argument.
+    """
+
+    def __init__(
+        self,
+        instruments: Sequence[Instrument],
+        windows: Windows,
+        lookback: int,
+        pred_len: int,
+        clip: float,
+    ) -> None:
+        lengths = np.array([len(each) for each in instruments], dtype=np.int64)
+        last = windows.start + lookback + pred_len
+        if np.any(windows.start < 0) or np.any(last > lengths[windows.instrument_index]):
+            raise ValueError("a window reaches beyond the bars of its instrument")
+        # All bars behind each other, so that a batch is one look-up; stamps are small, and are so kept.
+        bars = [np.empty((0, len(COLUMNS)), dtype=np.float32)]
+        stamps = [np.empty((0, len(TIME_FEATURES)), dtype=np.int8)]
+        self._bars = np.concatenate(bars + [each.bars for each in instruments])  # (N, 6)
+        self._stamps = np.concatenate(
+            stamps + [time_features(each.wall).astype(np.int8) for each in instruments]
+        )  # (N, 5)
+        first = np.cumsum(lengths) - lengths
+        self._start: NDArray[np.int64] = first[windows.instrument_index] + windows.start  # (W,)
+        self._lookback = lookback
+        self._steps = np.arange(lookback + pred_len)
+        self._clip = clip
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """One window, without the batch dimension."""
+        return {name: batch[0] for name, batch in self.__getitems__([index]).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """A batch: ``x`` (B, L, 6) float32, scaled and clipped, and ``stamp`` (B, L, 5) int64."""
+        rows = self._start[np.asarray(indices, dtype=np.int64)][:, None] + self._steps  # (B, L)
+        x = scale(self._bars[rows], self._lookback, self._clip)
+        return {
+            "x": torch.from_numpy(x),
+            "stamp": torch.from_numpy(self._stamps[rows].astype(np.int64)),
+        }
+
+
+def scale(bars: FloatArray, lookback: int, clip: float) -> FloatArray:
+    """Bars (B, L, 6) as ``candles.Scaling`` of each window's lookback scales and clips them; in place."""
+    # Each column contiguous, as in Scaling.fit: the sums are then added up in the same order.
+    past = np.ascontiguousarray(bars[:, :lookback].transpose(0, 2, 1))  # (B, 6, lookback)
+    mean, std = past.mean(axis=-1), past.std(axis=-1)  # (B, 6)
+    bars -= mean[:, None]
+    bars /= std[:, None] + np.float32(STD_EPSILON)
+    return np.clip(bars, -clip, clip, out=bars)
