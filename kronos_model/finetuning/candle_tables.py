@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kronos_model.candles import COLUMNS, PRICE_COLUMNS
 from kronos_model.errors import TrainingDataError
-from kronos_model.finetuning.clock_columns import Clock, MixedTimezones, read_clock
+from kronos_model.finetuning.clock_columns import Clock, ClockError, read_clock
 from kronos_model.finetuning.config import DataConfig
 
 TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
@@ -88,7 +88,7 @@ def read_table(path: Path, config: DataConfig) -> CandleTable:
     """All rows of a file.
 
     Raises TrainingDataError: it cannot be read, a column is not there (``data.columns.close`` or
-    ``data.instrument_column``), or its times are written with and without offsets.
+    ``data.instrument_column``), or its times are with and without offsets, or in a zone nobody knows.
     """
     is_csv = path.suffix.lower() == ".csv"
     try:
@@ -104,11 +104,8 @@ def read_table(path: Path, config: DataConfig) -> CandleTable:
         raise _path_error(f"{path} cannot be read as {kind}: {str(error)[:300]}") from error
     try:
         clock = read_clock(columns["timestamps"])
-    except MixedTimezones:
-        raise TrainingDataError(
-            f"{path} has times with an offset and times without one: write all of them alike",
-            field="data.columns.timestamps",
-        ) from None
+    except ClockError as error:
+        raise TrainingDataError(f"{path} has {error}", field="data.columns.timestamps") from None
     numbers: dict[str, NDArray[np.float64]] = {
         name: _numbers(path, name, columns[name]) for name in COLUMNS if name in columns
     }
@@ -206,17 +203,20 @@ def _read_csv(path: Path, width: int, places: Mapping[str, int]) -> tuple[dict[s
 def _read_parquet(path: Path, header: Sequence[str], places: Mapping[str, int]) -> dict[str, pa.ChunkedArray]:
     with pq.ParquetFile(path) as file:  # a dataset would take names of folders for columns
         table = file.read(columns=[header[place] for place in sorted(set(places.values()))])
-    return {name: _plain(table.column(header[place])) for name, place in places.items()}
+    return {name: _plainly(table.column(header[place])) for name, place in places.items()}
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories as their values."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+def _plainly(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories as their values, and all kinds of texts as one."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    is_text = pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)
+    return column.cast(pa.string()) if is_text else column
 
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
     """NaN where a cell is none."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_string(column.type):
         column = pc.utf8_trim_whitespace(column)
         try:
             numbers = column.cast(pa.float64())

@@ -20,8 +20,8 @@ _FIRST_TIME: Final = np.datetime64("0001-01-01", "s")
 """The first that Python's dates know."""
 
 
-class MixedTimezones(ValueError):
-    """Some times of a column have offsets and others have none."""
+class ClockError(ValueError):
+    """A column of times that cannot be read as a whole; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +40,13 @@ class Clock:
 
 
 def read_clock(column: pa.ChunkedArray) -> Clock:
-    """Times from ISO 8601 texts, or from a column of times or dates. Raises MixedTimezones.
+    """Times from ISO 8601 texts, or from a column of times or dates. Raises ClockError.
 
     Any other column holds no times: integers, say, which could be seconds as well as milliseconds.
     """
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return _from_times(column)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if pa.types.is_string(column.type):
         return _from_texts(column)
     nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[s]")
     return Clock(nowhere, nowhere, None)
@@ -57,8 +57,11 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
     instants = _seconds(column if zone is None else column.cast(pa.timestamp(column.type.unit)))
     if zone is None:
         return Clock(instants, instants, _awareness(instants, False))
-    series = pd.Series(pd.DatetimeIndex(instants)).dt.tz_localize("UTC").dt.tz_convert(zone)
-    wall: NDArray[np.datetime64] = series.dt.tz_localize(None).to_numpy().astype("datetime64[s]")
+    try:
+        times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
+    except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
+        raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
+    wall: NDArray[np.datetime64] = times.tz_localize(None).to_numpy().astype("datetime64[s]")
     return Clock(wall, instants, _awareness(instants, True))
 
 
@@ -77,7 +80,7 @@ def _from_texts(column: pa.ChunkedArray) -> Clock:
     is_time = ~np.isnat(wall)
     aware = has_offset & is_time
     if aware.any() and not aware[is_time].all():
-        raise MixedTimezones
+        raise ClockError("times with an offset and times without one: write all of them alike")
     return Clock(wall, wall - offsets_s, _awareness(wall, bool(aware.any())))
 
 

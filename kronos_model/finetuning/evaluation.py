@@ -109,7 +109,7 @@ class Evaluation:
             lines.append(f"Not compared with {NAMES[SEASONAL]}: {self.why_no_seasonal}.")
         if self.num_constant:
             lines.append(
-                f"Windows that are not compared, as the close of their lookback never changes: {self.num_constant}."
+                f"Windows not compared, as the close of their lookback never changes: {self.num_constant}."
             )
         return lines
 

@@ -198,15 +198,15 @@ def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrumen
 def _names_of(files: Sequence[Path]) -> list[str]:
     """One for each file, all different."""
     absolute = [file.absolute() for file in files]
-    names = [file.stem for file in absolute]
-    most_parts = max(len(file.parts) for file in absolute)
-    for num_parts in range(2, most_parts + 1):
+    num_alike = Counter(file.with_suffix("") for file in absolute)
+    ends = [file.stem if num_alike[file.with_suffix("")] == 1 else file.name for file in absolute]
+    names = ends
+    for num_parts in range(2, max(len(file.parts) for file in absolute) + 1):
         counts = Counter(names)
         if len(counts) == len(names):
-            return names
+            break
         names = [
-            name if counts[name] == 1 else "/".join([*file.parts[-num_parts:-1], file.stem])
-            for name, file in zip(names, absolute, strict=True)
+            name if counts[name] == 1 else "/".join([*file.parts[-num_parts:-1], end])
+            for name, end, file in zip(names, ends, absolute, strict=True)
         ]
-    counts = Counter(names)  # those alike now differ in their suffixes
-    return [name if counts[name] == 1 else file.name for name, file in zip(names, absolute, strict=True)]
+    return names

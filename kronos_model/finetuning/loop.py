@@ -99,6 +99,7 @@ class StageLoop:
         stage.trained.to(accelerator.device)
         optimiser = make_optimiser(stage.trained, optimiser_config)
         self._schedule = make_schedule(optimiser, optimiser_config, self.num_steps)
+        self._learning_rate = self._schedule.get_last_lr()[0]
         self._progress = Progress()
         if (path := folder.state(stage.name)).exists():
             self._progress = load_state(path, stage.trained, optimiser, self._schedule)
@@ -178,6 +179,7 @@ class StageLoop:
             accelerator.backward(losses["loss"])
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(self._module.parameters(), self._clip_norm)
+            self._learning_rate = self._schedule.get_last_lr()[0]
             self._optimiser.step()
             if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
                 self._schedule.step()
@@ -245,7 +247,7 @@ class StageLoop:
                 "event": "step",
                 "is_logged": is_logged,
                 **values,
-                "learning_rate": self._schedule.get_last_lr()[0],
+                "learning_rate": self._learning_rate,
                 "seconds_left": round(num_left * seconds_per_step, 1),
             }
         )
@@ -312,10 +314,12 @@ class StageLoop:
         progress = self._progress
         if progress.best_loss is None or progress.best_epoch is None:
             raise RuntimeError("a stage has one epoch at least")
+        self._accelerator.wait_for_everyone()  # the first process writes it
         best = type(self._stage.trained).from_pretrained(self._folder.best(self._stage.name))
         self._stage.trained.load_state_dict(best.state_dict())
         self._stage.trained.eval()
-        self._accelerator.free_memory()
+        if self._accelerator.device.type != "cpu":  # there it would ask for GPUs
+            self._accelerator.free_memory()
         return StageResult(
             progress.best_loss, progress.best_epoch + 1, progress.epoch, progress.step, progress.trained_s
         )

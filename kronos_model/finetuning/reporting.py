@@ -48,8 +48,6 @@ class MetricsFile:
     Taken up again, a run repeats the steps after its last save: what the file has of them is removed first.
     """
 
-    KEPT: Final = ("step", "epoch", "evaluation")
-
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -70,7 +68,7 @@ class MetricsFile:
         staging.replace(self._path)
 
     def __call__(self, event: Event) -> None:
-        if event["event"] == "evaluation" or (event["event"] in self.KEPT and event["is_logged"]):
+        if event.get("evaluation") or event.get("is_logged"):
             entry = {name: value for name, value in event.items() if name != "is_logged"}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")

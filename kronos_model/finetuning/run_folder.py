@@ -16,8 +16,8 @@ from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_conf
 LOCK_WAIT_S: Final = 5.0
 LOCK_POLL_S: Final = 0.1
 
-# What may differ between two starts of one run: where and how it computes, not what.
 _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
+"""What may differ between two starts of one run: where and how it computes, not what."""
 
 
 class RunFolder:
@@ -76,8 +76,10 @@ class RunFolder:
         if not path.exists():
             self.write("config.json", config.model_dump(mode="json"))
             return False
-        theirs = parse_config(self.read("config.json")).model_dump(mode="json")
-        ours = config.model_dump(mode="json")
+        ours, theirs = (
+            one.model_dump(mode="json", exclude={"data": {"path"}})  # the candles' fingerprint tells
+            for one in (config, parse_config(self.read("config.json")))
+        )
         for field in ours:
             if field not in _MAY_CHANGE and ours[field] != theirs[field]:
                 raise FinetuningConfigError(

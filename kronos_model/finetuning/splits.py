@@ -72,8 +72,8 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
             data's times, or in the wrong order.
     """
     cuts = _given_cuts(instruments, config) or _quantile_cuts(instruments, config)
-    ranges = np.array([_ranges(each.instants, cuts, config.gap_bars) for each in instruments])  # (I, 3, 2)
-    ranges = ranges.reshape(-1, len(PARTS), 2)
+    found = [_ranges(each.instants, cuts, config.gap_bars) for each in instruments]
+    ranges = np.array(found, dtype=np.int64).reshape(-1, len(PARTS), 2)  # (I, 3, 2)
     lengths = ranges[..., 1] - ranges[..., 0]  # (I, 3)
     parts = {part: _windows(ranges[:, index], config) for index, part in enumerate(PARTS)}
     is_aware = bool(instruments) and instruments[0].is_aware
@@ -89,7 +89,7 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
     if cuts[0] is not None and not len(parts["validation"]):
         raise TrainingDataError(
             f"no window to validate on: an instrument has at most {longest['validation']} bars from "
-            f"{texts['validation']} to {texts['test'] or 'the end'}, less {config.gap_bars} of the gap, and a "
+            f"{texts['validation']} to {texts['test'] or 'the end'}, less a gap of {config.gap_bars}, and a "
             f"window needs {_needed(config)}: bring more bars, or make the part larger or the gap smaller",
             field="data.validation_fraction" if config.validation_from is None else "data.validation_from",
         )

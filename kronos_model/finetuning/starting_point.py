@@ -1,5 +1,7 @@
 """What a run starts from: loaded checkpoints, or modules made from scratch."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +36,7 @@ def starting_point(config: FinetuneConfig) -> StartingPoint:
     The same seed makes the same modules. Raises CheckpointError and those below it.
     """
     start = config.start
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed_from_text(f"{config.seed}:start"))
+    with _drawing(seed_from_text(f"{config.seed}:start")):
         tokenizer = _tokenizer(start)
         model = (
             Kronos(**start.model.model_dump())
@@ -54,6 +55,17 @@ def starting_point(config: FinetuneConfig) -> StartingPoint:
             "tokenizer_revision": _revision(tokenizer),
         },
     )
+
+
+@contextmanager
+def _drawing(seed: int) -> Iterator[None]:
+    """Draw from this seed, on the CPU. Not by ``torch.random.fork_rng``, which asks for GPUs."""
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:

@@ -40,7 +40,7 @@ class WindowArrays:
     @property
     def horizon(self) -> int:
         """Bars behind the lookback."""
-        return self.bars.shape[1] - self.lookback
+        return int(self.bars.shape[1]) - self.lookback
 
     @property
     def past_closes(self) -> NDArray[np.float64]:
@@ -56,7 +56,12 @@ class WindowArrays:
 def window_arrays(
     instruments: "Sequence[Instrument]", windows: "Windows", lookback: int, pred_len: int
 ) -> WindowArrays:
-    """The bars of each window. Windows of an instrument that begin within ``pred_len`` bars are a group."""
+    """The bars of each window. Windows of an instrument that begin within ``pred_len`` bars are a group.
+
+    Groups that lie side by side still share bars, and instruments may move together: where futures overlap
+    much, intervals are rather too narrow. With random walks whose futures overlapped fourfold, an interval
+    for two equally good forecasts left out 0 in 11 of 100 cases instead of 5; in 26 without groups.
+    """
     rows = windows.start[:, None] + np.arange(lookback + pred_len)  # (W, L)
     num_windows = len(rows)
     bars = np.empty((*rows.shape, 6), dtype=np.float32)

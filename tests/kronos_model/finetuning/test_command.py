@@ -1,0 +1,162 @@
+"""The command line, in processes of its own: exit statuses, signals, parents, torchrun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.local import free_port
+
+from .tiny_runs import MODEL, TOKENIZER, tiny_config
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-P", "-m", "kronos_model.finetuning"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def config_file(data, tmp_path) -> Path:
+    path = tmp_path / "config.json"
+    path.write_text(tiny_config(data).model_dump_json())
+    return path
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, **options)
+
+
+def events_of(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_run_shows_its_progress_and_prints_its_checkpoint(config_file, tmp_path):
+    output = tmp_path / "run"
+    done = run("--config", config_file, "--output", output, "--set", "predictor.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{output / 'checkpoint'}\n"
+    assert "tokenizer, epoch 2 of 2: loss" in done.stderr
+    assert "predictor, epoch 1 of 1: loss" in done.stderr
+    assert "lr=" in done.stderr
+
+
+def test_what_is_wrong_ends_it_with_one_line(config_file, tmp_path):
+    done = run("--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epoch=1")
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("remove it or check its spelling")
+    assert "Traceback" not in done.stderr
+    done = run("--config", config_file, "--data", tmp_path / "no", "--progress", "json", "--output", tmp_path)
+    assert done.returncode == 1
+    error = events_of(done.stdout)[-1]
+    assert (error["event"], error["code"], error["field"]) == ("error", "TRAINING_DATA_INVALID", "data.path")
+
+
+def start(*arguments: object) -> "subprocess.Popen[str]":
+    command = [*COMMAND, *map(str, arguments), "--progress", "json"]
+    return subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+
+
+def read_until(process: "subprocess.Popen[str]", kind: str) -> Any:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == kind:
+            return event
+    raise AssertionError(f"the process ended without {kind}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_with_its_state_saved(config_file, tmp_path, number):
+    arguments = ["--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000"]
+    process = start(*arguments)
+    while read_until(process, "progress")["stage"] != "predictor":
+        pass
+    process.send_signal(number)
+    stopped = read_until(process, "stopped")
+    assert process.wait(timeout=30) == 75
+    assert stopped["best_checkpoint"] in (
+        str(tmp_path / "run" / stage / "best") for stage in ("predictor", "tokenizer")
+    )
+    again = start(*arguments)
+    assert read_until(again, "started")["resumed"]
+    assert read_until(again, "progress")["step"] > 1
+    again.kill()
+    again.wait()
+
+
+def test_it_ends_with_its_parent(config_file, tmp_path):
+    process = start(
+        "--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000", "--supervised"
+    )  # fmt: skip
+    read_until(process, "progress")
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(timeout=30) == 75
+
+
+def test_killed_anywhere_it_goes_on_from_its_last_save(config_file, tmp_path):
+    """With kill -9, several times, saving as often as it can."""
+    arguments = ["--config", config_file, "--output", tmp_path / "run", "--set", "save_interval_s=1e-9"]
+    for _ in range(3):
+        process = start(*arguments)
+        event = read_until(process, "progress")
+        time.sleep(0.02 * (event["step"] % 3))
+        process.kill()
+        process.wait()
+    finished = start(*arguments)
+    ours = read_until(finished, "done")["metadata"]["metrics"]
+    finished.wait()
+    whole = run("--config", config_file, "--output", tmp_path / "whole", "--progress", "json")
+    theirs = events_of(whole.stdout)[-1]["metadata"]["metrics"]
+    for stage in ("tokenizer", "predictor"):
+        assert ours[stage]["best_loss"] == pytest.approx(theirs[stage]["best_loss"], abs=1e-6)
+        assert ours[stage]["steps"] == theirs[stage]["steps"] == 8
+
+
+def losses(folder: Path) -> list[tuple[str, int, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        (line["stage"], line["step"], line["validation_loss" if line["event"] == "epoch" else "loss"])
+        for line in lines
+    ]
+
+
+def test_two_processes_match_one_with_twice_the_batch(data, tmp_path):
+    """Under gloo. Without what each process draws or computes for itself: dropout, sampled siblings, and the
+    codebook's entropy, which is that of a process's own windows."""
+    stage = {"epochs": 2, "windows_per_epoch": 32, "validation_windows": 10}
+    optimiser = {"learning_rate": 1e-3}
+    for batch_size, name in ((4, "two"), (8, "one")):
+        config = tiny_config(
+            data,
+            start={"model": MODEL, "tokenizer": TOKENIZER | {"gamma": 0.0}},
+            tokenizer={**stage, "batch_size": batch_size, "optimiser": optimiser},
+            predictor={
+                **stage, "batch_size": batch_size, "optimiser": optimiser, "sibling": "teacher_forced",
+            },
+        )  # fmt: skip
+        (tmp_path / f"{name}.json").write_text(config.model_dump_json())
+    one = run("--config", tmp_path / "one.json", "--output", tmp_path / "one")
+    assert one.returncode == 0, one.stderr
+    torchrun = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}",
+        "-m", "kronos_model.finetuning", "--config", tmp_path / "two.json", "--output", tmp_path / "two",
+    ]  # fmt: skip
+    two = subprocess.run(
+        [str(part) for part in torchrun], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True,
+        timeout=100,
+    )  # fmt: skip
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == f"{tmp_path / 'two' / 'checkpoint'}\n"  # said once
+    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
+    assert [one[:2] for one in ours] == [one[:2] for one in theirs]
+    assert [one[2] for one in ours] == pytest.approx([one[2] for one in theirs], rel=1e-4)

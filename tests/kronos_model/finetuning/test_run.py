@@ -1,0 +1,239 @@
+"""Whole runs, in this process."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import accelerate  # noqa: F401  # before CUDA is forbidden: it asks for it when it is imported
+import pytest
+import torch
+import torch._dynamo  # noqa: F401  # likewise
+
+from kronos_model import Kronos, KronosTokenizer
+from kronos_model.checkpoint import default_max_context, load_pair
+from kronos_model.checkpoint_source import is_trained
+from kronos_model.errors import (
+    DiskFull,
+    FinetuningConfigError,
+    RunLocked,
+    TrainingDataError,
+    TrainingStopped,
+)
+from kronos_model.finetuning import finetune
+from kronos_model.finetuning.run_folder import RunFolder
+
+from .tiny_runs import tiny_config, write_candles
+
+
+class Events(list[Any]):
+    def __call__(self, event: Any) -> None:
+        self.append(event)
+
+    def of(self, kind: str) -> list[Any]:
+        return [event for event in self if event["event"] == kind]
+
+
+def logged(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """A run of both stages from scratch, with a comparison."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    events = Events()
+    config = tiny_config(data, evaluation={"windows": 3, "sample_count": 2})
+    return finetune(config, folder, listeners=[events]), events, folder
+
+
+def test_both_stages_are_trained_one_after_the_other(finished):
+    _, events, _ = finished
+    assert [(one["stage"], one["epoch"], one["step"]) for one in events.of("epoch")] == [
+        ("tokenizer", 1, 4), ("tokenizer", 2, 8), ("predictor", 1, 4), ("predictor", 2, 8),
+    ]  # fmt: skip
+    assert {(one["stage"], one["stage_index"], one["num_stages"]) for one in events.of("step")} == {
+        ("tokenizer", 0, 2), ("predictor", 1, 2),
+    }  # fmt: skip
+    assert [one["event"] for one in events if one["event"] not in ("step", "epoch", "evaluating")] == [
+        "started", "data", "evaluation", "done",
+    ]  # fmt: skip
+
+
+def test_the_result_is_a_checkpoint_that_loads_and_says_what_it_is(finished, data):
+    result, events, folder = finished
+    pair = load_pair(result.checkpoint)
+    assert pair.max_context == default_max_context(result.checkpoint) == 32
+    assert is_trained(result.checkpoint)
+    metadata = json.loads((result.checkpoint / "metadata.json").read_text())
+    assert metadata == result.metadata == events.of("done")[0]["metadata"]
+    assert metadata["parent"]["model"] == metadata["parent"]["tokenizer"] == "from scratch"
+    assert metadata["config"] == tiny_config(data, evaluation={"windows": 3, "sample_count": 2}).model_dump(
+        mode="json"
+    )
+    assert metadata["metrics"]["predictor"]["steps"] == 8
+    assert metadata["data_fingerprint"].startswith("sha256:")
+    assert metadata["evaluation"]["num_windows"] == 2  # the test part has no more
+    assert set(metadata["evaluation"]["improvements"]) == {"last_value"}  # the lookback is shorter than a day
+    # The weights are the best ones of each stage.
+    for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
+        best = (folder / stage / "best" / "model.safetensors").read_bytes()
+        assert (result.checkpoint / part / "model.safetensors").read_bytes() == best
+
+
+def test_metrics_are_kept_for_each_epoch(finished):
+    _, _, folder = finished
+    epochs = [line for line in logged(folder) if line["event"] == "epoch"]
+    assert len(epochs) == 4
+    assert {"train_loss", "validation_loss", "is_best", "best_validation_loss"} <= epochs[0].keys()
+    assert logged(folder)[-1]["event"] == "evaluation"
+    assert list((folder / "tensorboard").glob("events.*")) or not has_tensorboard()
+
+
+def has_tensorboard() -> bool:
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def test_a_finished_run_is_not_done_again(finished, data):
+    result, _, folder = finished
+    before = (folder / "metrics.jsonl").read_text()
+    events = Events()
+    config = tiny_config(data, evaluation={"windows": 3, "sample_count": 2})
+    again = finetune(config, folder, listeners=[events])
+    assert again.metadata == result.metadata
+    assert events.of("step") == []
+    assert events.of("started")[0]["resumed"]
+    assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_stopped_anywhere_ends_with_the_same_weights(data, tmp_path):
+    whole = finetune(tiny_config(data), tmp_path / "whole")
+    for _ in range(30):
+        events = Events()
+
+        def should_stop(events=events):
+            return len(events.of("step")) >= 3
+
+        try:
+            parts = finetune(
+                tiny_config(data), tmp_path / "parts", listeners=[events], should_stop=should_stop
+            )
+            break
+        except TrainingStopped:
+            assert (tmp_path / "parts" / events.of("step")[-1]["stage"] / "state.safetensors").exists()
+    for part in ("model", "tokenizer"):
+        ours, theirs = (
+            run.checkpoint.joinpath(part, "model.safetensors").read_bytes() for run in (parts, whole)
+        )
+        assert ours == theirs
+    for ours, theirs in zip(logged(tmp_path / "parts"), logged(tmp_path / "whole"), strict=True):
+        assert ours["step"] == theirs["step"]
+        assert ours["loss" if ours["event"] == "step" else "train_loss"] == pytest.approx(
+            theirs["loss" if ours["event"] == "step" else "train_loss"], abs=1e-6
+        )
+        assert ours.get("validation_loss") == theirs.get("validation_loss")
+
+
+def test_from_a_checkpoint_with_one_stage_alone(finished, data, tmp_path):
+    start, _, _ = finished
+    events = Events()
+    config = tiny_config(
+        data,
+        start={"model": str(start.checkpoint)},
+        stages=["predictor"],
+        evaluation={"windows": 4, "sample_count": 2},
+    )
+    result = finetune(config, tmp_path / "run", listeners=[events])
+    assert {one["stage"] for one in events.of("epoch")} == {"predictor"}
+    assert result.metadata["parent"]["model"] == str(start.checkpoint)
+    assert result.metadata["max_context"] == 32
+    assert set(result.metadata["evaluation"]["improvements"]) == {"start", "last_value"}
+    theirs, ours = (KronosTokenizer.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    theirs, ours = (Kronos.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
+    assert not all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
+    data, tmp_path, no_cuda_calls, monkeypatch
+):
+    # PyTorch's own optimiser asks whether there is an accelerator; it uses none.
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)
+    # As torchrun leaves them for a single process.
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a single process needs no group")
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", refuse)
+    finetune(tiny_config(data, evaluation={"windows": 1, "sample_count": 1}), tmp_path / "run")
+    assert no_cuda_calls == []
+    assert not torch.distributed.is_initialized()
+
+
+def test_candles_that_changed_meanwhile_are_refused(tmp_path):
+    data = write_candles(tmp_path / "candles")
+    with pytest.raises(TrainingStopped):
+        finetune(tiny_config(data), tmp_path / "run", should_stop=lambda: True)
+    moved = tmp_path / "elsewhere"
+    data.rename(moved)
+    with pytest.raises(TrainingStopped):  # where they lie does not matter
+        finetune(tiny_config(moved), tmp_path / "run", should_stop=lambda: True)
+    shutil.copy(moved / "synthetic-0.csv", moved / "synthetic-2.csv")
+    with pytest.raises(TrainingDataError, match="not those"):
+        finetune(tiny_config(moved), tmp_path / "run")
+
+
+def test_a_folder_of_another_run_is_refused(data, tmp_path):
+    RunFolder(tmp_path).claim(tiny_config(data))
+    with pytest.raises(FinetuningConfigError, match="seed") as raised:
+        finetune(tiny_config(data, seed=1), tmp_path)
+    assert raised.value.field == "seed"
+
+
+def test_two_processes_do_not_train_in_one_folder(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("kronos_model.finetuning.run_folder.LOCK_WAIT_S", 0.0)
+    with RunFolder(tmp_path).locked(), pytest.raises(RunLocked):
+        finetune(tiny_config(data), tmp_path)
+
+
+def test_windows_longer_than_the_context_are_refused(data, tmp_path):
+    with pytest.raises(FinetuningConfigError, match="sees 20") as raised:
+        finetune(tiny_config(data, max_context=20), tmp_path / "run")
+    assert raised.value.field == "data.lookback"
+
+
+def test_room_on_the_disk_is_looked_at_first(data, tmp_path, monkeypatch):
+    usage = type("Usage", (), {"free": 1000})()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DiskFull, match="MiB") as raised:
+        finetune(tiny_config(data), tmp_path / "run")
+    assert raised.value.details["free_bytes"] == 1000
+
+
+def test_half_precision_needs_a_gpu(data, tmp_path):
+    with pytest.raises(FinetuningConfigError, match="fp16"):
+        finetune(tiny_config(data, mixed_precision="fp16"), tmp_path / "run")
+
+
+def test_bfloat16_trains_on_the_cpu(data, tmp_path):
+    events = Events()
+    finetune(tiny_config(data, mixed_precision="bf16"), tmp_path / "bf16", listeners=[events])
+    exact = Events()
+    finetune(tiny_config(data), tmp_path / "float32", listeners=[exact])
+    ours, theirs = ([one["validation_loss"] for one in run.of("epoch")] for run in (events, exact))
+    assert ours != theirs
+    assert ours == pytest.approx(theirs, rel=0.05)
+
+
+def test_windows_prepared_by_other_processes_are_the_same(data, tmp_path):
+    alone, helped = Events(), Events()
+    config = tiny_config(data, stages=["tokenizer", "predictor"])
+    finetune(config, tmp_path / "alone", listeners=[alone])
+    finetune(config.model_copy(update={"num_workers": 1}), tmp_path / "helped", listeners=[helped])
+    assert [one["loss"] for one in helped.of("step")] == [one["loss"] for one in alone.of("step")]
