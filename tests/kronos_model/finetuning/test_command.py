@@ -95,7 +95,8 @@ def test_a_signal_stops_it_with_its_state_saved(config_file, tmp_path, number):
 
 def test_it_ends_with_its_parent(config_file, tmp_path):
     process = start(
-        "--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000", "--supervised"
+        "--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000",
+        "--supervised",
     )  # fmt: skip
     read_until(process, "progress")
     assert process.stdin is not None

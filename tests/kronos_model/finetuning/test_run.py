@@ -8,7 +8,7 @@ from typing import Any
 import accelerate  # noqa: F401  # before CUDA is forbidden: it asks for it when it is imported
 import pytest
 import torch
-import torch._dynamo  # noqa: F401  # likewise
+import torch._dynamo  # likewise
 
 from kronos_model import Kronos, KronosTokenizer
 from kronos_model.checkpoint import default_max_context, load_pair

@@ -1,0 +1,133 @@
+"""A config is refused where it cannot work, with the field at fault."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kronos_model.errors import FinetuningConfigError
+from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
+
+SHAPE = {"n_layers": 1, "d_model": 8, "n_heads": 2, "ff_dim": 8}
+TOKENIZER_SHAPE = {"d_model": 8, "n_heads": 2, "ff_dim": 8, "n_enc_layers": 2, "n_dec_layers": 2}
+
+
+def config(**fields):
+    return {"data": {"path": "candles"}} | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        ({"data": {}}, "data.path", "is missing"),
+        ({"data": {"path": "x", "lookbak": 3}}, "data.lookbak", "check its spelling"),
+        ({"data": {"path": "x", "lookback": 0}}, "data.lookback", "greater than or equal to 1"),
+        ({"data": {"path": 3}}, "data.path", "valid string"),
+        ({"data": {"path": "x", "validation_fraction": 0.6, "test_fraction": 0.5}}, "data", "nothing to"),
+        ({"data": {"path": "x", "test_from": "2024-01-01"}}, "data", "or neither"),
+        ({"predictor": {"optimiser": {"learning_rate": -1}}}, "predictor.optimiser.learning_rate", "than 0"),
+        ({"predictor": {"epochs": "many"}}, "predictor.epochs", "valid integer"),
+        ({"start": {"model": SHAPE}}, "start", "needs a tokenizer"),
+        ({"start": {"model": {"n_layers": 1}, "tokenizer": "a"}}, "start.model.d_model", "is missing"),
+        ({"stages": ["predictor", "tokenizer"]}, "config", "tokenizer and then predictor"),
+        ({"stages": []}, "stages", "at least 1"),
+        (
+            {"stages": ["predictor"], "start": {"model": SHAPE, "tokenizer": TOKENIZER_SHAPE}},
+            "config",
+            "add the stage tokenizer",
+        ),
+        ({"stages": ["tokenizer"], "start": {"model": SHAPE, "tokenizer": "a"}}, "config", "stage predictor"),
+        ({"training_device": "gpu"}, "training_device", "pattern"),
+        ({"mixed_precision": "fp8"}, "mixed_precision", "'no', 'bf16' or 'fp16'"),
+        ({"seed": -1}, "seed", "greater than or equal to 0"),
+        ({"clip": float("nan")}, "clip", "finite"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else None,
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_its_field(fields, field, text):
+    with pytest.raises(FinetuningConfigError, match=text) as raised:
+        parse_config(config(**fields))
+    assert raised.value.field == field
+    assert raised.value.code == "INVALID_CONFIG"
+
+
+def test_defaults_are_the_reference_s():
+    stages = parse_config(config())
+    tokenizer, predictor = stages.tokenizer.optimiser, stages.predictor.optimiser
+    assert (tokenizer.learning_rate, tokenizer.clip_norm, tokenizer.betas) == (2e-4, 2.0, (0.9, 0.999))
+    assert (predictor.learning_rate, predictor.clip_norm, predictor.betas) == (4e-5, 3.0, (0.9, 0.95))
+    assert {(one.weight_decay, one.pct_start, one.div_factor) for one in (tokenizer, predictor)} == {
+        (0.1, 0.03, 10)
+    }
+    assert stages.clip == 5
+    # A part that is given keeps the defaults of its stage for the rest.
+    changed = parse_config(config(predictor={"optimiser": {"learning_rate": 1}}))
+    assert changed.predictor.optimiser.betas == (0.9, 0.95)
+
+
+def test_a_config_goes_through_json_unchanged():
+    ours = parse_config(config(start={"model": SHAPE, "tokenizer": TOKENIZER_SHAPE}, seed=3))
+    assert parse_config(json.loads(ours.model_dump_json())) == ours
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_files_and_overrides(tmp_path, form):
+    path = tmp_path / f"config.{form}"
+    path.write_text(
+        '{"data": {"path": "a"}, "predictor": {"epochs": 5}}'
+        if form == "json"
+        else "data: {path: a}\npredictor:\n  epochs: 5\n  optimiser: {learning_rate: 1e-3}\n"
+    )
+    read = load_config(path, ["predictor.epochs=3", "data.columns.close=Adj Close", 'data.path=["x", "y"]'])
+    assert (read.predictor.epochs, read.data.paths) == (3, ("x", "y"))
+    assert read.data.columns == {"close": "Adj Close"}
+    assert load_config(path, seed=4).seed == 4
+    if form == "yaml":
+        assert read.predictor.optimiser.learning_rate == 1e-3  # a text to YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "found"),
+    [
+        ("- a", [], "holds no settings"),
+        ("a: [", [], "cannot be read"),
+        ("data: {path: a}", ["predictor.epochs"], "no override"),
+        ("data: {path: a}", ["predictor.epochs=["], "cannot be read"),
+        ("data: {path: a}", ["=3"], "no override"),
+        ("data: {path: a}", ["data.path.more=3"], "data.path"),
+        ("!!python/object/apply:os.system ['true']", [], "cannot be read"),
+    ],
+)
+def test_files_and_overrides_that_cannot_be_used(tmp_path, text, overrides, found):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(FinetuningConfigError, match=found):
+        load_config(path, overrides)
+    with pytest.raises(FinetuningConfigError, match="cannot be read"):
+        load_config(tmp_path / "missing.yaml")
+
+
+def test_a_config_is_checked_without_torch():
+    code = (
+        "import sys; from kronos_model.finetuning import FinetuneConfig, parse_config; "
+        "parse_config({'data': {'path': 'x'}}); assert not {'torch', 'yaml'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_field_says_what_it_is():
+    def models(model):
+        yield model
+        for info in model.model_fields.values():
+            if hasattr(info.annotation, "model_fields"):
+                yield from models(info.annotation)
+
+    said_by_their_name = {
+        "data", "start", "stages", "tokenizer", "predictor", "evaluation", "optimiser", "seed", "epochs",
+        "gradient_accumulation_steps", "mixed_precision", "betas", "weight_decay", "epsilon", "schedule",
+        "sample_count", "temperature", "top_p", "model_revision", "tokenizer_revision",
+    }  # fmt: skip
+    for model in models(FinetuneConfig):
+        for name, info in model.model_fields.items():
+            assert info.description or name in said_by_their_name, f"{model.__name__}.{name}"

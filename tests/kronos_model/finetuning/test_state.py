@@ -1,0 +1,124 @@
+"""Saved states: whole or not at all."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kronos_model.errors import CheckpointError, DiskFull
+from kronos_model.finetuning.config import OptimiserConfig
+from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.state import Progress, load_progress, load_state, save_state
+
+
+def make(seed=0, num_features=3):
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Linear(num_features, 4), nn.BatchNorm1d(4))  # with buffers, of integers too
+    optimiser = make_optimiser(module, OptimiserConfig(learning_rate=0.1))
+    return module, optimiser, make_schedule(optimiser, OptimiserConfig(learning_rate=0.1), 20)
+
+
+def steps(parts, count, seed):
+    module, optimiser, schedule = parts
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        module(torch.randn(8, module[0].in_features, generator=generator)).square().sum().backward()
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
+
+
+def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    ours = make()
+    steps(ours, 5, seed=1)
+    saved = Progress(epoch=1, step=5, best_loss=0.1, best_epoch=0, trained_s=2.5)
+    save_state(tmp_path / "state", saved, *ours)
+    theirs = make(seed=9)
+    assert load_state(tmp_path / "state", *theirs) == saved == load_progress(tmp_path / "state")
+    for parts in (ours, theirs):
+        steps(parts, 5, seed=2)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(ours[0].state_dict().values(), theirs[0].state_dict().values(), strict=True)
+    )
+    assert ours[1].param_groups[0]["betas"] == theirs[1].param_groups[0]["betas"]
+    assert ours[2].get_last_lr() == theirs[2].get_last_lr()
+
+
+def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    parts = make()
+    save_state(tmp_path / "state", Progress(step=1), *parts)
+
+    def fail(tensors, path, metadata):
+        Path(path).write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("kronos_model.finetuning.state.save_file", fail)
+    with pytest.raises(DiskFull, match="No space left"):
+        save_state(tmp_path / "state", Progress(step=2), *parts)
+    assert load_progress(tmp_path / "state") == Progress(step=1)
+    assert list(tmp_path.iterdir()) == [tmp_path / "state"]
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+import torch
+from kronos_model.finetuning import state
+from tests.kronos_model.finetuning.test_state import make
+from kronos_model.finetuning.state import Progress
+
+replace = Path.replace
+def killed(self, target):
+    os.kill(os.getpid(), 9)
+Path.replace = killed
+state.save_state(Path(sys.argv[1]), Progress(step=2), *make())
+"""
+
+
+def test_a_kill_amid_a_save_leaves_the_old_one(tmp_path):
+    save_state(tmp_path / "state", Progress(step=1), *make())
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[3]
+    )
+    assert done.returncode == -9
+    assert load_progress(tmp_path / "state") == Progress(step=1)
+    load_state(tmp_path / "state", *make())
+
+
+def test_what_is_no_state_or_another_s_is_refused(tmp_path):
+    (tmp_path / "junk").write_bytes(b"junk")
+    for read in (lambda path: load_state(path, *make()), load_progress):
+        with pytest.raises(CheckpointError, match="no saved training state"):
+            read(tmp_path / "junk")
+    save_state(tmp_path / "state", Progress(), *make())
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_state(tmp_path / "state", *make(num_features=5))
+    assert load_progress(tmp_path / "none") is None
+
+
+def test_a_truncated_state_is_refused(tmp_path):
+    save_state(tmp_path / "state", Progress(), *make())
+    content = (tmp_path / "state").read_bytes()
+    (tmp_path / "state").write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError, match="no saved training state"):
+        load_state(tmp_path / "state", *make())
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 10, 34, 100])
+@pytest.mark.parametrize("pct_start", [0.01, 0.03, 0.1, 0.5])
+def test_the_schedule_lasts_for_any_number_of_steps(num_steps, pct_start):
+    module = nn.Linear(1, 1)
+    config = OptimiserConfig(learning_rate=1.0, pct_start=pct_start)
+    optimiser = make_optimiser(module, config)
+    schedule = make_schedule(optimiser, config, num_steps)
+    rates = []
+    for _ in range(num_steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimiser.step()
+        schedule.step()
+    assert all(0 < rate <= 1 for rate in rates)
+    assert num_steps < 34 or max(rates) > 0.9
