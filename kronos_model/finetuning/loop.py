@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from kronos_model.errors import DiskFull, OutOfMemory, TrainingDiverged, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
+from kronos_model.finetuning.cpu_products import fast_products
 from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
@@ -117,7 +118,7 @@ class StageLoop:
         Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
         """
         started_s = self._clock() - self._progress.trained_s
-        with _out_of_memory_named():
+        with _out_of_memory_named(), fast_products(self._accelerator.device):
             while not self._is_over():
                 self._train_epoch(started_s)
                 self._end_epoch(started_s)
