@@ -16,6 +16,9 @@ PRICE_COLUMNS: Final = ("open", "high", "low", "close")
 COLUMNS: Final = (*PRICE_COLUMNS, "volume", "amount")
 OPEN, HIGH, LOW, CLOSE, VOLUME, AMOUNT = range(len(COLUMNS))
 
+TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
+"""Names under which files keep the times of their bars, the likeliest first."""
+
 TIME_FEATURES: Final = ("minute", "hour", "weekday", "day", "month")
 
 STD_EPSILON: Final = 1e-5

@@ -19,7 +19,7 @@ from kronos_model.errors import TimestampError
 
 _ISO_8601: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}"
-    r"(?:(?P<separator>[T ])\d{2}:\d{2}(?P<seconds>:\d{2})?(?:[.,](?P<fraction>\d{1,9}))?"
+    r"(?:(?P<separator>[T ])\d{2}:\d{2}(?:(?P<seconds>:\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
     r"(?P<offset>Z|[+-]\d{2}(?::?\d{2}(?::?\d{2})?)?)?)?",
     re.ASCII,
 )

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from kronos_model.candles import PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.errors import InputError
 
-TIME_COLUMNS = ("timestamps", "timestamp", "datetime", "date", "time")
-PRICE_COLUMNS = ("open", "high", "low", "close")
 OPTIONAL_COLUMNS = ("volume", "amount")
 
 

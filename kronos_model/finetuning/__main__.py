@@ -106,7 +106,7 @@ def _tell_stopped(listener: Listener, options: argparse.Namespace) -> None:
 
 def _end_with_parent() -> None:
     """Nothing is saved: whoever goes on with the run may have begun."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(sys.stdin.fileno(), 4096):  # a buffered read holds a lock that Python wants as it ends
         pass
     os._exit(EXIT_STOPPED)
 

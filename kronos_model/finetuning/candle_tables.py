@@ -18,13 +18,11 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, PRICE_COLUMNS
+from kronos_model.candles import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.errors import TrainingDataError
 from kronos_model.finetuning.clock_columns import Clock, ClockError, read_clock
 from kronos_model.finetuning.config import DataConfig
 
-TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
-"""Names under which files have their times, the first that is there."""
 PANDAS_INDEX: Final = "__index_level_0__"
 """What pandas calls an index without a name in Parquet."""
 SUFFIXES: Final = (".csv", ".parquet", ".pq")

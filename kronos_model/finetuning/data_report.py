@@ -40,7 +40,7 @@ class InstrumentReport:
         files: it was read from, as they were named.
         first, last: the times of its first and last bar, with offsets where the data has them.
         spacing_s: the most frequent distance of two neighbours.
-        num_gaps: longer distances within one day; nights and weekends are none.
+        num_gaps: longer distances within one day; nights, weekends and breaks that most days have are none.
         num_sorted: rows that stood behind a later one and were put in order.
         dropped: rows that were left out, by reason.
     """
@@ -124,7 +124,7 @@ def report_instrument(
     spacing_s, num_gaps = None, 0
     if len(instants) > 1:
         spacing_s = common_spacing(instants)
-        num_gaps = int(np.sum((np.diff(instants) > spacing_s) & (days[1:] == days[:-1])))
+        num_gaps = _num_gaps(instants, instrument.wall, days, spacing_s)
     ends = [0, -1] if len(instants) else []
     texts = write_times(instrument.wall[ends], instrument.instants[ends], instrument.is_aware)
     first, last = texts or (None, None)
@@ -139,6 +139,21 @@ def report_instrument(
         num_sorted=num_sorted,
         dropped=dict(dropped),
     )
+
+
+def _num_gaps(
+    instants: NDArray[np.int64],
+    wall: NDArray[np.datetime64],
+    days: NDArray[np.datetime64],
+    spacing_s: int,
+) -> int:
+    """Distances above the spacing within one day, less those that at least half of the days have alike."""
+    is_longer = (np.diff(instants) > spacing_s) & (days[1:] == days[:-1])
+    clocks = (wall.astype("datetime64[s]") - days).astype(np.int64)  # seconds since midnight
+    ends = np.stack([clocks[:-1][is_longer], clocks[1:][is_longer]], axis=1)
+    _, counts = np.unique(ends, axis=0, return_counts=True)
+    num_days = len(np.unique(days))
+    return int(counts[(counts < 2) | (2 * counts < num_days)].sum())
 
 
 def report_data(

@@ -326,6 +326,14 @@ def test_gaps_are_those_within_a_day(tmp_path: Path) -> None:
     assert (report.instruments[0].spacing_s, report.num_gaps) == (300, 2)
 
 
+def test_a_break_that_most_days_have_is_no_gap(tmp_path: Path) -> None:
+    days = [candles(20, start=f"2024-06-{day} 09:30").drop(index=[8, 9]) for day in (18, 19, 20, 21)]
+    days[2] = days[2].drop(index=[3])
+    write_csv(pd.concat(days), tmp_path / "a.csv")
+
+    assert read(tmp_path)[1].num_gaps == 1
+
+
 def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     table = candles(5)
     write_csv(table, tmp_path / "one/A.csv")
