@@ -14,9 +14,9 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/var/cache/huggingface
-# The folder belongs to the user, so that a volume mounted there does too.
+# The folders belong to the user, so that volumes mounted there do too.
 RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin kronos \
- && install -d -o kronos -g kronos /var/cache/huggingface
+ && install -d -o kronos -g kronos /var/cache/huggingface /var/lib/kronos/models
 COPY --from=build /opt/venv /opt/venv
 WORKDIR /app
 COPY kronos_model ./kronos_model

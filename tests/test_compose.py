@@ -19,6 +19,7 @@ COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if str(service["image"]).startswith("kronos-worker:")]
+WORKERS = ["worker-cpu", "worker-gpu", "finetune-cpu", "finetune-gpu"]
 DOCKERFILES = ["Dockerfile", "Dockerfile.cuda"]
 
 
@@ -59,7 +60,7 @@ def test_images_start_a_command_that_exists(dockerfile: str) -> None:
 
 
 def test_worker_health_is_asked_of_a_command_that_exists() -> None:
-    for name in ("worker-cpu", "worker-gpu"):
+    for name in WORKERS:
         *_, module, command = SERVICES[name]["healthcheck"]["test"]
         assert module == "worker"
         assert command in cli.commands
@@ -105,10 +106,35 @@ def test_redis_keeps_what_it_accepted_and_asks_for_a_password() -> None:
     assert shlex.split(script.splitlines()[0])[:3] == ["exec", "redis-server", "-"]
 
 
-def test_only_the_gpu_worker_asks_for_a_gpu_and_only_when_wanted() -> None:
-    assert {name for name in SERVICES if "profiles" in SERVICES[name]} == {"worker-gpu"}
-    (device,) = SERVICES["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+def test_only_gpu_workers_ask_for_a_gpu_and_only_when_wanted() -> None:
+    profiles = {name: SERVICES[name]["profiles"] for name in SERVICES if "profiles" in SERVICES[name]}
+    assert profiles == {
+        "worker-gpu": ["gpu"],
+        "finetune-cpu": ["finetune"],
+        "finetune-gpu": ["finetune-gpu"],
+    }
+    assert {name for name in SERVICES if "deploy" in SERVICES[name]} == {"worker-gpu", "finetune-gpu"}
+    for name in ("worker-gpu", "finetune-gpu"):
+        (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_finetuning_workers_write_the_models_that_all_workers_read(name: str) -> None:
+    service, is_finetuning = SERVICES[name], name.startswith("finetune")
+    folders = {target: (source, rest) for source, target, *rest in map(split_volume, service["volumes"])}
+    environment = service["environment"]
+    source, options = folders[environment["KRONOS_MODEL_FOLDER"]]
+    assert (source, options) == ("registered", [] if is_finetuning else ["ro"])
+    assert ("--role" in service["command"]) == is_finetuning
+    assert ("cpu_shares" in service) == is_finetuning
+    if is_finetuning:
+        assert folders[environment["KRONOS_DATA_FOLDER"]][1] == ["ro"]
+
+
+def split_volume(volume: str) -> list[str]:
+    """Source, target and options; a source may be a variable with a default."""
+    return re.split(r":(?!-)", volume)
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
@@ -132,7 +158,8 @@ def test_images_do_not_run_as_root(dockerfile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "dockerfile"), [("worker-cpu", "Dockerfile"), ("worker-gpu", "Dockerfile.cuda")]
+    ("service", "dockerfile"),
+    [(name, "Dockerfile.cuda" if name.endswith("gpu") else "Dockerfile") for name in WORKERS],
 )
 def test_services_build_from_their_dockerfile(service: str, dockerfile: str) -> None:
     assert SERVICES[service]["build"] == {"context": ".", "dockerfile": dockerfile}

@@ -1,7 +1,8 @@
 """Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
 
 With the threads and solo pools this process itself holds the model. With prefork each child does, and the
-parent, which must not have run torch before it forks, asks a short-lived process for the device.
+parent, which must not have run torch before it forks, asks a short-lived process for the device. So does a
+finetuning worker, which never runs torch.
 """
 
 import json
@@ -19,6 +20,7 @@ import click
 from celery import concurrency, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
+from celery.concurrency.thread import TaskPool as ThreadsPool
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
@@ -27,7 +29,7 @@ from worker.cores import num_cores
 from worker.ending import EXIT_STATUS, end_child, end_worker
 from worker.prefetch import Prefetch
 from worker.routing import queue_for
-from worker.settings import explain, get_settings
+from worker.settings import SettingsError, explain, get_settings
 from worker.takeover import GpuTakeover
 from worker.transport import DeliveryHeartbeat, outlive_connections, reuse_clients
 
@@ -43,11 +45,12 @@ P = ParamSpec("P")
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
 _num_children = 0  # of the prefork pool; 0 where this process holds the model itself
-_process: Any = None  # a worker.process.WorkerProcess; not annotated, since importing it imports torch
+# A WorkerProcess or a FinetuneProcess; not annotated, since importing the first imports torch.
+_process: Any = None
 
 
 def current_process() -> Any:
-    """This process's WorkerProcess; there is one wherever tasks run."""
+    """This process's WorkerProcess or FinetuneProcess; there is one wherever tasks run."""
     if _process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
     return _process
@@ -68,6 +71,8 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
             handler(*args, **kwargs)
         except KronosError as error:
             _refuse(explain(error))
+        except SettingsError as error:
+            _refuse(str(error))
         except Exception:  # whatever it was, a worker without its model must not take jobs
             log.exception("the worker cannot start")
             raise SystemExit(1) from None
@@ -89,8 +94,18 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
     return _process
 
 
-def _device_of_children() -> str:
-    """The device that the children will resolve, found without running torch here."""
+def _start_finetuning(node: str) -> Any:
+    """As ``_start`` for a finetuning worker: there is nothing to load."""
+    global _process
+    from worker.finetune_process import FinetuneProcess
+
+    _process = FinetuneProcess(get_settings(), node, _preflight())
+    _process.start()
+    return _process
+
+
+def _preflight() -> dict[str, Any]:
+    """The device that processes started from here will resolve, found without running torch here."""
     tried = subprocess.run(
         [sys.executable, "-m", "worker.preflight"],
         stdout=subprocess.PIPE,
@@ -103,7 +118,7 @@ def _device_of_children() -> str:
     outcome = json.loads(tried.stdout)
     if "error" in outcome:
         _refuse(outcome["error"])
-    return str(outcome["device"])
+    return dict(outcome)
 
 
 @signals.worker_init.connect
@@ -121,17 +136,37 @@ def choose_pool(sender: Any, **_: Any) -> None:
 
     if context is not None and not is_given("pool"):
         sender.pool_cls = "threads"
+    if is_given("queues"):
+        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
+    if get_settings().role == "finetune":
+        _choose_finetuning_pool(sender, pool)
+        if is_given("concurrency"):
+            log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
+        return
     is_prefork = issubclass(pool, PreforkPool)
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
             num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
-    if is_given("queues"):
-        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
     global _num_children
     _num_children = sender.concurrency if is_prefork else 0
+
+
+class FinetuningPool(ThreadsPool):
+    """Threads whose job Celery can end, as it tries to on SIGQUIT: it is saved and goes back to the queue."""
+
+    def terminate_job(self, pid: object, signal: object = None) -> None:
+        """Of a thread there is nothing to kill."""
+        drain()
+
+
+def _choose_finetuning_pool(sender: Any, pool: type) -> None:
+    """One thread, which waits for the training process."""
+    if not issubclass(pool, ThreadsPool):
+        _refuse("a finetuning worker runs with --pool threads only: its training is a process of its own")
+    sender.pool_cls, sender.concurrency = FinetuningPool, 1
 
 
 @signals.celeryd_after_setup.connect
@@ -139,12 +174,13 @@ def choose_pool(sender: Any, **_: Any) -> None:
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Before the first connection: the device decides the queue, and the model is there before any job."""
     if _num_children:
-        device = _device_of_children()
+        device = str(_preflight()["device"])
         if device != "cpu":
             _refuse(f"the prefork pool works on the CPU only, not on {device}; use --pool threads")
         queue = queue_for(device)
     else:
-        process = _start(sender, end_worker)
+        is_finetuning = get_settings().role == "finetune"
+        process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         queue, instance.intake = process.queue, process.intake
     instance.app.amqp.queues.select([queue])
 

@@ -4,15 +4,33 @@ from typing import Any, Final
 
 from celery import Celery
 
-from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE
+from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE, Role
 from worker.routing import TaskRouter
 from worker.settings import Settings
 
 # Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
-# apps' long tasks would be delivered twice.
-UNACKED_KEY: Final = "kronos.forecast.unacked"
-UNACKED_INDEX_KEY: Final = f"{UNACKED_KEY}_index"
+# apps' long tasks would be delivered twice. The same holds between workers of different roles.
+UNACKED_KEYS: Final[dict[Role, str]] = {
+    "forecast": "kronos.forecast.unacked",
+    "finetune": "kronos.finetune.unacked",
+}
+UNACKED_INDEX_KEYS: Final[dict[Role, str]] = {role: f"{key}_index" for role, key in UNACKED_KEYS.items()}
 
+# Modules that a worker imports. What forecasts needs torch, which a finetuning worker does not have.
+IMPORTS: Final[dict[Role, list[str]]] = {
+    "forecast": [
+        "worker.bootstrap",
+        "worker.tasks.forecast",
+        "worker.tasks.status",
+        "worker.tasks.elsewhere",
+    ],
+    "finetune": [
+        "worker.bootstrap",
+        "worker.tasks.finetune",
+        "worker.tasks.status",
+        "worker.tasks.elsewhere",
+    ],
+}
 
 RESULT_BACKEND: Final = "worker.result_backend:CodedRedisBackend"
 
@@ -28,7 +46,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "result_serializer": "json",
         "accept_content": ["json"],
         "result_accept_content": ["json"],
-        "imports": ["worker.bootstrap", "worker.tasks.forecast", "worker.tasks.status"],
+        "imports": IMPORTS[settings.role],
         # A job is acknowledged once its result is stored, so that a worker that dies loses none.
         "task_acks_late": True,
         "worker_prefetch_multiplier": 1,
@@ -41,9 +59,9 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_transport_options": {
             "visibility_timeout": settings.visibility_timeout_s,
-            "unacked_key": UNACKED_KEY,
-            "unacked_index_key": UNACKED_INDEX_KEY,
-            "unacked_mutex_key": f"{UNACKED_KEY}_mutex",
+            "unacked_key": UNACKED_KEYS[settings.role],
+            "unacked_index_key": UNACKED_INDEX_KEYS[settings.role],
+            "unacked_mutex_key": f"{UNACKED_KEYS[settings.role]}_mutex",
             # Workers look for jobs whose holder vanished every 5 s instead of 100 s. A holder that lives
             # renews its own (worker/transport.py).
             "unacked_restore_interval": 5,

@@ -1,4 +1,4 @@
-"""Child processes of one machine's stack: named, logged line by line, ended together, never orphaned.
+"""Child processes: named, logged line by line, never orphaned; those of one machine's stack end together.
 
 Each child runs in a session of its own, so that Ctrl-C reaches this process only and the order of ending is
 decided here. A guard, one small shell beside each child, ends it when this process is killed.
@@ -12,8 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 POLL_S = 0.05
 NUM_TAIL_LINES = 200
@@ -39,8 +40,11 @@ class ChildProcess:
     """One running child and what it printed last.
 
     :param sink: called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own
-    :param stdin: sent to the child and closed, for what must not stand on a command line
+    :param error_sink: called for the lines of stderr instead, on another thread
+    :param stdin: sent to the child, for what must not stand on a command line
+    :param holds_stdin: keep its standard input open until it ends, so that it hears when this process is gone
     :param grace_s: how long it may take to end after SIGTERM, before SIGKILL
+    :param orphan_grace_s: likewise, once this process is gone; ``grace_s`` where left out
     """
 
     def __init__(
@@ -49,19 +53,22 @@ class ChildProcess:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
         stdin: str = "",
+        holds_stdin: bool = False,
         sink: LineSink | None = None,
+        error_sink: LineSink | None = None,
         grace_s: int = 10,
+        orphan_grace_s: int | None = None,
     ) -> None:
         self.name = name
         self.grace_s = grace_s
         self._told_at: float | None = None
         self._is_stopped = False
-        self._sink = sink
         self._tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         # First the guard: were it started second, a kill in between would leave the child alone.
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "guard", str(grace_s)],
+            ["/bin/sh", "-c", _GUARD, "guard", str(grace_s if orphan_grace_s is None else orphan_grace_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -71,9 +78,10 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 list(command),
                 env=dict(env) if env is not None else None,
+                cwd=cwd,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if error_sink is None else subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
@@ -85,13 +93,20 @@ class ChildProcess:
         assert self._guard.stdin is not None
         self._guard.stdin.write(f"{self._process.pid}\n".encode())
         self._guard.stdin.flush()
-        self._reader = threading.Thread(target=self._read, name=f"{name}-output", daemon=True)
-        self._reader.start()
+        self._readers = [
+            threading.Thread(target=self._read, args=(pipe, to), name=f"{name}-output", daemon=True)
+            for pipe, to in ((self._process.stdout, sink), (self._process.stderr, error_sink))
+            if pipe is not None
+        ]
+        for reader in self._readers:
+            reader.start()
         assert self._process.stdin is not None
         # A child that has died already shows itself by its exit status.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(stdin)
-            self._process.stdin.close()
+            self._process.stdin.flush()
+        if not holds_stdin:
+            self._close_stdin()
 
     @property
     def pid(self) -> int:
@@ -102,10 +117,15 @@ class ChildProcess:
         """None while it runs; negative: the number of the signal that ended it."""
         return self._process.poll()
 
+    @property
+    def has_told_all(self) -> bool:
+        """Whether it has ended and all that it printed has come to its sinks."""
+        return self.exit_status is not None and not any(reader.is_alive() for reader in self._readers)
+
     def tail(self, num_lines: int = 15) -> list[str]:
         """The last lines it printed."""
         if self.exit_status is not None:
-            self._reader.join(timeout=1)
+            self._join_readers()
         return list(self._tail)[-num_lines:]
 
     def tell_to_end(self) -> None:
@@ -125,7 +145,8 @@ class ChildProcess:
             self._process.wait(timeout=max(0.0, self._told_at + self.grace_s - time.monotonic()))
         self.kill()
         status = self._process.wait()
-        self._reader.join(timeout=1)
+        self._close_stdin()
+        self._join_readers()
         self._dismiss_guard()
         self._is_stopped = True
         return status
@@ -136,12 +157,20 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _read(self, pipe: IO[str], sink: LineSink | None) -> None:
+        for line in pipe:
             self._tail.append(line.rstrip("\n"))
-            if self._sink is not None:
-                self._sink(self.name, line.rstrip("\n"))
+            if sink is not None:
+                sink(self.name, line.rstrip("\n"))
+
+    def _join_readers(self) -> None:
+        for reader in self._readers:
+            reader.join(timeout=1)
+
+    def _close_stdin(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _dismiss_guard(self) -> None:
         # Killed before its standard input closes: by then the group's number may be another's.

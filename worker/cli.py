@@ -52,12 +52,17 @@ def run_celery(arguments: list[str]) -> None:
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--role", type=click.Choice(["forecast", "finetune"]),
+    help="What the worker does; overrides KRONOS_ROLE.  [default: forecast]",
+)  # fmt: skip
 @click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run side by side.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Jobs taken at once.")
 @click.option("--device", help=DEVICE_HELP)
 @click.option("--loglevel", default="INFO", show_default=True)
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
 def worker(
+    role: str | None,
     pool: str | None,
     concurrency: int | None,
     device: str | None,
@@ -66,8 +71,11 @@ def worker(
 ) -> None:
     """Run a worker: load the model once, take jobs from the queue of its device.
 
+    With `--role finetune` it trains models instead, one at a time, and registers them in KRONOS_MODEL_FOLDER.
     Further arguments go to `celery worker`.
     """
+    if role is not None:
+        os.environ["KRONOS_ROLE"] = role
     if device is not None:
         # Before the settings are read, and for children of a prefork pool as well.
         os.environ["KRONOS_DEVICE"] = device
@@ -192,6 +200,80 @@ def demo(
 
     options = DemoOptions(csv_file, lookback, model, tokenizer, device, pred_len, samples, seed, output)
     raise SystemExit(run_demo(options, get_settings()))
+
+
+@cli.command()
+@click.option("--config", type=click.Path(path_type=Path), help="What to do, as YAML or JSON.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="FIELD=VALUE",
+    help="A field of the config, such as predictor.epochs=3; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--data", multiple=True, metavar="PATH",
+    help="CSV or Parquet files or folders, overriding data.path; of a job, below the workers' "
+    "KRONOS_DATA_FOLDER. May be repeated.",
+)  # fmt: skip
+@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device.")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder of a run that is not a job.")
+@click.option(
+    "--enqueue", "name", metavar="NAME",
+    help="Put it on Redis as a job; the model is registered as NAME.",
+)  # fmt: skip
+@click.option(
+    "--inline", multiple=True, type=click.Path(path_type=Path), metavar="FILE.csv",
+    help="Candles that the job carries itself, one instrument a file. May be repeated.",
+)  # fmt: skip
+@click.option("--priority", type=click.Choice(["high", "normal", "low"]), default="normal", show_default=True)
+@click.option("--no-fallback", is_flag=True, help="Fail rather than train on the CPU for want of a GPU.")
+@click.option("--deadline", "deadline_s", type=float, metavar="SECONDS", help="When the job is to be done.")
+@click.option("--id", "job_id", help="The job's id; made up where left out.")
+@click.option(
+    "--watch", is_flag=False, flag_value="", metavar="[ID]",
+    help="Follow a job: the one that is enqueued, or another by its id.",
+)  # fmt: skip
+@click.option("--cancel", metavar="ID", help="End a job; its best checkpoint is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Follow by JSON lines.")
+def finetune(
+    name: str | None, watch: str | None, cancel: str | None, as_json: bool, no_fallback: bool, **given: Any
+) -> None:
+    """Train a model on your own candles: here, or as a job for `kronos worker --role finetune`.
+
+    \b
+    kronos finetune --config FILE                      train in this process
+    kronos finetune --config FILE --enqueue NAME       put a job on Redis, print its id
+    kronos finetune --watch ID                         follow a job to its end
+    kronos finetune --cancel ID                        end a job
+
+    Exit status: 0 when done, 1 when the job failed, 2 where what was given cannot be used.
+    """
+    from worker import finetune_command
+
+    options = finetune_command.FinetuneOptions(allow_fallback=not no_fallback, **given)
+    raise SystemExit(finetune_command.run(options, get_settings(), name, watch, cancel, as_json=as_json))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="The folder and the whole metadata, as JSON.")
+def models(as_json: bool) -> None:
+    """Show the registered models, which forecast jobs may name as NAME or NAME@VERSION."""
+    from worker import models_table
+    from worker.model_registry import ModelRegistry
+
+    folder = get_settings().model_folder
+    if folder is None:
+        raise click.ClickException(
+            "KRONOS_MODEL_FOLDER is not set: name the folder that finetuning and all workers share"
+        )
+    registered = ModelRegistry(folder).list()
+    if as_json:
+        found = [models_table.as_json(model) for model in registered]
+        click.echo(json.dumps({"folder": str(folder), "models": found}, indent=2))
+        return
+    click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
+    if registered:
+        from rich.console import Console
+
+        Console().print(models_table.models_table(registered))
 
 
 def _announced_workers() -> "list[Status]":

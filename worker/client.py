@@ -1,4 +1,4 @@
-"""ForecastClient: enqueue forecasts from any app, without torch.
+"""ForecastClient: enqueue forecasts and finetuning from any app, without torch.
 
 Such as:
 
@@ -10,39 +10,43 @@ Such as:
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from worker.celery_config import make_app
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.jobs import ForecastJob, parse_job, prepare
+from worker.contract.finetune import parse_finetune_job
+from worker.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from worker.contract.names import (
     CELERY_PRIORITIES,
+    FINETUNE_TASK,
     FORECAST_TASK,
     SCHEMA_VERSION,
     ContextPolicy,
     Priority,
 )
 from worker.contract.results import ForecastResult
-from worker.handle import ForecastHandle, JobState, reachable
+from worker.finetune_request import ConfigSource, DataSource, finetune_payload
+from worker.handle import FinetuneHandle, FinetuneState, ForecastHandle, JobState, reachable
 from worker.jobs import JobRecords
-from worker.routing import Status, choose_queue, live_workers
+from worker.routing import Status, choose_finetune_queue, choose_queue, live_workers
 from worker.series import CandleSource, job_series
 from worker.settings import Settings, get_settings
 
-__all__ = ["ForecastClient", "ForecastHandle", "JobState"]
+__all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
 NO_PRED_LEN_LIMIT: Final = 2**31
 
 
 class ForecastClient:
-    """Enqueues forecast jobs and waits for their results. May be shared between threads.
+    """Enqueues forecast and finetuning jobs and waits for their results. May be shared between threads.
 
     Args:
         url: the workers' Redis; ``KRONOS_REDIS_URL`` where left out.
@@ -143,9 +147,7 @@ class ForecastClient:
                 ID_CONFLICT where the id was used for other content; BROKER_UNREACHABLE where nothing was
                 enqueued; ENQUEUE_UNCERTAIN where that is not known.
         """
-        job_id = str(uuid.uuid4()) if job_id is None else str(job_id)
-        if not job_id:
-            raise JobError(ErrorCode.BAD_VALUE, "job_id is empty; leave it out to have one made", "job_id")
+        job_id = _job_id(job_id)
         payload: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "series": job_series(candles, series_ids, timestamps, future_timestamps, timezone),
@@ -164,41 +166,87 @@ class ForecastClient:
         }
         optional = _plain(pred_len=pred_len, model=model, deadline_s=deadline_s)
         payload |= {name: value for name, value in optional.items() if value is not None}
-        job = self._check(payload, job_id)
+        # What the worker would refuse is refused here, before it is sent; its model's limit only it knows.
+        limits = self._settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+        job = parse_job(payload, limits)
+        _check_size(payload, limits, "series", "send fewer series")
+        prepare(job, job_id, limits)
         with reachable():
             queue = choose_queue(device, allow_fallback, self._known_workers())
+        result = self._enqueue(FORECAST_TASK, payload, job_id, queue, job.priority, _short(job))
+        return ForecastHandle(job_id, queue, result, self._records)
+
+    def finetune(
+        self,
+        config: ConfigSource,
+        *,
+        name: str,
+        data: DataSource | None = None,
+        device: str = "auto",
+        allow_fallback: bool = True,
+        deadline_s: float | None = None,
+        priority: Priority = "normal",
+        job_id: str | None = None,
+    ) -> FinetuneHandle:
+        """Enqueue one finetuning job.
+
+        Args:
+            config: a FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
+            name: that the trained model is registered under, and forecasts name it by.
+            data: paths of files or folders below the workers' data folder, one or a list; or the candles
+                themselves, as ``submit`` takes them, or a mapping from instruments' names to them. Where left
+                out, the config's ``data.path``, below the workers' data folder.
+            device, allow_fallback: which pool, and whether the CPU will do where it has no GPU worker for
+                finetuning. Where it is auto, the config's ``training_device`` is asked for.
+            job_id: the id to use. The same content may be submitted again under it: a job has one outcome.
+
+        Raises:
+            JobError: as ``submit`` does; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
+        """
+        job_id = _job_id(job_id)
+        payload: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "name": name,
+            **finetune_payload(config, data, device),
+            "allow_fallback": allow_fallback,
+            "priority": priority,
+        }
+        if deadline_s is not None:
+            payload |= _plain(deadline_s=deadline_s)
+        limits = self._settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+        job = parse_finetune_job(payload, limits)
+        _check_size(payload, limits, "data.instruments", "put the candles into the workers' data folder")
+        with reachable():
+            queue = choose_finetune_queue(job.device, allow_fallback, self._known_workers())
+        shown = f"{{'name': '{job.name}'}}"
+        result = self._enqueue(FINETUNE_TASK, payload, job_id, queue, job.priority, shown)
+        return FinetuneHandle(job_id, queue, result, self._records)
+
+    def finetune_handle(self, job_id: str) -> FinetuneHandle:
+        """The handle of a finetuning job that was enqueued elsewhere; its ``queue`` is not known."""
+        return FinetuneHandle(job_id, None, self._app.AsyncResult(job_id), self._records)
+
+    def _enqueue(
+        self, task: str, payload: dict[str, Any], job_id: str, queue: str, priority: Priority, shown: str
+    ) -> "AsyncResult[Any]":
+        """Send a job, unless it is known to have its outcome. ``shown`` stands for its arguments in Flower.
+
+        Raises JobError: ID_CONFLICT, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+        """
+        with reachable():
             submitted_at = self._records.claim(job_id, payload)
-            if submitted_at is None:
-                return ForecastHandle(job_id, queue, self._app.AsyncResult(job_id), self._records)
-            payload["submitted_at"] = submitted_at
-        return self._enqueue(job, payload, job_id, queue)
-
-    def _check(self, payload: dict[str, Any], job_id: str) -> ForecastJob:
-        """What the worker would refuse is refused here, before it is sent."""
-        limits = self._settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)  # the worker knows its model's
-        job = parse_job(payload, limits)
-        size = len(json.dumps(payload, separators=(",", ":")))
-        if size > limits.max_message_bytes:
-            raise JobError(
-                ErrorCode.LIMIT_EXCEEDED,
-                f"the job takes {size} bytes, the limit is {limits.max_message_bytes}; send fewer series",
-                "series",
-                {"limit": limits.max_message_bytes, "actual": size},
-            )
-        prepare(job, job_id, limits)
-        return job
-
-    def _enqueue(self, job: ForecastJob, payload: dict[str, Any], job_id: str, queue: str) -> ForecastHandle:
+        if submitted_at is None:
+            return self._app.AsyncResult(job_id)
         try:
-            result = self._app.send_task(
-                FORECAST_TASK,
-                kwargs={"job": payload},
+            return self._app.send_task(
+                task,
+                kwargs={"job": payload | {"submitted_at": submitted_at}},
                 task_id=job_id,
                 queue=queue,
-                priority=CELERY_PRIORITIES[job.priority],
+                priority=CELERY_PRIORITIES[priority],
                 # By default Celery repeats the arguments, candles and all, in headers and events.
                 argsrepr="()",
-                kwargsrepr=_short(job),
+                kwargsrepr=shown,
                 retry=False,
             )
         except (OperationalError, RedisError) as error:
@@ -209,7 +257,6 @@ class ForecastClient:
                 None,
                 {"job_id": job_id},
             ) from error
-        return ForecastHandle(job_id, queue, result, self._records)
 
     def _known_workers(self) -> list[Status]:
         """The live workers, read at most once a second."""
@@ -218,6 +265,24 @@ class ForecastClient:
             self._workers = live_workers(self._redis)
             self._workers_read_at = now
         return self._workers
+
+
+def _job_id(job_id: str | None) -> str:
+    """The one that was given, else a new one."""
+    if job_id == "":
+        raise JobError(ErrorCode.BAD_VALUE, "job_id is empty; leave it out to have one made", "job_id")
+    return str(uuid.uuid4()) if job_id is None else str(job_id)
+
+
+def _check_size(payload: Mapping[str, Any], limits: Limits, field: str, remedy: str) -> None:
+    size = len(json.dumps(payload, separators=(",", ":")))
+    if size > limits.max_message_bytes:
+        raise JobError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"the job takes {size} bytes, the limit is {limits.max_message_bytes}; {remedy}",
+            field,
+            {"limit": limits.max_message_bytes, "actual": size},
+        )
 
 
 def _plain(**values: Any) -> dict[str, Any]:

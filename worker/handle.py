@@ -1,20 +1,23 @@
-"""ForecastHandle: an enqueued job, from its submitter's side. No torch."""
+"""JobHandle: an enqueued job, from its submitter's side; one kind for each task. No torch."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
 
 from celery import states
 from celery.exceptions import BackendError
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
+from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from worker.contract.errors import ErrorCode, JobError
+from worker.contract.finetune_results import FinetuneProgress, FinetuneResult
 from worker.contract.names import PROGRESS_STATE
 from worker.contract.results import ForecastResult
 from worker.jobs import JobRecords
@@ -41,12 +44,10 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class JobState:
+class TaskState:
     """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
 
     name: str
-    bars_done: int | None = None
-    bars_total: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -54,39 +55,66 @@ class JobState:
         return self.name in states.READY_STATES
 
 
-class ForecastHandle:
-    """An enqueued job."""
+@dataclass(frozen=True)
+class JobState(TaskState):
+    """Where a forecast is; while it is PROGRESS, how many of all bars of all paths are done."""
 
-    def __init__(self, job_id: str, queue: str, result: "AsyncResult[Any]", records: JobRecords) -> None:
+    bars_done: int | None = None
+    bars_total: int | None = None
+
+
+@dataclass(frozen=True)
+class FinetuneState(TaskState):
+    """Where a finetuning job is; while it is PROGRESS, how far training is."""
+
+    progress: FinetuneProgress = field(default_factory=FinetuneProgress)
+
+
+State = TypeVar("State", bound=TaskState)
+Result = TypeVar("Result")
+
+
+class JobHandle(ABC, Generic[State, Result]):
+    """An enqueued job. ``queue`` is None where somebody else put it there."""
+
+    def __init__(
+        self, job_id: str, queue: str | None, result: "AsyncResult[Any]", records: JobRecords
+    ) -> None:
         self.id = job_id
         self.queue = queue
         self._result = result
         self._records = records
 
     def __repr__(self) -> str:
-        return f"ForecastHandle(id={self.id!r}, queue={self.queue!r})"
+        return f"{type(self).__name__}(id={self.id!r}, queue={self.queue!r})"
 
-    def state(self) -> JobState:
+    @abstractmethod
+    def _read_state(self, name: str, meta: Mapping[str, Any]) -> State:
+        """A state of that name; ``meta`` is what the worker told, empty unless it is PROGRESS."""
+
+    @abstractmethod
+    def _read_result(self, payload: Any) -> Result:
+        """The result that the worker stored."""
+
+    def state(self) -> State:
         """Where the job is now."""
         with reachable(self.id):
             meta = self._result.backend.get_task_meta(self.id)
         info = meta.get("result") if meta["status"] == PROGRESS_STATE else None
-        if isinstance(info, dict):
-            return JobState(meta["status"], info.get("bars_done"), info.get("bars_total"))
-        return JobState(meta["status"])
+        return self._read_state(meta["status"], info if isinstance(info, dict) else {})
 
-    def progress(self) -> Iterator[JobState]:
+    def progress(self) -> Iterator[State]:
         """The job's state now and about once a second, and at once when it ends; the last one has ended.
 
-        While it is PROGRESS it says ``bars_done`` of ``bars_total``, over all paths of all series.
+        While it is PROGRESS it says how far the job is.
 
         Raises JobError: RESULT_EXPIRED or LOST where there is nothing to wait for.
         """
         return self._states(deadline=math.inf)
 
     def wait(
-        self, timeout_s: float | None = None, *, on_progress: Callable[[JobState], object] | None = None
-    ) -> ForecastResult:
+        self, timeout_s: float | None = None, *, on_progress: Callable[[State], object] | None = None
+    ) -> Result:
         """The result, once it is there.
 
         ``on_progress`` is called on this thread with each new state, the last one included; what it raises
@@ -96,7 +124,7 @@ class ForecastHandle:
         RESULT_EXPIRED or LOST where there is nothing to wait for.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        told: JobState | None = None
+        told: State | None = None
         if on_progress is not None:
             for state in self._states(deadline):
                 if state != told:
@@ -113,7 +141,7 @@ class ForecastHandle:
             ) from None
         except JobError as error:
             raise error from None
-        return ForecastResult.model_validate(payload)
+        return self._read_result(payload)
 
     def cancel(self) -> None:
         """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
@@ -121,7 +149,7 @@ class ForecastHandle:
             if not self._records.has_ended(self.id):
                 self._records.request_cancel(self.id)
 
-    def _states(self, deadline: float) -> Iterator[JobState]:
+    def _states(self, deadline: float) -> Iterator[State]:
         """As ``progress``, until the deadline on the clock of ``time.monotonic``."""
         with reachable(self.id):
             self._check_that_it_will_come()
@@ -142,3 +170,26 @@ class ForecastHandle:
             absence = self._records.explain_absence(self.id)
             if absence is not None:
                 raise absence
+
+
+class ForecastHandle(JobHandle[JobState, ForecastResult]):
+    """An enqueued forecast."""
+
+    def _read_state(self, name: str, meta: Mapping[str, Any]) -> JobState:
+        return JobState(name, meta.get("bars_done"), meta.get("bars_total"))
+
+    def _read_result(self, payload: Any) -> ForecastResult:
+        return ForecastResult.model_validate(payload)
+
+
+class FinetuneHandle(JobHandle[FinetuneState, FinetuneResult]):
+    """An enqueued finetuning job."""
+
+    def _read_state(self, name: str, meta: Mapping[str, Any]) -> FinetuneState:
+        try:
+            return FinetuneState(name, FinetuneProgress.model_validate(dict(meta)))
+        except ValidationError:  # of a worker with another form of it; the state itself still counts
+            return FinetuneState(name)
+
+    def _read_result(self, payload: Any) -> FinetuneResult:
+        return FinetuneResult.model_validate(payload)

@@ -7,18 +7,23 @@ from typing import Final
 
 import torch
 
-from kronos_model.checkpoint import CheckpointPair, default_max_context, load_pair
+from kronos_model.checkpoint import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from kronos_model.device import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
-from kronos_model.errors import OutOfMemory
+from kronos_model.errors import CheckpointError, OutOfMemory
 from worker.contract.results import ModelInfo
 from worker.model_names import ModelName
+from worker.model_registry import ModelRegistry
+from worker.registered_model import RegisteredModel
 from worker.settings import Settings
 
 CLIP: Final = 5.0
 GPU_MEMORY_SHARE: Final = 0.8
 """Of a GPU's free memory; the rest is for what a step computes, and for what others take meanwhile."""
+
+Loadable = ModelName | RegisteredModel
+"""What an operator named, or what finetuning registered."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,12 @@ class LoadedModel:
     max_context: int
     num_parameters: int
     load_s: float
+    registered: RegisteredModel | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called among the models of this process."""
+        return self.info.id if self.registered is None else self.registered.reference
 
 
 class ModelLoader:
@@ -42,12 +53,14 @@ class ModelLoader:
     Attributes:
         device: where models are placed.
         device_warning: why that is not the device that was wanted, else None.
+        registry: the registered models, None where no folder of them is set.
     """
 
     def __init__(self, settings: Settings, device: torch.device) -> None:
         self._settings = settings
         self.device = device
         self.device_warning: str | None = None
+        self.registry = None if settings.model_folder is None else ModelRegistry(settings.model_folder)
         self.share_bytes = _share_bytes(settings, device)
 
     def load_own(self) -> LoadedModel:
@@ -56,60 +69,73 @@ class ModelLoader:
         Raises:
             CheckpointError and those below it, OutOfMemory.
         """
-        settings = self._settings
-        name = ModelName(
-            settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
-        )
-        return self._load(name, may_move=True)
+        return self._load(self._own(), may_move=True)
 
-    def load_further(self, name: ModelName) -> LoadedModel:
+    def load_further(self, wanted: Loadable) -> LoadedModel:
         """Another model, on the same device and nowhere else.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
         """
-        return self._load(name, may_move=False)
+        return self._load(wanted, may_move=False)
 
-    def max_context_of(self, model: str) -> int:
-        """Bars that a model which is not loaded yet will see."""
-        return self._settings.max_context or default_max_context(model)
+    def max_context_of(self, wanted: Loadable) -> int:
+        """Bars that a model which is not loaded yet will see; a registered one no more than in training."""
+        setting = self._settings.max_context
+        if isinstance(wanted, RegisteredModel):
+            return min(setting or wanted.metadata.max_context, wanted.metadata.max_context)
+        return setting or default_max_context(wanted.model or DEFAULT_MODEL)
 
     def reclaim(self) -> None:
         """Give the memory of models that nobody refers to any more back to the device."""
         gc.collect()  # modules and their hooks may refer to each other
         empty_cache(self.device)
 
-    def _load(self, name: ModelName, *, may_move: bool) -> LoadedModel:
+    def _own(self) -> Loadable:
+        """What the settings name, a registered model before a folder or a hub id of that name."""
+        settings = self._settings
+        name = ModelName(
+            settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
+        )
+        registered = None
+        if self.registry is not None and settings.model is not None:
+            registered = self.registry.resolve(settings.model)
+        if registered is None:
+            return name
+        if name != ModelName(settings.model):
+            raise CheckpointError(
+                f"'{settings.model}' is a registered model, which has a tokenizer and versions of its own: "
+                "unset KRONOS_TOKENIZER and the two revisions; a version is named as NAME@VERSION."
+            )
+        return registered
+
+    def _load(self, wanted: Loadable, *, may_move: bool) -> LoadedModel:
         started = time.perf_counter()
         settings = self._settings
         # Every thread that computes in parallel has a team of OpenMP's threads, and once there are more of
         # those than cores, they sleep between operations instead of waiting at the ready: each small
         # operation then takes half as long again, for good. So the engine's thread alone has a team.
         torch.set_num_threads(1)
-        pair = load_pair(
-            name.model,
-            name.tokenizer,
-            model_revision=name.model_revision,
-            tokenizer_revision=name.tokenizer_revision,
-        )
+        pair = _load_pair(wanted)
         self._place(pair, may_move=may_move)
-        max_context = settings.max_context or pair.max_context
+        max_context = self.max_context_of(wanted)
         engine = build_engine(
             pair.model,
             pair.tokenizer,
             max_context=max_context,
-            clip=CLIP,
+            clip=_clip(wanted),
             max_slots=settings.max_slots,
             max_prefill_bars=settings.max_prefill_bars,
             memory_bytes=self.share_bytes,
             dtype=getattr(torch, settings.dtype),
         )
         return LoadedModel(
-            info=_model_info(pair),
+            info=_model_info(pair, wanted),
             engine=engine,
             max_context=max_context,
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),
+            registered=wanted if isinstance(wanted, RegisteredModel) else None,
         )
 
     def _place(self, pair: CheckpointPair, *, may_move: bool) -> None:
@@ -127,6 +153,8 @@ class ModelLoader:
 
 def num_models(settings: Settings) -> int:
     """Models that a worker may come to hold at once."""
+    if settings.model_folder is not None:  # any number may be registered yet
+        return settings.max_models
     further = settings.further_models.keys() - {settings.model}
     return min(settings.max_models, 1 + len(further))
 
@@ -141,8 +169,30 @@ def _share_bytes(settings: Settings, device: torch.device) -> int | None:
     return None if free_bytes is None else int(free_bytes * GPU_MEMORY_SHARE) // num_models(settings)
 
 
-def _model_info(pair: CheckpointPair) -> ModelInfo:
+def _load_pair(wanted: Loadable) -> CheckpointPair:
+    """Onto the CPU; of a registered model only the files that were registered."""
+    if isinstance(wanted, RegisteredModel):
+        wanted.verify()
+        return load_pair(wanted.folder)
+    return load_pair(
+        wanted.model,
+        wanted.tokenizer,
+        model_revision=wanted.model_revision,
+        tokenizer_revision=wanted.tokenizer_revision,
+    )
+
+
+def _clip(wanted: Loadable) -> float:
+    """Scaled values are clipped as they were in training."""
+    clip = wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None
+    return clip or CLIP
+
+
+def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:
     """The names and revisions that a result carries."""
+    if isinstance(wanted, RegisteredModel):
+        name, version = wanted.name, str(wanted.version)
+        return ModelInfo(id=name, revision=version, tokenizer_id=name, tokenizer_revision=version)
     model, tokenizer = pair.model.checkpoint, pair.tokenizer.checkpoint
     if model is None or tokenizer is None:
         raise RuntimeError("a checkpoint pair knows where it was loaded from")

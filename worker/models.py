@@ -5,83 +5,19 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kronos_model.errors import KronosError, OutOfMemory
+from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.results import ModelInfo
-from worker.loading import LoadedModel, ModelLoader
+from worker.loading import Loadable, LoadedModel, ModelLoader
 from worker.model_names import ModelName
-from worker.runs import HostedEngine
+from worker.model_registry import ModelRegistry
+from worker.registered_model import RegisteredModel
+from worker.resident import Resident, ServedModel
 from worker.service import ForecastService
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that is loaded, placed and in the service's hands."""
-
-    info: ModelInfo
-    hosted: HostedEngine
-    max_context: int
-    num_parameters: int
-    load_s: float
-
-
-class Resident:
-    """A model's place in the pool, taken before the model is there. Jobs hold it while they need it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.num_jobs = 0
-        self.last_used = 0
-        self.is_dropped = False
-        self._settled = threading.Event()
-        self._served: ServedModel | None = None
-        self._error: JobError | None = None
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the model is loaded, or could not be, within the time."""
-        return self._settled.wait(timeout_s)
-
-    @property
-    def served(self) -> ServedModel:
-        """The model, once ``wait`` was true; raises JobError where it could not be loaded."""
-        if self._error is not None:
-            raise JobError(*self._error.args)  # each job its own: threads share this one
-        if self._served is None:
-            raise RuntimeError("the model is not loaded yet")
-        return self._served
-
-    def settle(self, outcome: ServedModel | JobError) -> None:
-        """Wake the jobs that wait for it."""
-        if isinstance(outcome, JobError):
-            self._error = outcome
-        else:
-            self._served = outcome
-        self._settled.set()
-
-    def empty(self) -> ServedModel | None:
-        """Hand over the model, if there is one, so that it can go."""
-        served, self._served = self._served, None
-        return served
-
-    def status(self) -> dict[str, Any]:
-        """As told to operators; paths in ``running`` and ``waiting``."""
-        served = self._served
-        load = None if served is None else served.hosted.load
-        return {
-            "id": self.name,
-            "revision": None if served is None else served.info.revision,
-            "state": "loading" if served is None else "ready",
-            "jobs": self.num_jobs,
-            "slots": load.slots if load else 0,
-            "running": load.running if load else 0,
-            "waiting": load.waiting if load else 0,
-        }
 
 
 class ModelPool:
@@ -93,6 +29,7 @@ class ModelPool:
 
     Args:
         further: what jobs may name beside the worker's own.
+        registry: the registered models, which they may name too.
     """
 
     def __init__(
@@ -102,14 +39,17 @@ class ModelPool:
         own: LoadedModel,
         further: dict[str, ModelName],
         max_models: int,
+        registry: ModelRegistry | None = None,
     ) -> None:
         self._service = service
         self._loader = loader
         self._allowed = further
         self._max_models = max_models
-        self._own = Resident(own.info.id)
+        self._registry = registry
+        self._own = Resident(own.name)
         self._own.settle(self._host(own))
-        self._further: dict[str, Resident] = {}
+        self._own_registered = own.registered
+        self._further: dict[Loadable, Resident] = {}
         self._lock = threading.Lock()
         self._uses = itertools.count(1)
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -121,18 +61,48 @@ class ModelPool:
 
     @property
     def names(self) -> list[str]:
-        """What jobs may name, the worker's own first."""
+        """What jobs may name beside registered models, the worker's own first."""
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
 
-    @contextmanager
-    def use(self, name: str | None) -> Iterator[Resident]:
-        """Hold a model, the worker's own where not named, while a job needs it. It may be loading still.
+    @property
+    def max_context(self) -> int | None:
+        """Bars that any model which may be named sees at most; None where registered ones set no bound."""
+        if self._registry is not None:
+            return None
+        bounds = [self.own.max_context]
+        for wanted in self._allowed.values():
+            with suppress(CheckpointError):  # of a damaged model only its own jobs are to hear
+                bounds.append(self._loader.max_context_of(wanted))
+        return max(bounds)
 
-        Raises JobError: MODEL_NOT_ALLOWED; MODEL_CAPACITY where no place is free.
+    def find(self, name: str | None) -> Loadable | None:
+        """The model that a job names, a registered one in its newest version; None for the worker's own.
+
+        Raises JobError: MODEL_NOT_ALLOWED; what is wrong with a registered model that is damaged.
         """
-        self.check(name)
+        if name is None or name == self._own.name:
+            return None
+        if name in self._allowed:
+            return self._allowed[name]
+        registered = self._find_registered(name)
+        if registered is None:
+            more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
+            raise JobError(
+                ErrorCode.MODEL_NOT_ALLOWED,
+                f"this worker serves {', '.join(self.names)}{more}; name one of them, or none for the first",
+                "model",
+                {"allowed": self.names},
+            )
+        return None if registered == self._own_registered else registered
+
+    @contextmanager
+    def use(self, wanted: Loadable | None) -> Iterator[Resident]:
+        """Hold a model, the worker's own where None, while a job needs it. It may be loading still.
+
+        Raises JobError MODEL_CAPACITY where no place is free.
+        """
         with self._lock:
-            resident = self._own if name in (None, self._own.name) else self._take(str(name))
+            resident = self._own if wanted is None else self._take(wanted)
             resident.num_jobs += 1
         try:
             yield resident
@@ -141,22 +111,15 @@ class ModelPool:
                 resident.num_jobs -= 1
                 resident.last_used = next(self._uses)
 
-    def check(self, name: str | None) -> None:
-        """Raises JobError MODEL_NOT_ALLOWED for a name that is not on the list."""
-        if name is None or name in self.names:
-            return
-        raise JobError(
-            ErrorCode.MODEL_NOT_ALLOWED,
-            f"this worker serves {', '.join(self.names)}; name one of them, or none for the first",
-            "model",
-            {"allowed": self.names},
-        )
+    def max_context_of(self, wanted: Loadable | None) -> int:
+        """Bars that a model sees at most, whether or not it is loaded.
 
-    def max_context_of(self, name: str | None) -> int:
-        """Bars that a model which may be named sees at most, whether or not it is loaded."""
-        return (
-            self.own.max_context if name in (None, self._own.name) else self._loader.max_context_of(str(name))
-        )
+        Raises JobError where its metadata is damaged.
+        """
+        try:
+            return self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
+        except CheckpointError as error:
+            raise JobError.from_kronos(error, prefix="model") from None
 
     def status(self) -> list[dict[str, Any]]:
         """Every model that is here or on its way, the worker's own first."""
@@ -164,36 +127,53 @@ class ModelPool:
             residents = [self._own, *self._further.values()]
         return [resident.status() for resident in residents]
 
+    def _find_registered(self, name: str) -> RegisteredModel | None:
+        """In the folder; or, where it was deleted there, among those that are loaded still."""
+        if self._registry is None:
+            return None
+        try:
+            if found := self._registry.resolve(name):
+                return found
+        except CheckpointError as error:
+            raise JobError.from_kronos(error, prefix="model") from None
+        with self._lock:
+            here = [self._own_registered, *self._further]
+        called = [
+            one for one in here if isinstance(one, RegisteredModel) and name in (one.name, one.reference)
+        ]
+        return max(called, key=lambda one: one.version, default=None)
+
     def _host(self, loaded: LoadedModel) -> ServedModel:
         return ServedModel(
             info=loaded.info,
-            hosted=self._service.add(loaded.info.id, loaded.engine),
+            hosted=self._service.add(loaded.name, loaded.engine),
             max_context=loaded.max_context,
             num_parameters=loaded.num_parameters,
             load_s=loaded.load_s,
         )
 
-    def _take(self, name: str) -> Resident:
+    def _take(self, wanted: Loadable) -> Resident:
         """The place of a further model, made where there is none. Under the lock."""
-        if name in self._further:
-            return self._further[name]
+        if wanted in self._further:
+            return self._further[wanted]
+        name = wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
         if 1 + len(self._further) >= self._max_models:
             self._make_room(name)
-        resident = self._further[name] = Resident(name)
-        self._do(lambda: self._load(resident))
+        resident = self._further[wanted] = Resident(name)
+        self._do(lambda: self._load(resident, wanted))
         return resident
 
     def _make_room(self, name: str) -> None:
         """Drop the model that no job holds and that was used longest ago. Under the lock."""
-        idle = [resident for resident in self._further.values() if resident.num_jobs == 0]
+        idle = {wanted: resident for wanted, resident in self._further.items() if resident.num_jobs == 0}
         if not idle:
             raise _no_capacity(
                 name, f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
             )
-        victim = min(idle, key=lambda resident: resident.last_used)
-        victim.is_dropped = True
-        del self._further[victim.name]
-        self._do(lambda: self._drop(victim))
+        victim = min(idle, key=lambda wanted: idle[wanted].last_used)
+        resident = self._further.pop(victim)
+        resident.is_dropped = True
+        self._do(lambda: self._drop(resident))
 
     def _do(self, work: Callable[[], None]) -> None:
         self._work.put(work)
@@ -208,26 +188,26 @@ class ModelPool:
             except Exception:  # a defect here must not leave the jobs of all later loads waiting
                 log.exception("the models' loader failed, going on")
 
-    def _load(self, resident: Resident) -> None:
+    def _load(self, resident: Resident, wanted: Loadable) -> None:
         if resident.is_dropped:  # whoever wanted it is gone
             return
         log.info("loading model %s", resident.name)
-        outcome = self._try_to_load(resident.name)
+        outcome = self._try_to_load(resident.name, wanted)
         if isinstance(outcome, JobError):
             log.warning("model %s could not be loaded: %s", resident.name, outcome)
             self._loader.reclaim()
             with self._lock:  # the next job that names it tries again
-                if self._further.get(resident.name) is resident:
-                    del self._further[resident.name]
+                if self._further.get(wanted) is resident:
+                    del self._further[wanted]
             resident.settle(outcome)
         else:
             log.info("model %s is loaded", resident.name)
             resident.settle(self._host(outcome))
 
-    def _try_to_load(self, name: str) -> LoadedModel | JobError:
+    def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """An error that keeps no traceback: that would keep what was loaded so far."""
         try:
-            return self._loader.load_further(self._allowed[name])
+            return self._loader.load_further(wanted)
         except OutOfMemory as error:
             return _no_capacity(name, error.message)
         except KronosError as error:

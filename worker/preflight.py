@@ -1,27 +1,29 @@
-"""Try what prefork children will do, in a short-lived process of its own: ``python -m worker.preflight``.
+"""Try what workers will do, in a short-lived process of its own: ``python -m worker.preflight``.
 
-The parent of a prefork pool must not run torch before it forks. It learns the device from here, and whether
-the model can be loaded at all, once instead of in every child. Prints one JSON object.
+The parent of a prefork pool must not run torch before it forks, and a finetuning worker never runs it: they
+learn the device from here. The prefork parent also learns whether the model can be loaded at all, once
+instead of in every child. Prints one JSON object.
 """
 
 import json
 import sys
+from typing import Any
 
-from kronos_model.device import resolve_device
+from kronos_model.device import describe_device, resolve_device
 from kronos_model.errors import KronosError
 from worker.loading import ModelLoader
 from worker.settings import Settings, SettingsError, explain, get_settings
 
 
-def preflight(settings: Settings) -> dict[str, str]:
-    """``device`` as it resolves, or ``error`` where a worker cannot serve with these settings."""
+def preflight(settings: Settings) -> dict[str, Any]:
+    """``device`` as it resolves, with ``warning`` and ``description``; or ``error`` where none can serve."""
     try:
-        device, _ = resolve_device(settings.device)
-        if device.type == "cpu":  # prefork is refused on any other
+        device, warning = resolve_device(settings.device)
+        if settings.role == "forecast" and device.type == "cpu":  # prefork is refused on any other
             ModelLoader(settings, device).load_own()
     except KronosError as error:
         return {"error": explain(error)}
-    return {"device": str(device)}
+    return {"device": str(device), "warning": warning, "description": describe_device(device).as_dict()}
 
 
 if __name__ == "__main__":

@@ -17,13 +17,15 @@ from redis.exceptions import RedisError
 from kronos_model.device import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.connection import connect
+from worker.contract.forecast import MAX_COUNT
 from worker.contract.jobs import Limits
 from worker.cores import intra_op_threads
 from worker.jobs import JobRecords
-from worker.loading import ModelLoader
+from worker.loading import Loadable, ModelLoader
 from worker.metrics import WorkerMetrics
-from worker.models import ModelPool, ServedModel
+from worker.models import ModelPool
 from worker.prefetch import Intake
+from worker.resident import ServedModel
 from worker.routing import ANNOUNCEMENT_INTERVAL_S, State, announce, queue_for, withdraw
 from worker.service import EngineObserver, ForecastService
 from worker.settings import Settings
@@ -97,9 +99,9 @@ class WorkerProcess:
     @property
     def limits(self) -> Limits:
         """What a job may ask of this process, whichever model it names."""
-        return self.settings.limits(max(map(self.models.max_context_of, self.models.names)))
+        return self.settings.limits(self.models.max_context or MAX_COUNT)
 
-    def limits_of(self, model: str | None) -> Limits:
+    def limits_of(self, model: Loadable | None) -> Limits:
         """What a job may ask of one of its models, the own one where None."""
         return self.settings.limits(self.models.max_context_of(model))
 
@@ -133,9 +135,14 @@ class WorkerProcess:
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.service.start()
-        self._serve_metrics(own.info.id)
+        self._serve_metrics(own.name)
         return ModelPool(
-            self.service, loader, own, self.settings.further_models, max_models=self.settings.max_models
+            self.service,
+            loader,
+            own,
+            self.settings.further_models,
+            max_models=self.settings.max_models,
+            registry=loader.registry,
         )
 
     def _serve_metrics(self, model: str) -> None:

@@ -18,6 +18,11 @@ from worker.jobs import JobRecords, Receipt
 EXPIRED: Final = "expired"
 
 
+def lease_token_of(request: Any) -> str:
+    """Of the lease that a task put on its request; empty where it runs without one."""
+    return str(getattr(request, "lease_token", ""))
+
+
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
@@ -25,13 +30,27 @@ class CodedRedisBackend(RedisBackend):
     def _records(self) -> JobRecords:
         return JobRecords(self.client, self.expires)  # type: ignore[attr-defined]
 
-    def begin(self, task_id: str, request: Any, **info: Any) -> Receipt | None:
+    def begin(self, task_id: str, request: Any, *, lease_s: float = 0.0, **info: Any) -> Receipt | None:
         """Store that a worker has begun a job, with ``info`` on it; None where the job has its outcome.
 
         In place of Celery's ``track_started``, which says so in a round trip more and learns nothing by it.
+        A request that has a ``lease_token`` takes the job's lease for ``lease_s``.
         """
         meta = self._encoded(task_id, info, states.STARTED, None, request)
-        return self._records.begin(task_id, self._result_key(task_id), meta)
+        key, token = self._result_key(task_id), lease_token_of(request)
+        return self._records.begin(task_id, key, meta, lease_token=token, lease_s=lease_s)
+
+    def tell(self, records: JobRecords, request: Any, state: str, info: Any) -> bool:
+        """Store a state that is no outcome over these records' connection, and do not try again."""
+        meta = self._encoded(request.id, info, state, None, request)
+        key, token = self._result_key(request.id), lease_token_of(request)
+        return records.store(request.id, key, meta, is_outcome=False, lease_token=token)
+
+    def finish(self, records: JobRecords, request: Any, state: str, outcome: Any) -> bool:
+        """Likewise for a job's outcome, a result or a JobError; whether it counts."""
+        meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
+        key, token = self._result_key(request.id), lease_token_of(request)
+        return records.store(request.id, key, meta, is_outcome=True, lease_token=token)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery subscribes to the result of every job that it sends, whether or not one waits.
@@ -42,12 +61,16 @@ class CodedRedisBackend(RedisBackend):
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
-        """Store a state unless the job has its outcome: the first one stands, failures included."""
+        """Store a state unless the job has its outcome: the first one stands, failures included.
+
+        Where the task runs under a lease, only its holder's counts: the script that stores it looks.
+        """
         self._records.store(
             task_id,
             self._result_key(task_id),
             self._encoded(task_id, result, state, traceback, request),
             is_outcome=state in states.READY_STATES,
+            lease_token=lease_token_of(request),
         )
         return result
 

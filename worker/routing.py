@@ -14,7 +14,18 @@ from redis import Redis
 
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, KEY_PREFIX, STATUS_TASK, worker_key
+from worker.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    GPU_FINETUNE_QUEUE,
+    GPU_QUEUE,
+    KEY_PREFIX,
+    STATUS_TASK,
+    Role,
+    worker_key,
+)
 
 WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
@@ -28,6 +39,11 @@ Status = Mapping[str, Any]
 def queue_for(device: str) -> str:
     """The queue of a worker on this resolved device, or of a job that asks for it by name."""
     return CPU_QUEUE if device == "cpu" else GPU_QUEUE
+
+
+def finetune_queue_for(device: str) -> str:
+    """Likewise for finetuning."""
+    return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
 
 
 def announce(redis: Redis, node: str, status: Status) -> None:
@@ -61,7 +77,11 @@ def live_workers(redis: Redis) -> list[Status]:
 
 def is_gpu_ready(workers: Iterable[Status]) -> bool:
     """Whether any worker of the gpu pool is ready to take jobs."""
-    return any(worker["queue"] == GPU_QUEUE and worker["state"] == "ready" for worker in workers)
+    return _is_ready(GPU_QUEUE, workers)
+
+
+def _is_ready(queue: str, workers: Iterable[Status]) -> bool:
+    return any(worker["queue"] == queue and worker["state"] == "ready" for worker in workers)
 
 
 def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
@@ -69,20 +89,35 @@ def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -
 
     Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
     """
+    return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
+
+
+def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+    """Likewise for a finetuning job, whose workers have queues of their own.
+
+    Raises JobError NO_GPU_WORKER.
+    """
+    return _choose(CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, device, allow_fallback, workers)
+
+
+def _choose(
+    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[Status]
+) -> str:
     if device == "cpu":
-        return CPU_QUEUE
-    if is_gpu_ready(workers):
-        return GPU_QUEUE
+        return cpu_queue
+    if _is_ready(gpu_queue, workers):
+        return gpu_queue
     if device != "auto" and not allow_fallback:
-        raise no_gpu_worker(device)
-    return CPU_QUEUE
+        raise no_gpu_worker(device, "forecast" if gpu_queue == GPU_QUEUE else "finetune")
+    return cpu_queue
 
 
-def no_gpu_worker(device: str) -> JobError:
+def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
     """The error of a job that must have a GPU and cannot."""
+    kind = "GPU worker" if role == "forecast" else "GPU worker for finetuning"
     return JobError(
         ErrorCode.NO_GPU_WORKER,
-        f"device {device!r} was asked for, no GPU worker is ready, and the job forbids falling back; "
+        f"device {device!r} was asked for, no {kind} is ready, and the job forbids falling back; "
         "start a GPU worker or allow falling back to the CPU",
         "device",
         {},
@@ -105,13 +140,20 @@ class TaskRouter:
         if "queue" in options:
             return None  # named by the sender, which comes first in any case: spare the look at the workers
         if name == STATUS_TASK:
-            ready = [worker for worker in live_workers(self._redis) if worker["state"] == "ready"]
-            return {"queue": ready[0]["queue"] if ready else CPU_QUEUE}
-        if name != FORECAST_TASK:
+            workers = live_workers(self._redis)
+            # Not to a finetuning worker, which answers nothing while it trains.
+            ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
+            return {"queue": ready[0] if ready else CPU_QUEUE}
+        if name not in (FORECAST_TASK, FINETUNE_TASK):
             return None
+        cpu_queue, choose = (
+            (CPU_QUEUE, choose_queue)
+            if name == FORECAST_TASK
+            else (CPU_FINETUNE_QUEUE, choose_finetune_queue)
+        )
         job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
         if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
-            return {"queue": CPU_QUEUE}  # what is malformed is for the worker to answer, with its code
-        return {"queue": choose_queue(device, bool(allow_fallback), live_workers(self._redis))}
+            return {"queue": cpu_queue}  # what is malformed is for the worker to answer, with its code
+        return {"queue": choose(device, bool(allow_fallback), live_workers(self._redis))}

@@ -165,6 +165,7 @@ class Settings(BaseSettings):
             max_paths=self.max_paths,
             max_message_bytes=self.max_message_bytes,
             max_result_bytes=self.max_result_bytes,
+            max_inline_bars=self.max_inline_bars,
         )
 
 

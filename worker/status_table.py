@@ -1,6 +1,7 @@
 """Live workers as a table for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -51,7 +52,9 @@ def empty_table(*columns: str) -> Table:
 
 
 def model_text(worker: Status) -> Text:
-    """The model's id, with the first letters of its revision where it has one."""
+    """The model's id, with the first letters of its revision where it has one; what is trained now."""
+    if is_finetuning(worker):
+        return training_text(worker["training"])
     model = worker["model"]
     if model is None:
         return Text("…", style="dim")
@@ -59,8 +62,28 @@ def model_text(worker: Status) -> Text:
     return Text(f"{model['id']}{revision}")
 
 
+def is_finetuning(worker: Status) -> bool:
+    """An older release says nothing of its role."""
+    return bool(worker.get("role", "forecast") == "finetune")
+
+
+def training_text(training: Mapping[str, Any] | None) -> Text:
+    """As "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000"."""
+    if training is None:
+        return Text("finetuning, idle", style="dim")
+    parts = [f"{training['stage']}"] if training["stage"] else []
+    for name in ("epoch", "step"):
+        if training[name] is not None:
+            parts.append(f"{name} {training[name]}/{training[f'num_{name}s']}")
+    if training["loss"] is not None:
+        parts.append(f"loss {training['loss']:.4f}")
+    return Text(f"finetuning {training['name']}: {', '.join(parts) or '…'}")
+
+
 def load_cells(worker: Status) -> tuple[str, ...]:
     """Paths in slots and waiting, slots, how long series waited for them lately, and bars per second."""
+    if is_finetuning(worker):
+        return str(int(worker["training"] is not None)), "", "1", "", ""
     if "sequences_running" not in worker:  # an older release
         return "?", "?", str(worker["slots"]), "", ""
     waited_s = worker["queue_wait_s"]

@@ -7,6 +7,7 @@ jobs that this process runs or holds. That lets the timeout be short. Moments ar
 clock, kombu's too: clocks must agree to within a fraction of the timeout.
 """
 
+import json
 import logging
 import threading
 import time
@@ -17,11 +18,12 @@ from typing import Any, Final
 
 from celery import bootsteps
 from celery.worker import state
+from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from worker.celery_config import UNACKED_INDEX_KEY, UNACKED_KEY
+from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 from worker.connection import connect
 from worker.settings import get_settings
 
@@ -32,11 +34,11 @@ RENEWALS_PER_TIMEOUT: Final = 4
 
 
 class OutlivingQoS(QoS):
-    """Acknowledges also what was delivered on a channel that has been closed meanwhile.
+    """Acknowledges and requeues also what was delivered on a channel that has been closed meanwhile.
 
     When Redis goes away under a running job, the job ends after its channel. kombu 5.7.0 then asks a
     transport that is gone for a connection, which ends the worker. What the job was delivered by is still
-    there, so it is acknowledged over a connection of our own.
+    there, so that is done over a connection of our own.
     """
 
     def ack(self, delivery_tag: str) -> None:
@@ -47,10 +49,16 @@ class OutlivingQoS(QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         if not self.channel.closed:
-            super().reject(delivery_tag, requeue=requeue)
+            try:
+                super().reject(delivery_tag, requeue=requeue)
+            except ResponseError as error:  # Redis is full, or may not be written to
+                log.warning("a job could not be put back, it comes by the visibility timeout: %s", error)
+                virtual.QoS.ack(self, delivery_tag)  # else it counts as held for ever
         elif not requeue:
             _forget(delivery_tag)
-        # What is to be requeued comes back by the visibility timeout.
+        elif _is_sent_to_a_queue(delivery_tag):
+            self.restore_by_tag(delivery_tag, client=_own_connection(), leftmost=True)
+        # Else it comes back by the visibility timeout.
 
 
 def outlive_connections() -> None:
@@ -86,11 +94,29 @@ def _own_connection() -> Redis:
     return connect(get_settings().redis_url.get_secret_value())
 
 
+def _unacked_key() -> str:
+    return UNACKED_KEYS[get_settings().role]
+
+
+def _unacked_index_key() -> str:
+    return UNACKED_INDEX_KEYS[get_settings().role]
+
+
 def _forget(delivery_tag: str) -> None:
     with _own_connection().pipeline() as pipe:
-        pipe.zrem(UNACKED_INDEX_KEY, delivery_tag)
-        pipe.hdel(UNACKED_KEY, delivery_tag)
+        pipe.zrem(_unacked_index_key(), delivery_tag)
+        pipe.hdel(_unacked_key(), delivery_tag)
         pipe.execute()
+
+
+def _is_sent_to_a_queue(delivery_tag: str) -> bool:
+    """As Celery sends jobs. The queues of any other exchange are looked up on the channel's connection,
+    and kombu drops a message whose queues it cannot look up."""
+    held = _own_connection().hget(_unacked_key(), delivery_tag)
+    if held is None:  # delivered again meanwhile
+        return False
+    _message, exchange, _routing_key = json.loads(held)
+    return not exchange
 
 
 def held_delivery_tags() -> set[str]:
@@ -106,7 +132,7 @@ def renew(redis: Redis, tags: Iterable[str]) -> None:
     """Count these deliveries as made now. One that was acknowledged meanwhile is not brought back (XX)."""
     moments = {tag: time.time() for tag in tags}
     if moments:
-        redis.zadd(UNACKED_INDEX_KEY, moments, xx=True)
+        redis.zadd(_unacked_index_key(), moments, xx=True)
 
 
 class DeliveryHeartbeat(bootsteps.StartStopStep):

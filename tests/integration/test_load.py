@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from tests.integration.conftest import StartWorker
-from worker.celery_config import UNACKED_INDEX_KEY
+from worker.celery_config import UNACKED_INDEX_KEYS
 from worker.client import ForecastClient, ForecastHandle
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import CPU_QUEUE
@@ -52,7 +52,7 @@ def test_jobs_behind_a_large_one_are_left_to_other_workers(
     large = submit_long_job(client, candles)
     await_true(lambda: large.state().name == "PROGRESS")
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
-    assert connection.zcard(UNACKED_INDEX_KEY) == 1
+    assert connection.zcard(UNACKED_INDEX_KEYS["forecast"]) == 1
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
     assert {handle.wait(WAIT_S).worker for handle in small} == {second.node}
     assert not large.state().has_ended
@@ -71,7 +71,7 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
     handles = [client.submit(candles[:8], pred_len=100, sample_count=2, seed=n) for n in range(40)]
     held = []
     while any(not handle.state().has_ended for handle in handles):
-        held.append(connection.zcard(UNACKED_INDEX_KEY))
+        held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
     # Four jobs of two paths fill the slots; twice the slots is the bound with those whose result is stored.
     assert 4 <= max(held) <= 16
     assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in handles}) == 40

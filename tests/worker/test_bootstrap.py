@@ -63,7 +63,7 @@ def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeyp
     def fail() -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(bootstrap, "_device_of_children", fail)
+    monkeypatch.setattr(bootstrap, "_preflight", fail)
     monkeypatch.setattr(bootstrap, "_num_children", 2)
     with pytest.raises(SystemExit) as ended:
         bootstrap.set_up("node", SimpleNamespace(app=bootstrap.app))
@@ -240,3 +240,45 @@ def test_the_solo_pool_does_not_load_twice(monkeypatch):
     process = use(monkeypatch, FakeProcess())
     bootstrap.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
     assert process.told == []
+
+
+@pytest.fixture
+def finetuning(settings, monkeypatch, tmp_path):
+    settings = settings.model_copy(update={"role": "finetune", "model_folder": tmp_path})
+    monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
+    return settings
+
+
+@pytest.mark.parametrize("arguments", [(), ("--pool", "threads"), ("--concurrency", "5")])
+def test_a_finetuning_worker_has_one_thread(finetuning, arguments, caplog):
+    assert chosen(*arguments) == ("bootstrap", 1)
+    assert ("--concurrency is not heeded" in caplog.text) == ("5" in arguments)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_finetuning_worker_refuses_other_pools(finetuning, pool, caplog):
+    with pytest.raises(SystemExit):
+        chosen("--pool", pool)
+    assert "--pool threads only" in caplog.text
+
+
+def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, monkeypatch):
+    forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
+    tried(monkeypatch, '{"device": "cuda:0", "warning": null, "description": {}}')
+    bootstrap.set_up("node@host", worker)
+    process = bootstrap.current_process()
+    assert (worker.selected, forecasting.told) == (["gpu.finetune"], [])
+    assert worker.intake is process.intake
+    bootstrap.FinetuningPool.terminate_job(None, 1)
+    assert process.is_draining.is_set()
+    bootstrap.stop()
+
+
+def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(finetuning, monkeypatch, caplog):
+    monkeypatch.setattr(
+        bootstrap, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
+    )
+    tried(monkeypatch, '{"device": "cpu", "warning": null, "description": {}}')
+    with pytest.raises(SystemExit):
+        bootstrap.set_up("node@host", FakeWorker())
+    assert "KRONOS_MODEL_FOLDER is not set" in caplog.text

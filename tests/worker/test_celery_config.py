@@ -1,5 +1,6 @@
 """How our Celery apps differ from Celery's defaults, and from the app of a host."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 from celery import Celery
 from kombu.transport.redis import Channel
 
-from worker.celery_config import UNACKED_KEY, make_app
-from worker.contract.names import CELERY_PRIORITIES
+from worker.celery_config import UNACKED_KEYS, make_app
+from worker.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
 from worker.result_backend import CodedRedisBackend
 
 ROOT = Path(__file__).parents[2]
@@ -28,13 +29,31 @@ def test_only_json_is_written_and_read(app):
     assert app.conf.event_serializer == "json"
 
 
-def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps(app):
-    with app.connection_for_read() as connection:
+@pytest.mark.parametrize("role", ["forecast", "finetune"])
+def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles(settings, role):
+    with (
+        make_app(settings.model_copy(update={"role": role}), for_worker=True) as app,
+        app.connection_for_read() as connection,
+    ):
         channel = connection.default_channel
         ours = {channel.unacked_key, channel.unacked_index_key, channel.unacked_mutex_key}
-        assert all(key.startswith(UNACKED_KEY) for key in ours)
+        assert all(key.startswith(f"kronos.{role}.unacked") for key in ours)
         assert len(ours) == 3
         assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
+    assert len(set(UNACKED_KEYS.values())) == len(UNACKED_KEYS)
+
+
+def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
+    with make_app(settings.model_copy(update={"role": "finetune"}), for_worker=True) as app:
+        imports = app.conf.imports
+    script = f"import sys; sys.modules['torch'] = None\nfor name in {imports!r}: __import__(name)\n"
+    script += "from worker.app import app; print(sorted(app.tasks))"
+    environment = os.environ | {"KRONOS_ROLE": "finetune"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True, env=environment
+    )
+    for task in (FORECAST_TASK, FINETUNE_TASK, STATUS_TASK):
+        assert repr(task) in done.stdout
 
 
 def test_a_job_is_acknowledged_late_and_taken_one_at_a_time(app):

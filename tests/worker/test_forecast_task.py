@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.fake_engine import WAIT_S
 from worker.contract.errors import ErrorCode, JobError
-from worker.models import Resident
+from worker.resident import Resident
 from worker.service import EngineDied, ForecastService
 from worker.tasks import forecast
 

@@ -51,6 +51,11 @@ def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
     assert not records.is_cancelled("a")
 
 
+def test_the_wish_to_cancel_a_job_that_waits_for_days_is_kept_as_long(records, redis):
+    records.request_cancel("a")
+    assert redis.ttl(cancel_key("a")) > 24 * 3600
+
+
 def test_everything_kept_of_a_job_expires(records, redis):
     records.request_cancel("a")
     begin(records, "a")

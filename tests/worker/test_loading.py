@@ -8,11 +8,13 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import memory_of_weights, slot_bytes
-from kronos_model.errors import CheckpointMismatch, OutOfMemory
+from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
 from kronos_model.model import Kronos
 from worker import loading
 from worker.loading import ModelLoader, num_models
 from worker.model_names import ModelName
+from worker.model_registry import ModelRegistry
+from worker.registered_model import FILES, RegisteredModel
 from worker.service import ForecastService
 
 PARITY = Path(__file__).parents[1] / "data" / "parity" / "a"
@@ -47,6 +49,7 @@ def memory_asked_of(monkeypatch) -> list[torch.device]:
         (CPU, {"memory_mb": 300, "models": "a,b"}, 150 * MIB),
         (CPU, {"memory_mb": 300, "models": "a,b", "max_models": 3}, 100 * MIB),
         (CPU, {"memory_mb": 300, "models": "a,b", "max_models": 1}, 300 * MIB),
+        (CPU, {"memory_mb": 300, "model_folder": PARITY, "max_models": 3}, 100 * MIB),
         (GPU, {}, 800 * MIB),
         (GPU, {"models": "a"}, 400 * MIB),
         (GPU, {"models": "a", "memory_mb": 300}, 150 * MIB),
@@ -146,10 +149,11 @@ def test_a_further_model_that_the_gpu_cannot_hold_is_not_loaded(
 
 
 def test_what_a_model_will_see_needs_no_loading(settings):
-    assert ModelLoader(settings, CPU).max_context_of("NeoQuasar/Kronos-mini") == 64
+    assert ModelLoader(settings, CPU).max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 64
     published = ModelLoader(settings.model_copy(update={"max_context": None}), CPU)
-    assert published.max_context_of("NeoQuasar/Kronos-mini") == 2048
-    assert published.max_context_of("kronos-tiny") == 512
+    assert published.max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 2048
+    assert published.max_context_of(ModelName("kronos-tiny")) == 512
+    assert published.max_context_of(ModelName(None)) == 512
 
 
 def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
@@ -172,3 +176,96 @@ def test_a_model_that_ran_and_was_let_go_of_is_freed(settings):
     assert kept() is None
     assert paths.shape == (1, 3, 6)
     service.stop()
+
+
+@pytest.fixture
+def registry(tmp_path) -> ModelRegistry:
+    return ModelRegistry(tmp_path / "models")
+
+
+@pytest.fixture
+def registered(registry) -> RegisteredModel:
+    return registry.register(PARITY, "desk", job_id="job-1", metadata={"max_context": 48})
+
+
+@pytest.fixture
+def registering(settings, registry):
+    """Settings of a worker that sees the folder and whose own model they do not name yet."""
+    return settings.model_copy(
+        update={"model": None, "tokenizer": None, "max_context": None, "model_folder": registry.folder}
+    )
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, 48), (32, 32), (64, 48)])
+def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
+    registering, registered, setting, expected
+):
+    loader = ModelLoader(registering.model_copy(update={"max_context": setting, "max_slots": 5}), CPU)
+    loaded = loader.load_further(registered)
+    info = loaded.info.model_dump()
+    assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
+    assert (loaded.name, loaded.registered) == ("desk@1", registered)
+    assert loaded.max_context == loader.max_context_of(registered) == expected
+    assert (loaded.num_parameters, loaded.engine.load.slots) == (174_272, 5)
+
+
+@pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])
+def test_a_registered_model_sees_values_clipped_as_in_training(
+    registering, registry, monkeypatch, metadata, expected
+):
+    asked = []
+    build_engine = loading.build_engine
+
+    def build(*args, clip, **kwargs):
+        asked.append(clip)
+        return build_engine(*args, clip=clip, **kwargs)
+
+    monkeypatch.setattr(loading, "build_engine", build)
+    model = registry.register(PARITY, "desk", job_id="job-1", metadata={"max_context": 48} | metadata)
+    ModelLoader(registering, CPU).load_further(model)
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_registered_model_whose_files_were_changed_is_not_loaded(registering, registered, file):
+    """They could be loaded still: one weight has the other sign, or a config another end."""
+    path = registered.folder / file
+    content = bytearray(path.read_bytes())
+    path.write_bytes(
+        content[:-1] + bytes([content[-1] ^ 0x80]) if path.suffix == ".safetensors" else content + b"\n"
+    )
+    loading.load_pair(registered.folder)
+    with pytest.raises(CheckpointError, match=file):
+        ModelLoader(registering, CPU).load_further(registered)
+
+
+@pytest.mark.parametrize("name", ["desk", "desk@1"])
+def test_the_own_model_may_be_a_registered_one(registering, registered, name):
+    loaded = ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+    assert (loaded.name, loaded.info.id, loaded.info.revision) == ("desk@1", "desk", "1")
+    assert loaded.max_context == 48
+
+
+def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundled_one(
+    registering, registered, registry, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("desk", "other"):
+        (tmp_path / name).symlink_to(PARITY)
+    (registry.folder / "desk").rename(registry.folder / "kronos-tiny")
+    registry.register(PARITY, "desk", job_id="job-2", metadata={"max_context": 48})
+
+    def own(name: str):
+        return ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+
+    assert own("desk").registered is not None
+    assert own("other").registered is None
+    assert (own("kronos-tiny").registered, own("kronos-tiny").info.revision) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokenizer": "kronos-tiny"}, {"model_revision": "2"}, {"tokenizer_revision": "2"}]
+)
+def test_a_registered_model_has_a_tokenizer_and_versions_of_its_own(registering, registered, changes):
+    with pytest.raises(CheckpointError, match="KRONOS_TOKENIZER"):
+        ModelLoader(registering.model_copy(update={"model": "desk"} | changes), CPU).load_own()

@@ -1,28 +1,33 @@
 """Which models a worker holds: what jobs may name, one load for all, and who goes when it is full."""
 
 import gc
+import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 import pytest
 
-from kronos_model.errors import CheckpointUnreachable, OutOfMemory
+from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
 from tests.worker.fake_engine import MAX_SLOTS, WAIT_S, FakeEngine
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.results import ModelInfo
 from worker.loading import LoadedModel
 from worker.model_names import parse_model_names
-from worker.models import ModelPool, Resident
+from worker.model_registry import ModelRegistry
+from worker.models import ModelPool
+from worker.registered_model import FILES, RegisteredModel
+from worker.resident import Resident
 from worker.service import ForecastService
 
 MAX_MODELS = 3
 
 
-def loaded(name: str) -> LoadedModel:
+def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
     info = ModelInfo(id=name, revision="abc", tokenizer_id="t", tokenizer_revision=None)
-    return LoadedModel(info, FakeEngine(name), max_context=64, num_parameters=1, load_s=0.0)
+    return LoadedModel(info, FakeEngine(name), 64, num_parameters=1, load_s=0.0, registered=registered)
 
 
 class FakeLoader:
@@ -36,17 +41,23 @@ class FakeLoader:
         self.engines: dict[str, weakref.ref] = {}
         self.alive_at_reclaim: list[list[str]] = []
 
-    def load_further(self, name) -> LoadedModel:
-        self.started.append(name.model)
+    def load_further(self, wanted) -> LoadedModel:
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
+        name = registered.reference if registered else wanted.model
+        self.started.append(name)
         assert self.gate.wait(WAIT_S)
-        if error := self.errors.pop(name.model, None):
+        if error := self.errors.pop(name, None):
             raise error
-        model = loaded(name.model)
-        self.engines[name.model] = weakref.ref(model.engine)
+        model = loaded(name, registered)
+        self.engines[name] = weakref.ref(model.engine)
         return model
 
-    def max_context_of(self, model: str) -> int:
-        return len(model)
+    def max_context_of(self, wanted) -> int:
+        if isinstance(wanted, RegisteredModel):
+            return wanted.metadata.max_context
+        if wanted.model == "d":
+            raise CheckpointError("its metadata.json is damaged")
+        return len(wanted.model)
 
     def reclaim(self) -> None:
         gc.collect()
@@ -82,8 +93,13 @@ def pool(make_pool: Callable[[int], ModelPool]) -> ModelPool:
     return make_pool(MAX_MODELS)
 
 
+def use(pool: ModelPool, name: str | None) -> AbstractContextManager[Resident]:
+    """As a job does."""
+    return pool.use(pool.find(name))
+
+
 def use_once(pool: ModelPool, name: str) -> None:
-    with pool.use(name) as resident:
+    with use(pool, name) as resident:
         assert resident.wait(WAIT_S)
         assert resident.served.info.id == name
 
@@ -100,7 +116,7 @@ def refusal(pool: ModelPool, name: str) -> JobError:
 
 @pytest.mark.parametrize("name", [None, "own"])
 def test_the_own_model_is_there_from_the_start(pool, loader, name):
-    with pool.use(name) as resident:
+    with use(pool, name) as resident:
         assert resident.wait(0)
         assert resident.served is pool.own
     assert loader.started == []
@@ -117,7 +133,7 @@ def test_a_model_outside_the_list_is_refused_with_the_list(pool, loader):
 def test_many_jobs_wait_for_one_load(pool, loader):
     loader.gate.clear()
     with ExitStack() as jobs:
-        waiting = [jobs.enter_context(pool.use("b")) for _ in range(20)]
+        waiting = [jobs.enter_context(use(pool, "b")) for _ in range(20)]
         assert not any(resident.wait(0) for resident in waiting)
         with pytest.raises(RuntimeError, match="not loaded"):
             _ = waiting[0].served
@@ -130,7 +146,7 @@ def test_many_jobs_wait_for_one_load(pool, loader):
 
 def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
     loader.gate.clear()
-    with pool.use("b") as resident:
+    with use(pool, "b") as resident:
         own, loading = pool.status()
         assert own | {"slots": 0} == {
             "id": "own",
@@ -162,7 +178,7 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
 ):
     loader.errors["b"] = error
     loader.gate.clear()
-    with pool.use("b") as first, pool.use("b") as second:
+    with use(pool, "b") as first, use(pool, "b") as second:
         loader.gate.set()
         assert first.wait(WAIT_S)
         assert second.wait(WAIT_S)
@@ -191,7 +207,7 @@ def test_when_it_is_full_the_model_goes_that_was_used_longest_ago(pool, loader, 
 
 
 def test_a_model_that_a_job_holds_stays(pool, loader):
-    with pool.use("b") as held:
+    with use(pool, "b") as held:
         assert held.wait(WAIT_S)
         for name in ("c", "d", "c"):
             use_once(pool, name)
@@ -200,7 +216,7 @@ def test_a_model_that_a_job_holds_stays(pool, loader):
 
 
 def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
-    with pool.use("b"), pool.use("c"):
+    with use(pool, "b"), use(pool, "c"):
         error = refusal(pool, "d")
         assert (error.code, error.field) == (ErrorCode.MODEL_CAPACITY, "model")
         for part in ("d", "KRONOS_MAX_MODELS", "later", "add workers"):
@@ -212,7 +228,7 @@ def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
 def test_a_place_for_the_own_model_only_has_room_for_no_other(make_pool):
     pool = make_pool(1)
     assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
-    with pool.use(None) as resident:
+    with use(pool, None) as resident:
         assert resident.wait(0)
 
 
@@ -220,10 +236,10 @@ def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader
     """ "b" is being loaded when its job goes, "c" has not begun."""
     loader.gate.clear()
     for name in ("b", "c"):
-        with pool.use(name) as abandoned:
+        with use(pool, name) as abandoned:
             assert not abandoned.wait(0)
     _expect_started(loader, ["b"])
-    with pool.use("d") as first, pool.use("b") as wanted_anew:
+    with use(pool, "d") as first, use(pool, "b") as wanted_anew:
         assert not wanted_anew.wait(0)
         loader.gate.set()
         assert first.wait(WAIT_S)
@@ -243,8 +259,15 @@ def _expect_started(loader: FakeLoader, names: list[str]) -> None:
 
 
 def test_what_a_model_will_see_is_known_before_it_is_loaded(pool, loader):
-    assert [pool.max_context_of(name) for name in (None, "own", "b")] == [64, 64, 1]
+    assert [pool.max_context_of(pool.find(name)) for name in (None, "own", "b")] == [64, 64, 1]
     assert loader.started == []
+
+
+def test_a_model_whose_metadata_is_damaged_fails_no_job_but_its_own(pool):
+    assert pool.max_context == 64
+    with pytest.raises(JobError, match=r"metadata\.json is damaged") as failed:
+        pool.max_context_of(pool.find("d"))
+    assert (failed.value.code, failed.value.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
 
 
 def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypatch):
@@ -266,3 +289,146 @@ def test_a_resident_wakes_who_waits_in_other_threads():
     resident.settle(JobError(ErrorCode.INTERNAL, "no"))
     thread.join(WAIT_S)
     assert seen == [True]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ModelRegistry:
+    return ModelRegistry(tmp_path / "models")
+
+
+@pytest.fixture
+def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., RegisteredModel]:
+    for file in FILES:
+        (tmp_path / "checkpoint" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / file).write_text(file)
+
+    def register(name: str, job_id: str, max_context: int = 32) -> RegisteredModel:
+        metadata = {"max_context": max_context}
+        return registry.register(tmp_path / "checkpoint", name, job_id=job_id, metadata=metadata)
+
+    return register
+
+
+@pytest.fixture
+def registering(service, loader, registry) -> ModelPool:
+    """A pool that sees the folder of registered models, and two further ones."""
+    return ModelPool(service, loader, loaded("own"), parse_model_names("b, d"), MAX_MODELS, registry)
+
+
+def named(pool: ModelPool, name: str) -> str:
+    """What a job for the name is served by."""
+    with use(pool, name) as resident:
+        assert resident.wait(WAIT_S)
+        return resident.served.hosted.model_id
+
+
+def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, register, loader):
+    assert refusal(registering, "desk").code == ErrorCode.MODEL_NOT_ALLOWED
+    register("desk", "job-1")
+    assert named(registering, "desk") == "desk@1"
+    with use(registering, "desk") as older:
+        register("desk", "job-2")
+        assert named(registering, "desk") == "desk@2"
+        assert named(registering, "desk@1") == "desk@1"
+        assert ids(registering) == ["own", "desk@1", "desk@2"]
+        assert older.served.hosted.load.slots == MAX_SLOTS
+    assert loader.started == ["desk@1", "desk@2"]
+    assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
+
+
+def test_an_older_version_makes_room_as_any_model_does(registering, register, service):
+    for number in range(1, 4):
+        register("desk", f"job-{number}")
+        assert named(registering, "desk") == f"desk@{number}"
+    assert ids(registering) == ["own", "desk@2", "desk@3"]
+    assert list(service.loads) == ["own", "desk@2", "desk@3"]
+
+
+def test_what_a_registered_model_sees_is_what_its_metadata_say(registering, register, loader):
+    register("desk", "job-1", max_context=48)
+    assert registering.max_context_of(registering.find("desk")) == 48
+    assert registering.max_context is None  # whatever will be registered
+    assert loader.started == []
+
+
+def test_the_refusal_says_where_the_registered_models_are_listed(registering, pool):
+    error = refusal(registering, "e")
+    assert error.details == {"allowed": ["own", "b", "d"]}
+    assert "own, b, d" in error.message
+    assert "kronos models" in error.message
+    assert "kronos models" not in refusal(pool, "e").message
+
+
+@pytest.mark.parametrize("name", ["../desk", "/etc", "desk/../desk", "desk@../1", "", ".", "desk@0"])
+def test_what_a_job_names_never_becomes_a_path(registering, register, loader, name, monkeypatch):
+    register("desk", "job-1")
+    monkeypatch.setattr(Path, "iterdir", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    assert refusal(registering, name).code == ErrorCode.MODEL_NOT_ALLOWED
+    assert loader.started == []
+
+
+def test_what_the_operator_lists_goes_before_what_is_registered(registering, register, loader):
+    """Whoever may finetune cannot put a model of theirs in the place of an allowed one."""
+    for name in ("own", "b"):
+        register(name, f"job-{name}")
+        assert named(registering, name) == name
+    assert loader.started == ["b"]
+
+
+def test_a_model_that_was_deleted_serves_on_until_it_is_dropped(registering, register, registry, loader):
+    for number in (1, 2):
+        register("desk", f"job-{number}")
+        assert named(registering, "desk") == f"desk@{number}"
+    shutil.rmtree(registry.folder / "desk")
+    assert [named(registering, name) for name in ("desk", "desk@1", "desk@2")] == [
+        "desk@2",
+        "desk@1",
+        "desk@2",
+    ]
+    assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
+    for other in ("b", "d"):
+        assert named(registering, other) == other
+    assert refusal(registering, "desk").code == ErrorCode.MODEL_NOT_ALLOWED
+    assert loader.started == ["desk@1", "desk@2", "b", "d"]
+
+
+def test_what_was_registered_anew_under_the_same_number_is_loaded_anew(
+    registering, register, registry, loader
+):
+    register("desk", "job-1")
+    assert named(registering, "desk@1") == "desk@1"
+    shutil.rmtree(registry.folder / "desk")
+    register("desk", "job-2")
+    assert named(registering, "desk@1") == "desk@1"
+    assert loader.started == ["desk@1", "desk@1"]
+
+
+def test_a_damaged_model_is_a_coded_error_and_leaves_the_others_alone(registering, register):
+    register("other", "job-1")
+    (register("desk", "job-2").folder / "metadata.json").write_text("{")
+    error = refusal(registering, "desk")
+    assert (error.code, error.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
+    assert named(registering, "other") == "other@1"
+
+
+def test_a_registered_model_that_cannot_be_loaded_is_tried_again(registering, register, loader):
+    register("desk", "job-1")
+    loader.errors["desk@1"] = CheckpointError("a file was changed")
+    with pytest.raises(JobError, match="a file was changed"):
+        named(registering, "desk")
+    assert named(registering, "desk") == "desk@1"
+
+
+def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(service, loader, registry, register):
+    own = register("desk", "job-1")
+    pool = ModelPool(service, loader, loaded("desk", own), {}, MAX_MODELS, registry)
+    assert pool.names == ["desk@1"]
+    assert [named(pool, name) for name in ("desk@1", "desk")] == ["desk@1", "desk@1"]
+    assert loader.started == []
+    register("desk", "job-2")
+    assert named(pool, "desk") == "desk@2"
+    assert pool.find(None) is None
+    shutil.rmtree(registry.folder / "desk")
+    assert named(pool, "desk@1") == "desk@1"
+    assert loader.started == ["desk@2"]

@@ -91,7 +91,7 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
     worker = WorkerProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
     assert worker.limits.max_pred_len == 2048
-    limits = [worker.limits_of(name).max_pred_len for name in (None, *names.split(","))]
+    limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 512]
     worker.stop()
 
@@ -99,7 +99,7 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = WorkerProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    with worker.models.use("kronos-tiny") as resident:
+    with worker.models.use(worker.models.find("kronos-tiny")) as resident:
         assert resident.wait(20)
         run = worker.service.submit("job", [series_request(1, 20, 3)], resident.served.hosted)
         assert worker.service.wait(run, 20)
@@ -245,11 +245,19 @@ def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(set
 
 
 def test_preflight_says_the_device_or_why_not(settings, tmp_path):
-    assert preflight(settings) == {"device": "cpu"}
+    tried = preflight(settings)
+    assert (tried["device"], tried["warning"], tried["description"]["kind"]) == ("cpu", None, "cpu")
     broken = preflight(settings.model_copy(update={"model": str(tmp_path)}))
     assert broken.keys() == {"error"}
     assert str(tmp_path) in broken["error"]
     assert preflight(settings.model_copy(update={"device": "tpu"}))["error"].startswith("INVALID_DEVICE")
+
+
+def test_preflight_of_a_finetuning_worker_loads_no_model(settings):
+    finetuning = settings.model_copy(update={"role": "finetune", "model": "/nowhere", "device": "cuda:0"})
+    tried = preflight(finetuning)
+    assert "error" not in tried
+    assert (tried["warning"] is None) == tried["device"].startswith("cuda")
 
 
 def test_preflight_finds_what_would_end_every_child(settings):

@@ -7,12 +7,23 @@ import pytest
 
 from worker import routing
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, STATUS_TASK, worker_key
+from worker.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    GPU_FINETUNE_QUEUE,
+    GPU_QUEUE,
+    STATUS_TASK,
+    worker_key,
+)
 from worker.routing import (
     WORKERS_KEY,
     TaskRouter,
     announce,
+    choose_finetune_queue,
     choose_queue,
+    finetune_queue_for,
     is_gpu_ready,
     live_workers,
     queue_for,
@@ -46,6 +57,27 @@ def test_the_queue_of_every_device_fallback_and_pool(pool, device, allow_fallbac
         return
     expected = GPU_QUEUE if pool == "gpu ready" and device != "cpu" else CPU_QUEUE
     assert choose_queue(device, allow_fallback, POOLS[pool]) == expected
+
+
+@pytest.mark.parametrize("allow_fallback", [True, False])
+@pytest.mark.parametrize("device", ["auto", "cpu", *GPU_DEVICES])
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_finetuning_goes_to_finetuning_workers_only(is_ready, device, allow_fallback):
+    state = "ready" if is_ready else "loading"
+    pool = [worker(GPU_QUEUE), worker(CPU_FINETUNE_QUEUE), worker(GPU_FINETUNE_QUEUE, state)]
+    if device in GPU_DEVICES and not is_ready and not allow_fallback:
+        with pytest.raises(JobError, match="GPU worker for finetuning") as refused:
+            choose_finetune_queue(device, allow_fallback, pool)
+        assert refused.value.code == ErrorCode.NO_GPU_WORKER
+        return
+    expected = GPU_FINETUNE_QUEUE if is_ready and device != "cpu" else CPU_FINETUNE_QUEUE
+    assert choose_finetune_queue(device, allow_fallback, pool) == expected
+    assert choose_queue("auto", True, pool[1:]) == CPU_QUEUE
+
+
+@pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])
+def test_the_queue_of_a_finetuning_workers_device(device, queue):
+    assert finetune_queue_for(device) == queue
 
 
 @pytest.mark.parametrize(
@@ -136,6 +168,21 @@ def test_status_goes_to_whoever_is_ready(redis, router):
     announce(redis, "a@1", worker(CPU_QUEUE, "loading"))
     announce(redis, "b@1", worker(GPU_QUEUE))
     assert route(router, STATUS_TASK, {}) == GPU_QUEUE
+
+
+def test_status_does_not_wait_for_training(redis, router):
+    announce(redis, "a@1", worker(CPU_FINETUNE_QUEUE))
+    assert route(router, STATUS_TASK, {}) == CPU_QUEUE
+    announce(redis, "b@1", worker(GPU_QUEUE))
+    assert route(router, STATUS_TASK, {}) == GPU_QUEUE
+
+
+def test_finetuning_is_routed_by_its_device_and_who_is_ready(redis, router):
+    announce(redis, "a@1", worker(GPU_QUEUE))
+    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == CPU_FINETUNE_QUEUE
+    announce(redis, "b@1", worker(GPU_FINETUNE_QUEUE))
+    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == GPU_FINETUNE_QUEUE
+    assert route(router, FINETUNE_TASK, {"job": {"device": ["x"]}}) == CPU_FINETUNE_QUEUE
 
 
 def test_other_apps_tasks_are_left_alone_without_asking_redis():

@@ -7,5 +7,8 @@ limits.py      how large a job may be
 jobs.py        a forecast job, and reading one from outside
 preparing.py   a job's series as arrays, with their future timestamps and seeds
 results.py     a forecast's result
+finetune.py    a finetuning job, and reading one from outside
+instruments.py a finetuning job's inline candles as arrays
+finetune_results.py  a finetuning job's progress and result
 schemas.py     the JSON schemas in docs/
 """

@@ -1,4 +1,4 @@
-"""One example each of a job, a result and an error, as they are published beside the schemas."""
+"""Examples of jobs, their results and an error, as they are published beside the schemas."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ from kronos_model.candles import COLUMNS
 from kronos_model.forecast import Forecast
 from worker.contract.columns import encode_column
 from worker.contract.errors import ErrorCode, JobError
+from worker.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from worker.contract.jobs import Limits, parse_job, prepare
-from worker.contract.names import CPU_QUEUE, SCHEMA_VERSION
+from worker.contract.names import CPU_FINETUNE_QUEUE, CPU_QUEUE, SCHEMA_VERSION
 from worker.contract.results import ForecastResult, ModelInfo, Timings, series_result
 
 JOB_ID = "0f6f8a3e-2b1c-4d55-9a57-1c3f0d9b6a10"
@@ -84,6 +85,82 @@ def example_result() -> dict[str, Any]:
         worker="celery@example",
         timings_ms=Timings(queued=4.0, prefill=31.5, decode=88.2, total=131.7),
         warnings=tuple(text for prepared in prepare(job, JOB_ID, limits) for text in prepared.warnings),
+    )
+    return result.model_dump(mode="json")
+
+
+def example_finetune_job() -> dict[str, Any]:
+    """Both stages from a published checkpoint, on files in the worker's data folder."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": "crypto-hourly",
+        "config": {
+            "data": {
+                "columns": {"timestamps": "Date", "close": "Adj Close"},
+                "lookback": 400,
+                "pred_len": 48,
+                "validation_fraction": 0.1,
+                "test_fraction": 0.1,
+            },
+            "start": {"model": "NeoQuasar/Kronos-small"},
+            "tokenizer": {"epochs": 10},
+            "predictor": {"epochs": 10, "patience": 3, "optimiser": {"learning_rate": 4e-5}},
+            "evaluation": {"windows": 64, "season": 24},
+            "seed": 7,
+        },
+        "data": {"path": ["hourly/BTC-USD.csv", "hourly/ETH-USD.csv"]},
+        "device": "auto",
+        "allow_fallback": True,
+        "deadline_s": 86400,
+        "priority": "low",
+    }
+
+
+def example_finetune_result() -> dict[str, Any]:
+    """What the job's result looks like; its numbers come from no training."""
+    verdict = (
+        "8.9 % better than the model it started from (95 % interval 6.1 to 11.7 %).",
+        "The 80 % interval held 78.3 % of the closes.",
+    )
+    trained = {"best_epoch": 6, "epochs": 9, "steps": 8640, "trained_s": 2620.9}
+    result = FinetuneResult(
+        model=FinetunedModel(name="crypto-hourly", version=3, id="crypto-hourly@3"),
+        parent={
+            "model": "NeoQuasar/Kronos-small",
+            "revision": "0123456789abcdef0123456789abcdef01234567",
+            "tokenizer": "NeoQuasar/Kronos-Tokenizer-base",
+            "tokenizer_revision": "89abcdef0123456789abcdef0123456789abcdef",
+        },
+        metrics={
+            "tokenizer": {"best_loss": 0.021, **trained},
+            "predictor": {"best_loss": 2.31, **trained},
+        },
+        evaluation={
+            "judged": "finetuned",
+            "num_windows": 64,
+            "horizon": 48,
+            "season": 24,
+            "improvements": {
+                "start": {"percent": 8.9, "low_percent": 6.1, "high_percent": 11.7, "outcome": "better"}
+            },
+            "verdict": list(verdict),
+        },
+        verdict=verdict,
+        data={
+            "num_instruments": 2,
+            "num_bars": 52416,
+            "num_gaps": 3,
+            "num_sorted": 0,
+            "dropped": {"NaN or infinite": 12},
+        },
+        device="cpu",
+        device_warning=None,
+        queue=CPU_FINETUNE_QUEUE,
+        worker="celery@example",
+        warnings=(),
+        timings_ms=FinetuneTimings(queued=35.0, training=5241830.0, total=5242410.0),
+        num_attempts=2,
+        resumed=True,
     )
     return result.model_dump(mode="json")
 

@@ -65,8 +65,8 @@ class WireModel(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class SeriesInput(WireModel):
-    """One instrument's lookback."""
+class CandleInput(WireModel):
+    """One instrument's candles."""
 
     id: Name = Field(description="names the series in the result; unique in its job")
     timestamps: TimestampTexts = Field(description="ISO 8601, one a bar, strictly ascending")
@@ -76,6 +76,16 @@ class SeriesInput(WireModel):
     close: Column
     volume: Column | None = Field(default=None, description="0 where left out")
     amount: Column | None = Field(default=None, description="volume times the mean price where left out")
+
+    def columns(self) -> dict[str, Column]:
+        """The columns that were given, as on the wire."""
+        values = {name: getattr(self, name) for name in COLUMNS}
+        return {name: column for name, column in values.items() if column is not None}
+
+
+class SeriesInput(CandleInput):
+    """One instrument's lookback."""
+
     future_timestamps: TimestampTexts | None = Field(
         default=None,
         description="of the bars to forecast; inferred from the lookback's spacing where left out",
@@ -84,11 +94,6 @@ class SeriesInput(WireModel):
         default=None, description="IANA time zone whose clock the timestamps follow"
     )
     seed: Seed | None = Field(default=None, description="instead of the one that follows from the job's")
-
-    def columns(self) -> dict[str, Column]:
-        """The columns that were given, as on the wire."""
-        values = {name: getattr(self, name) for name in COLUMNS}
-        return {name: column for name, column in values.items() if column is not None}
 
 
 class Sampling(WireModel):

@@ -22,7 +22,7 @@ def parse_job(payload: object, limits: Limits) -> ForecastJob:
     """
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
-    _check_version(payload.get("schema_version", SCHEMA_VERSION))
+    check_version(payload.get("schema_version", SCHEMA_VERSION))
     check_payload(payload, limits)
     try:
         job = ForecastJob.model_validate(payload)
@@ -32,7 +32,11 @@ def parse_job(payload: object, limits: Limits) -> ForecastJob:
     return job
 
 
-def _check_version(version: object) -> None:
+def check_version(version: object) -> None:
+    """Refuse a ``schema_version`` that this code does not read, before anything else of a job is looked at.
+
+    Raises JobError: BAD_TYPE, UNSUPPORTED_VERSION.
+    """
     field = "schema_version"
     if not isinstance(version, int) or isinstance(version, bool):
         raise JobError(ErrorCode.BAD_TYPE, f"{field} must be an integer, not {excerpt(version)}", field)

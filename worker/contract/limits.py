@@ -5,6 +5,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from kronos_model.candles import COLUMNS
+from worker.contract.columns import num_values
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.forecast import ForecastJob
 
@@ -30,6 +31,7 @@ class Limits(BaseModel):
     max_paths: PositiveInt = 4096
     max_message_bytes: PositiveInt = 8 * 2**20
     max_result_bytes: PositiveInt = 16 * 2**20
+    max_inline_bars: PositiveInt = 100_000
 
 
 def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
@@ -58,6 +60,36 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
                 check_num_bars(len(values), limits, field)
                 num_bytes += _num_bytes(values)
     _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
+
+
+def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
+    """Likewise for a finetuning job. Raises JobError LIMIT_EXCEEDED."""
+    _check_num_fields(payload, "job")
+    data = payload.get("data")
+    if not isinstance(data, dict):
+        return
+    _check_num_fields(data, "data")
+    field = "data.instruments"
+    instruments = data.get("instruments")
+    if not isinstance(instruments, list):
+        return
+    num_bars = num_bytes = 0
+    for index, one in enumerate(instruments):
+        if not isinstance(one, dict):
+            continue
+        _check_num_fields(one, f"{field}.{index}")
+        columns = [one.get(name) for name in ("timestamps", *COLUMNS)]
+        num_bars += max(
+            1, *(num_values(column) if isinstance(column, list | str) else 0 for column in columns)
+        )
+        num_bytes += sum(
+            len(column) if isinstance(column, str) else _num_bytes(column)
+            for column in columns
+            if isinstance(column, list | str)
+        )
+    hint = "put them into files in the worker's data folder, and name those in data.path"
+    _check_most(num_bars, limits.max_inline_bars, field, f"bars that a job carries: {hint}")
+    _check_most(num_bytes, limits.max_message_bytes, field, f"bytes in a job: {hint}")
 
 
 def _num_bytes(values: list[Any]) -> int:

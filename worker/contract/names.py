@@ -17,6 +17,9 @@ GPU_QUEUE: Final = "gpu"
 CPU_FINETUNE_QUEUE: Final = f"{CPU_QUEUE}.finetune"
 GPU_FINETUNE_QUEUE: Final = f"{GPU_QUEUE}.finetune"
 
+Role = Literal["forecast", "finetune"]
+"""What a worker does."""
+
 Priority = Literal["high", "normal", "low"]
 ContextPolicy = Literal["exact", "rolling"]
 CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 6}

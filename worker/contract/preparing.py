@@ -7,14 +7,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.errors import KronosError
+from kronos_model.errors import CandleError, KronosError
 from kronos_model.seeds import derive_series_seed, seed_from_text
 from kronos_model.spacing import Inferred, infer_future
 from kronos_model.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.validation import check_candles
 from worker.contract.columns import ColumnError, decode_column, num_values
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.forecast import ForecastJob, SeriesInput
+from worker.contract.forecast import CandleInput, ForecastJob, SeriesInput
 from worker.contract.limits import Limits, check_num_bars
 
 Array = TypeVar("Array", NDArray[np.float64], NDArray[np.datetime64])
@@ -59,10 +59,10 @@ def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeri
 def _prepare_series(
     series: SeriesInput, prefix: str, horizon: int, seed: int, limits: Limits
 ) -> PreparedSeries:
-    columns = {name: _decode(column, f"{prefix}{name}", limits) for name, column in series.columns().items()}
+    for name, column in series.columns().items():
+        check_num_bars(num_values(column), limits, f"{prefix}{name}")
+    columns = read_columns(series, prefix)
     try:
-        check_candles(columns)
-        _check_num_timestamps(series, len(columns["open"]), prefix)
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback = parse_timestamps(series.timestamps, zone=zone)
         future = _future(series, lookback, horizon, zone)
@@ -70,7 +70,7 @@ def _prepare_series(
         raise JobError.from_kronos(error, prefix=prefix) from None
     return PreparedSeries(
         id=series.id,
-        columns={name: _read_only(values) for name, values in columns.items()},
+        columns=columns,
         wall=_read_only(lookback.wall.astype("datetime64[s]")),
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
@@ -79,8 +79,21 @@ def _prepare_series(
     )
 
 
-def _decode(column: str | tuple[float, ...], field: str, limits: Limits) -> NDArray[np.float64]:
-    check_num_bars(num_values(column), limits, field)
+def read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
+    """The columns that were given, each (T,) and read-only, one value for each timestamp.
+
+    Raises JobError, its field behind ``prefix``, such as ``series.0.``.
+    """
+    columns = {name: _decode(column, f"{prefix}{name}") for name, column in candles.columns().items()}
+    try:
+        check_candles(columns)
+    except CandleError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    _check_num_timestamps(candles, len(columns["open"]), prefix)
+    return {name: _read_only(values) for name, values in columns.items()}
+
+
+def _decode(column: str | tuple[float, ...], field: str) -> NDArray[np.float64]:
     try:
         return decode_column(column)
     except ColumnError as error:
@@ -88,7 +101,7 @@ def _decode(column: str | tuple[float, ...], field: str, limits: Limits) -> NDAr
         raise JobError(error.code, f"{field} {error.message}", field, details) from None
 
 
-def _check_num_timestamps(series: SeriesInput, num_bars: int, prefix: str) -> None:
+def _check_num_timestamps(series: CandleInput, num_bars: int, prefix: str) -> None:
     num_timestamps = len(series.timestamps)
     if num_timestamps != num_bars:
         field = f"{prefix}timestamps"

@@ -15,6 +15,9 @@ _CODES: Final = {
     "no_horizon": ErrorCode.MISSING_FIELD,
     "invalid_key": ErrorCode.BAD_TYPE,
     "duplicate_id": ErrorCode.DUPLICATE_ID,
+    "duplicate_instrument": ErrorCode.DUPLICATE_ID,
+    "no_data": ErrorCode.MISSING_FIELD,
+    "path_outside": ErrorCode.DATA_NOT_ALLOWED,
     "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
     "future_length": ErrorCode.LENGTH_MISMATCH,
 }
@@ -41,6 +44,9 @@ _FIELDS_OF_CHECKS: Final = {
     "duplicate_id": "series.{index}.id",
     "future_length": "series.{index}.future_timestamps",
     "no_horizon": "pred_len",
+    "duplicate_instrument": "data.instruments.{index}.id",
+    "no_data": "data",
+    "two_kinds_of_data": "data",
 }
 
 
@@ -61,6 +67,8 @@ def refusal(error: ValidationError) -> JobError:
     if kind in _FIELDS_OF_CHECKS:
         field = _FIELDS_OF_CHECKS[kind].format(**context)
         return JobError(code, f"{field} must have {expected}", field)
+    if "index" in context:
+        field, value = f"{field}.{context['index']}", value[context["index"]]
     details = {}
     if "row" in context:
         details = {"row": context["row"]}

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from worker.contract.examples import example_error, example_job, example_result
+from kronos_model.finetuning.config import FinetuneConfig
+from worker.contract.examples import (
+    example_error,
+    example_finetune_job,
+    example_finetune_result,
+    example_job,
+    example_result,
+)
+from worker.contract.finetune import FinetuneJob
+from worker.contract.finetune_results import FinetuneProgress, FinetuneResult
 from worker.contract.forecast import ForecastJob
 from worker.contract.results import ErrorReport, ForecastResult
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+REFERENCE: Final = "#/$defs/{model}"
 
 
 def documents() -> dict[str, dict[str, Any]]:
@@ -21,11 +31,46 @@ def documents() -> dict[str, dict[str, Any]]:
             "$schema": DIALECT,
             **ForecastResult.model_json_schema(mode="serialization"),
         },
+        "schemas/finetune-job.json": {"$schema": DIALECT, **finetune_job_schema()},
+        "schemas/finetune-progress.json": {
+            "$schema": DIALECT,
+            **FinetuneProgress.model_json_schema(mode="serialization"),
+        },
+        "schemas/finetune-result.json": {
+            "$schema": DIALECT,
+            **FinetuneResult.model_json_schema(mode="serialization"),
+        },
         "schemas/error.json": {"$schema": DIALECT, **ErrorReport.model_json_schema(mode="serialization")},
         "examples/forecast-job.json": example_job(),
         "examples/forecast-result.json": example_result(),
+        "examples/finetune-job.json": example_finetune_job(),
+        "examples/finetune-result.json": example_finetune_result(),
         "examples/error.json": example_error(),
     }
+
+
+def finetune_job_schema() -> dict[str, Any]:
+    """A finetuning job's, with the fields of a config, less those that the job says itself."""
+    schema = FinetuneJob.model_json_schema()
+    config = FinetuneConfig.model_json_schema(ref_template=REFERENCE)
+    parts = config.pop("$defs")
+    del config["properties"]["training_device"]
+    config["required"].remove("data")
+    del parts["DataConfig"]["properties"]["path"]
+    parts["DataConfig"]["required"].remove("path")
+    for name in ("model", "tokenizer"):  # of which a job may name no folder
+        parts["StartConfig"]["properties"][name]["description"] = "bundled or registered, or a hub id"
+    for part in (config, parts["DataConfig"]):
+        if not part["required"]:
+            del part["required"]
+    described = schema["properties"]["config"]
+    schema["properties"]["config"] = {
+        "$ref": REFERENCE.format(model="FinetuneConfig"),
+        "default": described["default"],
+        "description": described["description"],
+    }
+    schema["$defs"] |= {**parts, "FinetuneConfig": config}
+    return schema
 
 
 def as_text(document: dict[str, Any]) -> str:

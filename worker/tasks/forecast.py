@@ -27,8 +27,9 @@ from worker.contract.limits import check_job
 from worker.contract.names import FORECAST_TASK, PROGRESS_STATE
 from worker.contract.results import ForecastResult, SeriesForecast, Timings, series_result
 from worker.jobs import Receipt
-from worker.models import Resident, ServedModel
+from worker.loading import Loadable
 from worker.process import WorkerProcess
+from worker.resident import Resident, ServedModel
 from worker.routing import no_gpu_worker
 from worker.runs import JobRun
 from worker.service import EngineDied, deadline_from
@@ -105,7 +106,7 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
         raise Ignore
     job = parse_job(payload, process.limits)
     device_warning = _check_device(job, process)
-    _check_model(job, process)
+    model = _find_model(job, process)
     series = prepare(job, job_id, process.limits)
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
@@ -121,7 +122,7 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
 
     deadline = deadline_from(remaining_s)
     loading_started = time.monotonic()
-    with process.models.use(job.model) as resident:
+    with process.models.use(model) as resident:
         served = _wait_for_model(process, job_id, resident, deadline)
         loading_s = time.monotonic() - loading_started
         requests = [_request(one, job, deadline) for one in series]
@@ -160,10 +161,11 @@ def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
     return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
 
 
-def _check_model(job: ForecastJob, process: WorkerProcess) -> None:
-    """Whether the job may name its model, and asks for no more than that one can see."""
-    process.models.check(job.model)
-    check_job(job, process.limits_of(job.model))
+def _find_model(job: ForecastJob, process: WorkerProcess) -> Loadable | None:
+    """The model that the job names and may, where it asks for no more than that one can see."""
+    model = process.models.find(job.model)
+    check_job(job, process.limits_of(model))
+    return model
 
 
 def _wait_for_model(

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from pydantic import BaseModel
 
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.examples import JOB_ID, example_error, example_job
+from worker.contract.finetune import FinetuneJob, parse_finetune_job
+from worker.contract.finetune_results import FinetuneProgress, FinetuneResult
 from worker.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from worker.contract.results import ErrorReport, ForecastResult
 from worker.contract.schemas import as_text, documents, main
@@ -41,7 +44,9 @@ def test_the_command_writes_all_documents(tmp_path: Path) -> None:
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == set(documents())
 
 
-@pytest.mark.parametrize("name", ["forecast-job", "forecast-result", "error"])
+@pytest.mark.parametrize(
+    "name", ["forecast-job", "forecast-result", "finetune-job", "finetune-result", "error"]
+)
 def test_examples_validate_against_their_schemas(name: str) -> None:
     schema = json.loads((DOCS / f"schemas/{name}.json").read_text(encoding="utf-8"))
     example = json.loads((DOCS / f"examples/{name}.json").read_text(encoding="utf-8"))
@@ -57,6 +62,10 @@ def test_examples_are_read_by_the_models() -> None:
     result = ForecastResult.model_validate_json((DOCS / "examples/forecast-result.json").read_text())
     report = ErrorReport.model_validate_json((DOCS / "examples/error.json").read_text())
 
+    finetune_job = parse_finetune_job(json.loads((DOCS / "examples/finetune-job.json").read_text()), Limits())
+    finetuned = FinetuneResult.model_validate_json((DOCS / "examples/finetune-result.json").read_text())
+
+    assert finetuned.model.name == finetune_job.name
     prepared = prepare(job, JOB_ID, Limits())
     assert [one.future_timestamps for one in prepared] == [one.timestamps for one in result.series]
     assert [one.seed for one in prepared] == [one.seed for one in result.series]
@@ -80,12 +89,13 @@ def test_the_contract_page_lists_every_error_once() -> None:
     assert rows == [(code.value, code.meaning) for code in ErrorCode]
 
 
-def test_the_contract_page_names_every_field() -> None:
+@pytest.mark.parametrize("model", [ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult])
+def test_the_contract_page_names_every_field(model: type[BaseModel]) -> None:
     page = (DOCS / "contract.md").read_text(encoding="utf-8")
-    schema = ForecastJob.model_json_schema()
+    schema = model.model_json_schema()
     fields = [
         *schema["properties"],
-        *(name for part in schema["$defs"].values() for name in part["properties"]),
+        *(name for part in schema.get("$defs", {}).values() for name in part["properties"]),
     ]
 
     assert [name for name in fields if f"`{name}`" not in page] == []

@@ -1,0 +1,148 @@
+"""Models that are registered while a worker runs: jobs name them, and nothing is started anew."""
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kronos_model.checkpoint_source import BUNDLED_FOLDER
+from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
+from worker.contract.errors import ErrorCode, JobError
+from worker.model_registry import ModelRegistry
+
+WAIT_S = 30
+OWN = str(PARITY / "model")
+TINY = "kronos-tiny"
+MAX_CONTEXT = 128
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared") / "models"
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker: StartWorker, folder: Path) -> WorkerUnderTest:
+    """Started before there is a folder, let alone a model in it."""
+    settings = {"KRONOS_MODEL_FOLDER": str(folder), "KRONOS_MODELS": TINY, "KRONOS_MAX_MODELS": "3"}
+    return start_worker(**settings).wait_until_ready()
+
+
+@pytest.fixture
+def registry(folder: Path) -> ModelRegistry:
+    return ModelRegistry(folder)
+
+
+def register(
+    registry: ModelRegistry, checkpoint: Path, name: str, job_id: str, max_context: int = MAX_CONTEXT
+):
+    return registry.register(checkpoint, name, job_id=job_id, metadata={"max_context": max_context})
+
+
+def forecast(client, candles, model: str | None, pred_len: int = 4):
+    return client.forecast(candles[:40], pred_len=pred_len, seed=2, model=model, timeout_s=WAIT_S)
+
+
+def closes(result) -> np.ndarray:
+    return np.array(result.series[0].mean["close"])
+
+
+def refusal(client, candles, model: str, pred_len: int = 4) -> JobError:
+    with pytest.raises(JobError) as refused:
+        forecast(client, candles, model, pred_len)
+    return refused.value
+
+
+def announced(worker: WorkerUnderTest, expected: set[str]) -> bool:
+    """Whether the worker comes to tell that it holds these."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        (status,) = worker.announcements()
+        if {model["id"] for model in status["models"]} == expected:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_model_is_used_as_soon_as_it_is_registered_and_so_is_its_next_version(
+    worker, client, candles, registry
+):
+    assert refusal(client, candles, "desk").code == ErrorCode.MODEL_NOT_ALLOWED
+    register(registry, PARITY, "desk", "job-1")
+    own = forecast(client, candles, None)
+    assert own.model.id == OWN
+    for name in ("desk", "desk@1"):
+        first = forecast(client, candles, name)
+        info = first.model.model_dump()
+        assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
+        np.testing.assert_allclose(closes(first), closes(own), rtol=1e-5)
+    register(registry, BUNDLED_FOLDER / TINY, "desk", "job-2")
+    second = forecast(client, candles, "desk")
+    assert (second.model.id, second.model.revision) == ("desk", "2")
+    older = forecast(client, candles, "desk@1")
+    assert older.model.revision == "1"
+    np.testing.assert_allclose(closes(older), closes(own), rtol=1e-5)
+    assert announced(worker, {OWN, "desk@1", "desk@2"})
+    tiny = forecast(client, candles, TINY)  # which makes one of them go
+    np.testing.assert_allclose(closes(second), closes(tiny), rtol=1e-5)
+    assert not np.allclose(closes(second), closes(own), rtol=1e-3)
+    assert worker.process.poll() is None
+
+
+def test_a_registered_model_may_be_asked_for_as_many_bars_as_it_was_trained_to_see(
+    worker, client, candles, registry
+):
+    register(registry, PARITY, "short", "job-short", max_context=48)
+    error = refusal(client, candles, "short", pred_len=49)
+    assert (error.code, error.field, error.details["limit"]) == (ErrorCode.PRED_LEN_TOO_LONG, "pred_len", 48)
+    assert len(closes(forecast(client, candles, "short", pred_len=48))) == 48
+    assert refusal(client, candles, None, pred_len=MAX_CONTEXT + 1).code == ErrorCode.PRED_LEN_TOO_LONG
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["unknown", "desk@9", "../desk", "../../models/desk", "/etc", "desk/../desk", "desk/1", "desk@../1",
+     "desk@1/../1", ".", "..", "~", "desk@0"],
+)  # fmt: skip
+def test_what_is_no_registered_model_is_refused(worker, client, candles, registry, name):
+    register(registry, PARITY, "desk", "job-1")
+    error = refusal(client, candles, name)
+    assert (error.code, error.field) == (ErrorCode.MODEL_NOT_ALLOWED, "model")
+    assert error.details == {"allowed": [OWN, TINY]}
+    assert "kronos models" in error.message
+
+
+def test_a_path_to_a_registered_model_is_no_name_either(worker, client, candles, registry):
+    folder = register(registry, PARITY, "desk", "job-1").folder
+    assert refusal(client, candles, str(folder)).code == ErrorCode.MODEL_NOT_ALLOWED
+
+
+def test_a_model_whose_files_were_changed_fails_its_jobs_alone(worker, client, candles, registry):
+    for name, file in (("tampered", "model/model.safetensors"), ("damaged", "metadata.json")):
+        folder = register(registry, PARITY, name, f"job-{name}").folder
+        with (folder / file).open("ab") as content:
+            content.write(b"more")
+        error = refusal(client, candles, name)
+        assert (error.code, error.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
+        assert file in error.message
+    assert forecast(client, candles, None).model.id == OWN
+
+
+def test_a_model_that_is_deleted_serves_on_and_is_refused_by_a_worker_that_starts_then(
+    start_worker, worker, client, candles, registry, folder
+):
+    register(registry, PARITY, "gone", "job-gone")
+    before = forecast(client, candles, "gone")
+    shutil.rmtree(folder / "gone")
+    after = forecast(client, candles, "gone@1")
+    np.testing.assert_allclose(closes(after), closes(before), rtol=1e-5)
+    worker.stop()
+    register(registry, PARITY, "kept", "job-kept")
+    own = {"KRONOS_MODEL": "kept", "KRONOS_TOKENIZER": "", "KRONOS_MODEL_FOLDER": str(folder)}
+    start_worker("--pool", "prefork", "--concurrency", "1", **own).wait_until_ready()
+    assert refusal(client, candles, "gone").code == ErrorCode.MODEL_NOT_ALLOWED
+    result = forecast(client, candles, None)
+    assert (result.model.id, result.model.revision) == ("kept", "1")
+    np.testing.assert_allclose(closes(result), closes(before), rtol=1e-5)

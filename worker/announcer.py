@@ -1,0 +1,52 @@
+"""Tells the world of this worker every few seconds, on a thread of its own. No torch."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from worker.routing import ANNOUNCEMENT_INTERVAL_S, Status, announce, withdraw
+
+log = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Renews a worker's announcement until it is withdrawn."""
+
+    def __init__(self, redis: Redis, node: str, status: Callable[[], Status]) -> None:
+        self._redis = redis
+        self._node = node
+        self._status = status
+        self._is_over = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="kronos-announcer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def tell(self) -> None:
+        """Announce anew, at once. Safe in a signal handler."""
+        self._wake.set()
+
+    def withdraw(self) -> None:
+        """Take the announcement back."""
+        self._is_over = True
+        self._wake.set()
+        if self._thread.is_alive():
+            # A renewal on its way would announce this worker once more.
+            self._thread.join(ANNOUNCEMENT_INTERVAL_S)
+        try:
+            withdraw(self._redis, self._node)
+        except RedisError as error:
+            log.warning("the announcement could not be taken back, it expires by itself: %s", error)
+
+    def _renew(self) -> None:
+        while not self._is_over:
+            try:
+                announce(self._redis, self._node, self._status())
+            except RedisError as error:
+                log.warning("could not announce this worker, trying again: %s", error)
+            self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
+            self._wake.clear()

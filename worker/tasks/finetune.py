@@ -1,0 +1,187 @@
+"""``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
+
+The job's lease is taken as it is begun and renewed until its outcome is stored, under that lease. Whoever
+takes the job meanwhile, delivered or submitted a second time, waits until either is over.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from celery import Task, states
+from celery.exceptions import Ignore, Reject
+from redis.exceptions import RedisError, ResponseError
+
+from worker.app import app
+from worker.bootstrap import current_process
+from worker.connection import refuses_writes
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.names import FINETUNE_TASK, PROGRESS_STATE
+from worker.finetune_process import FinetuneProcess
+from worker.finetune_run import FinetuneRun, Interrupted
+from worker.jobs import Receipt
+from worker.lease import JobLease
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S: Final = 1.0
+REQUEUE_DELAY_S: Final = 1.0
+STORE_RETRY_S: Final = 1.0
+STORE_FOR_S: Final = 600.0
+MAX_HELD_POLL_S: Final = 1.0
+RESULT_REPR_CHARS: Final = 64
+
+
+@app.task(
+    name=FINETUNE_TASK,
+    bind=True,
+    throws=(JobError,),
+    typing=False,
+    track_started=False,  # the result backend's begin does it
+    resultrepr_maxsize=RESULT_REPR_CHARS,
+)
+def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Train and register one model; its result as JSON, or JobError.
+
+    Where nothing is wrong with the job, it goes back to the queue: another worker goes on with it.
+    """
+    return _Delivery(self, current_process()).answer(args, kwargs)
+
+
+class _Delivery:
+    """One delivery of one job."""
+
+    def __init__(self, task: "Task[Any, Any]", process: FinetuneProcess) -> None:
+        self._process = process
+        self._request: Any = task.request
+        self._backend: Any = task.backend
+        self._job_id = str(task.request.id)
+        self._run: FinetuneRun | None = None
+        self._told: dict[str, Any] | None = None
+        self._told_at = float("-inf")
+        timeout_s = float(process.settings.visibility_timeout_s)
+        self._lease = JobLease(process.records, self._job_id, timeout_s, self._look_and_tell)
+        self._request.update(lease_token=self._lease.token)
+
+    def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The task's answer: a result, or one of the exceptions that Celery knows."""
+        try:
+            receipt = self._begin()
+            try:
+                result = self._train(_payload(args, kwargs), receipt)
+            except JobError as error:
+                self._store(states.FAILURE, error)
+                self._process.num_failed += 1
+                raise
+            self._store(states.SUCCESS, result)
+            self._process.num_done += 1
+        except Interrupted as interrupted:
+            self._requeue(str(interrupted))
+        except RedisError as error:
+            time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
+            self._requeue(f"{type(error).__name__}: {error}")
+        finally:
+            self._process.training = None
+            self._lease.end()
+        return result
+
+    def _begin(self) -> Receipt:
+        """Take the lease, once nobody has it."""
+        while True:
+            asked_at = time.monotonic()
+            try:
+                receipt: Receipt | None = self._backend.begin(
+                    self._job_id,
+                    self._request,
+                    lease_s=self._lease.lease_s,
+                    pid=os.getpid(),
+                    hostname=self._process.node,
+                )
+            except ResponseError as error:
+                if refuses_writes(error):  # as good as away
+                    raise Interrupted(str(error)) from error
+                raise
+            if receipt is None:
+                # Delivered again after it was done, or submitted twice: the one outcome stands.
+                raise Ignore
+            if receipt.held_s == 0:
+                self._lease.taken(asked_at)
+                return receipt
+            if self._process.is_draining.wait(min(receipt.held_s, MAX_HELD_POLL_S)):
+                raise Interrupted("another worker has the job, and this one shuts down")
+
+    def _train(self, payload: Any, receipt: Receipt) -> dict[str, Any]:
+        try:
+            self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue())
+            return self._run.run(lambda: self._lease.is_safe, lambda: self._lease.is_running_out)
+        except OSError as error:
+            raise JobError(
+                ErrorCode.DISK_FULL,
+                f"the folder of models cannot be written: {error.strerror}; make room there",
+            ) from None
+        except (JobError, Interrupted, RedisError):
+            raise
+        except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
+            log.exception("job %s failed on a defect", self._job_id)
+            raise JobError(
+                ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id"
+            ) from None
+
+    def _store(self, state: str, outcome: Any) -> None:
+        """Store the outcome under the lease; Celery finds it stored.
+
+        Not left to Celery, which would acknowledge a job also where its outcome was refused.
+        """
+        until = time.monotonic() + STORE_FOR_S
+        while True:
+            try:
+                if self._backend.finish(self._process.records, self._request, state, outcome):
+                    return
+                if self._process.records.has_ended(self._job_id):
+                    raise Ignore
+                raise Interrupted("another worker has the job's lease")
+            except RedisError as error:
+                if time.monotonic() > until:
+                    raise
+                log.warning("job %s: its outcome cannot be stored, trying again: %s", self._job_id, error)
+                time.sleep(STORE_RETRY_S)
+
+    def _requeue(self, reason: str) -> None:
+        self._lease.release()
+        raise Reject(reason, requeue=True) from None
+
+    def _look_and_tell(self) -> None:
+        """Beside the lease's renewals: whether the job shall be cancelled, and how far it is."""
+        run = self._run
+        if run is None:
+            return
+        if self._process.records.is_cancelled(self._job_id):
+            run.is_cancelled = True
+        now = time.monotonic()
+        # What does not change for long must not expire with the result's life.
+        is_old = now - self._told_at > self._process.settings.result_ttl_s / 4
+        if run.progress is None or now - self._told_at < PROGRESS_INTERVAL_S:
+            return
+        if run.progress != self._told or is_old:
+            self._told, self._told_at = run.progress, now
+            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, self._told)
+
+    def _queue(self) -> str:
+        delivery = self._request.delivery_info or {}
+        return str(delivery.get("routing_key") or self._process.queue)
+
+
+def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The job, sent as the one keyword argument ``job``."""
+    unknown = sorted(set(kwargs) - {"job"})
+    if args or unknown:
+        raise JobError(
+            ErrorCode.UNKNOWN_FIELD,
+            "send the job as the keyword argument 'job', and nothing beside it",
+            unknown[0][:100] if unknown else None,
+        )
+    if "job" not in kwargs:
+        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
+    return kwargs["job"]
