@@ -13,10 +13,22 @@ log = logging.getLogger(__name__)
 
 
 class Announcer:
-    """Renews a worker's announcement until it is withdrawn."""
+    """Renews a worker's announcement until it is withdrawn.
 
-    def __init__(self, redis: Redis, node: str, status: Callable[[], Status]) -> None:
+    Args:
+        is_alive: asked before each renewal. Once it says no, the worker is announced a last time: one that
+            cannot answer is not to be counted on.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        node: str,
+        status: Callable[[], Status],
+        is_alive: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._redis = redis
+        self._is_alive = is_alive
         self._node = node
         self._status = status
         self._is_over = False
@@ -26,8 +38,15 @@ class Announcer:
     def start(self) -> None:
         self._thread.start()
 
+    def announce(self) -> None:
+        """Tell it now."""
+        try:
+            announce(self._redis, self._node, self._status())
+        except RedisError as error:
+            log.warning("could not announce this worker, trying again: %s", error)
+
     def tell(self) -> None:
-        """Announce anew, at once. Safe in a signal handler."""
+        """Have it told at once, on the announcer's thread. Safe in a signal handler."""
         self._wake.set()
 
     def withdraw(self) -> None:
@@ -44,9 +63,9 @@ class Announcer:
 
     def _renew(self) -> None:
         while not self._is_over:
-            try:
-                announce(self._redis, self._node, self._status())
-            except RedisError as error:
-                log.warning("could not announce this worker, trying again: %s", error)
+            is_alive = self._is_alive()
+            self.announce()
+            if not is_alive:
+                return
             self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake.clear()

@@ -97,7 +97,7 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
 def _start_finetuning(node: str) -> Any:
     """As ``_start`` for a finetuning worker: there is nothing to load."""
     global _process
-    from worker.finetune_process import FinetuneProcess
+    from worker.finetuning.process import FinetuneProcess
 
     _process = FinetuneProcess(get_settings(), node, _preflight())
     _process.start()

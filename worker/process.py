@@ -3,7 +3,6 @@
 import logging
 import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,10 +11,10 @@ from typing import Any, Final
 
 import torch
 from redis import Redis
-from redis.exceptions import RedisError
 
 from kronos_model.device import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
+from worker.announcer import Announcer
 from worker.connection import connect
 from worker.contract.forecast import MAX_COUNT
 from worker.contract.jobs import Limits
@@ -26,7 +25,7 @@ from worker.metrics import WorkerMetrics
 from worker.models import ModelPool
 from worker.prefetch import Intake
 from worker.resident import ServedModel
-from worker.routing import ANNOUNCEMENT_INTERVAL_S, State, announce, queue_for, withdraw
+from worker.routing import State, queue_for
 from worker.service import EngineObserver, ForecastService
 from worker.settings import Settings
 
@@ -74,11 +73,7 @@ class WorkerProcess:
         self._on_engine_death = on_engine_death
         self._models: ModelPool | None = None
         self._started = time.time()
-        self._withdrawn = False
-        self._wake_announcer = threading.Event()
-        self._announcer = threading.Thread(
-            target=self._announce_until_stopped, name="kronos-announcer", daemon=True
-        )
+        self._announcer = Announcer(self.redis, node, self.status, self._is_alive)
 
     @property
     def queue(self) -> str:
@@ -112,7 +107,7 @@ class WorkerProcess:
         try:
             self._models = self._load()
         except BaseException:  # whatever it was, this worker is not coming
-            self.withdraw()
+            self._announcer.withdraw()
             raise
 
     def ready(self) -> None:
@@ -120,7 +115,7 @@ class WorkerProcess:
         if self.state != "loading":
             return
         self.state = "ready"
-        self._announce()
+        self._announcer.announce()
         log.info(
             "ready: device=%s warning=%s model=%s queue=%s",
             self.device,
@@ -201,39 +196,17 @@ class WorkerProcess:
     def drain(self) -> None:
         """No further jobs are wanted here. Safe in a signal handler: the announcer tells it."""
         self.state = "draining"
-        self._wake_announcer.set()
-
-    def withdraw(self) -> None:
-        """Take the announcement back."""
-        self._withdrawn = True
-        self._wake_announcer.set()
-        if self._announcer.is_alive():
-            # A renewal on its way would announce this worker once more.
-            self._announcer.join(ANNOUNCEMENT_INTERVAL_S)
-        try:
-            withdraw(self.redis, self.node)
-        except RedisError as error:
-            log.warning("the announcement could not be taken back, it expires by itself: %s", error)
+        self._announcer.tell()
 
     def stop(self) -> None:
         """End the engine and the announcement."""
         if self._models is not None:
             self.service.stop()
-        self.withdraw()
+        self._announcer.withdraw()
 
-    def _announce(self) -> None:
-        try:
-            announce(self.redis, self.node, self.status())
-        except RedisError as error:
-            log.warning("could not announce this worker, trying again: %s", error)
-
-    def _announce_until_stopped(self) -> None:
-        """Renew while the engine is alive: a worker that cannot answer is not to be counted on."""
-        while not self._withdrawn:
-            if self._models is not None and not self.service.is_alive:
-                self.state = "draining"  # said once more, so that nobody counts on it
-                self._announce()
-                return
-            self._announce()
-            self._wake_announcer.wait(ANNOUNCEMENT_INTERVAL_S)
-            self._wake_announcer.clear()
+    def _is_alive(self) -> bool:
+        """Whether the engine is, or may still come."""
+        if self._models is None or self.service.is_alive:
+            return True
+        self.state = "draining"
+        return False

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.errors import CheckpointError, OutOfMemory
-from worker import loading
+from worker import announcer, loading
 from worker import process as process_module
 from worker.preflight import preflight
 from worker.process import WorkerProcess
@@ -205,13 +205,13 @@ def test_a_worker_that_cannot_load_takes_its_announcement_back(settings, redis, 
 
 
 def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis, monkeypatch):
-    announce = process_module.announce
+    announce = announcer.announce
 
     def slow(*args):
         time.sleep(0.2)
         announce(*args)
 
-    monkeypatch.setattr(process_module, "announce", slow)
+    monkeypatch.setattr(announcer, "announce", slow)
     worker = WorkerProcess(settings, NODE)
     worker.start()
     worker.stop()
@@ -220,7 +220,7 @@ def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis,
 
 
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
-    monkeypatch.setattr(process_module, "ANNOUNCEMENT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(announcer, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
     worker.service.stop()
     time.sleep(0.1)

@@ -19,8 +19,8 @@ from worker.bootstrap import current_process
 from worker.connection import refuses_writes
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import FINETUNE_TASK, PROGRESS_STATE
-from worker.finetune_process import FinetuneProcess
-from worker.finetune_run import FinetuneRun, Interrupted
+from worker.finetuning.process import FinetuneProcess
+from worker.finetuning.run import FinetuneRun, Interrupted
 from worker.jobs import Receipt
 from worker.lease import JobLease
 

@@ -6,10 +6,10 @@ import pytest
 
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from worker.contract.errors import ErrorCode, JobError
+from worker.finetuning.start_models import StartModels
 from worker.model_registry import ModelRegistry
-from worker.start_models import StartModels
 
-BUNDLED = Path(__file__).parents[2] / "kronos_model" / "checkpoints" / "kronos-tiny"
+BUNDLED = Path(__file__).parents[3] / "kronos_model" / "checkpoints" / "kronos-tiny"
 
 
 def config(model: str, **start: object) -> FinetuneConfig:

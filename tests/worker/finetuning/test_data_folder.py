@@ -3,7 +3,7 @@
 import pytest
 
 from worker.contract.errors import ErrorCode, JobError
-from worker.data_folder import DataFolder
+from worker.finetuning.data_folder import DataFolder
 
 
 @pytest.fixture

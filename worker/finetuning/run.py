@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kronos_model.errors import KronosError
-from worker.contract.errors import ErrorCode, JobError
+from worker.contract.errors import JobError
 from worker.contract.finetune import FinetuneJob, parse_finetune_job
 from worker.contract.finetune_results import (
     FinetunedModel,
@@ -18,12 +18,20 @@ from worker.contract.finetune_results import (
 )
 from worker.contract.instruments import prepare_instruments
 from worker.cores import intra_op_threads
-from worker.finetune_process import FinetuneProcess
-from worker.job_folder import CANDLES, DATA_LINK, INSTRUMENT_COLUMN, START_LINKS, JobFolder, JobNotes
+from worker.finetuning.endings import failed, killed, stopped, with_best
+from worker.finetuning.job_folder import (
+    CANDLES,
+    DATA_LINK,
+    INSTRUMENT_COLUMN,
+    START_LINKS,
+    JobFolder,
+    JobNotes,
+)
+from worker.finetuning.process import FinetuneProcess
+from worker.finetuning.training import Event, Stop, Training, TrainingEnd, training_command
 from worker.jobs import Receipt, fingerprint
 from worker.own_commands import own_environment
 from worker.routing import no_gpu_worker
-from worker.training import Event, Stop, Training, TrainingEnd, training_command
 
 log = logging.getLogger(__name__)
 
@@ -189,12 +197,22 @@ class FinetuneRun:
         if end.event is not None and end.event["event"] == "done":
             return self._registered(end.event)
         if end.event is not None:
-            raise self._failed(end.event)
+            raise self._with_best(failed(end.event, self._job))
         if end.stop in (Stop.DRAINED, Stop.LEASE):
             raise Interrupted(f"training was stopped ({end.stop}) and goes on from its last save")
         if end.stop is not None:
             raise self._stopped(end.stop)
-        raise self._killed(end.exit_status)
+        raise self._with_best(killed(end.exit_status))
+
+    def _stopped(self, stop: Stop) -> JobError:
+        return self._with_best(
+            stopped(stop, self._job.deadline_s, self._process.settings.finetune_time_limit_s)
+        )
+
+    def _with_best(self, error: JobError) -> JobError:
+        """With the best checkpoint that a job leaves which ends by this error; all else is removed."""
+        self._folder.keep_best()
+        return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:
         metadata = dict(done["metadata"])
@@ -245,59 +263,6 @@ class FinetuneRun:
             part: self._starts.get(name, name) if isinstance(name, str) else name
             for part, name in names.items()
         }
-
-    def _failed(self, event: Event) -> JobError:
-        field = event.get("field")
-        if field == "data.path" and self._job.data.instruments is not None:
-            field = "data.instruments"
-        elif field is not None and field != "data.path":
-            field = f"config.{field}"
-        return self._with_best(JobError(event["code"], event["message"], field, event.get("details")))
-
-    def _killed(self, exit_status: int) -> JobError:
-        if exit_status == -9:
-            return self._with_best(
-                JobError(
-                    ErrorCode.OUT_OF_MEMORY,
-                    "the training process was killed twice in a row, most likely for lack of memory: lower "
-                    "batch_size, lookback or num_workers, or give the worker more memory",
-                    "config",
-                )
-            )
-        return self._with_best(
-            JobError(
-                ErrorCode.INTERNAL,
-                f"the training process ended twice in a row with status {exit_status}; see the worker's log",
-            )
-        )
-
-    def _stopped(self, stop: Stop) -> JobError:
-        if stop is Stop.CANCELLED:
-            error = JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
-        elif stop is Stop.DEADLINE:
-            error = JobError(
-                ErrorCode.DEADLINE,
-                f"the job was not done within its deadline of {self._job.deadline_s} s; allow more time, or "
-                "train on less",
-                "deadline_s",
-            )
-        else:
-            error = JobError(
-                ErrorCode.DEADLINE,
-                f"training took longer than the {self._process.settings.finetune_time_limit_s:g} s that this "
-                "worker allows (KRONOS_FINETUNE_TIME_LIMIT_S)",
-            )
-        return self._with_best(error)
-
-    def _with_best(self, error: JobError) -> JobError:
-        """The error of a job that ends, with the best checkpoint that it leaves; all else is removed."""
-        self._folder.keep_best()
-        best = self._folder.best_so_far()
-        kept = (
-            "" if best is None else f"; the best checkpoint so far is kept as {best} in the folder of models"
-        )
-        details: Mapping[str, Any] = error.details | {"best_checkpoint": best}
-        return JobError(error.code, error.message + kept, error.field, details)
 
 
 def _paths(job: FinetuneJob) -> tuple[str, ...]:

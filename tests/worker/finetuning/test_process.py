@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from worker.finetune_process import FinetuneProcess, SingleJobIntake
+from worker.finetuning.process import FinetuneProcess, SingleJobIntake
 from worker.routing import is_gpu_ready, live_workers
 from worker.settings import SettingsError
 from worker.status_table import status_table

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.process_checks import await_end
-from worker.training import ORPHAN_GRACE_S, Stop, Training, TrainingEnd, training_command
+from worker.finetuning.training import ORPHAN_GRACE_S, Stop, Training, TrainingEnd, training_command
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -168,7 +168,7 @@ def test_it_does_not_outlive_its_parent(tmp_path):
     """By the guard, for what does not even look at its standard input."""
     script = f"""
 import os, signal, sys, threading
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from pathlib import Path
 from tests.worker.test_training import DEAF, Supervised
 run = Supervised(Path({str(tmp_path)!r}))

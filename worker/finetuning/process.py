@@ -19,13 +19,13 @@ from redis import Redis
 from worker.announcer import Announcer
 from worker.connection import connect
 from worker.contract.jobs import Limits
-from worker.data_folder import DataFolder
-from worker.job_folder import RUNS
+from worker.finetuning.data_folder import DataFolder
+from worker.finetuning.job_folder import RUNS
+from worker.finetuning.start_models import StartModels
 from worker.jobs import JobRecords
 from worker.model_registry import ModelRegistry
 from worker.routing import State, finetune_queue_for
 from worker.settings import Settings, SettingsError
-from worker.start_models import StartModels
 
 log = logging.getLogger(__name__)
 

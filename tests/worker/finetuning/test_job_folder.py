@@ -7,7 +7,7 @@ import pytest
 from worker.contract.finetune import parse_finetune_job
 from worker.contract.instruments import prepare_instruments
 from worker.contract.limits import Limits
-from worker.job_folder import JobFolder, JobNotes
+from worker.finetuning.job_folder import JobFolder, JobNotes
 
 NOTES = JobNotes("print", {"model": "mine@2"}, 1.5, 3)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from worker import finetune_run
 from worker.contract.errors import ErrorCode, JobError
-from worker.finetune_process import FinetuneProcess
-from worker.finetune_run import FinetuneRun, Interrupted
+from worker.finetuning import run as finetune_run
+from worker.finetuning.process import FinetuneProcess
+from worker.finetuning.run import FinetuneRun, Interrupted
+from worker.finetuning.training import Stop, TrainingEnd
 from worker.jobs import Receipt
-from worker.training import Stop, TrainingEnd
 
-BUNDLED = Path(__file__).parents[2] / "kronos_model" / "checkpoints" / "kronos-tiny"
+BUNDLED = Path(__file__).parents[3] / "kronos_model" / "checkpoints" / "kronos-tiny"
 METADATA = {
     "max_context": 64,
     "parent": {"model": "start/parent@1", "revision": None},
