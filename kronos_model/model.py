@@ -158,7 +158,7 @@ class Kronos(PretrainedModule):
     ) -> tuple[Tensor, Tensor]:
         """The training pass: logits of s1 and s2, each (B, T, vocabulary), causal in eval mode too.
 
-        The sibling is sampled from the model's own s1 distribution (one ``multinomial`` from torch's
+        The sibling is sampled from the model's own s1 distribution (one draw a bar from torch's
         default generator), or is ``s1_targets`` under teacher forcing.
         """
         context = self._context(s1, s2, stamp)
@@ -168,8 +168,10 @@ class Kronos(PretrainedModule):
                 raise ValueError("teacher forcing needs s1_targets")
             sibling = s1_targets
         else:
+            # What torch.multinomial draws, number by number on the CPU; but that one ends the process's use
+            # of a GPU where a logit is not finite, which is for the loss to show.
             probabilities = s1_logits.detach().softmax(-1)
-            sibling = torch.multinomial(probabilities.flatten(0, 1), 1).view(s1.shape)
+            sibling = (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
         informed = self.dep_layer(context, self.embedding.emb_s1(sibling))
         return s1_logits, self.head.proj_s2(informed)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from kronos_model.errors import KronosError
-from kronos_model.finetuning.config import load_config
+from kronos_model.finetuning.config_file import load_config
 from worker.candle_file import read_candles
 from worker.client import ForecastClient
 from worker.contract.errors import ErrorCode, JobError

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.config_file import load_config
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.finetune import PLACEHOLDER_PATH
 from worker.series import CandleSource, series_payload

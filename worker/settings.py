@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
     model: str | None = Field(
-        None, description="hub id, folder or bundled name; NeoQuasar/Kronos-small where not set"
+        None, description="hub id, folder, bundled or registered name; NeoQuasar/Kronos-small where not set"
     )
     tokenizer: str | None = Field(
         None, description="likewise; the one that belongs to the model where not set"

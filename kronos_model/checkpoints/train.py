@@ -18,7 +18,7 @@ import pandas as pd
 
 from kronos_model.checkpoint_source import BUNDLED_FOLDER
 from kronos_model.checkpoints.held_out import NAME, compare_held_out
-from kronos_model.finetuning.config import load_config
+from kronos_model.finetuning.config_file import load_config
 from kronos_model.finetuning.reporting import Listener, ProgressBar
 from kronos_model.finetuning.run import finetune
 from kronos_model.synthetic import candles

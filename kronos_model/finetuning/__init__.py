@@ -14,14 +14,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
+    from kronos_model.finetuning.config import FinetuneConfig, parse_config
+    from kronos_model.finetuning.config_file import load_config
     from kronos_model.finetuning.run import FinetuneResult, finetune
 
 _EXPORTS = {
     "FinetuneConfig": "config",
     "FinetuneResult": "run",
     "finetune": "run",
-    "load_config": "config",
+    "load_config": "config_file",
     "parse_config": "config",
 }
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_model.errors import KronosError, TrainingStopped
-from kronos_model.finetuning.config import FinetuneConfig, load_config
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.config_file import load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
 
 EXIT_ERROR: Final = 1
@@ -33,8 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     listener: Listener = JsonProgress(sys.stdout) if options.progress == "json" else ProgressBar(sys.stderr)
     stop = threading.Event()
+
+    def stop_by(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, stop_by)
     try:
         config = _config(options)
         from kronos_model.finetuning.run import finetune  # after the config: importing torch takes seconds
@@ -45,16 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(stopped.message, file=sys.stderr)
         return EXIT_STOPPED
     except KronosError as error:
-        listener(
-            {
-                "event": "error",
-                "code": error.code,
-                "message": error.message,
-                "field": error.field,
-                "details": error.details,
-            }
-        )
+        _tell_error(listener, error)
         print(f"{error.code}: {error.message}", file=sys.stderr)
+        return EXIT_ERROR
+    except Exception as error:  # a parent must hear of a defect as well
+        _tell_error(listener, KronosError(f"a defect in training: {type(error).__name__}: {error}"))
+        logging.getLogger(__name__).exception("training failed on a defect")
         return EXIT_ERROR
     if options.progress == "bar" and os.environ.get("RANK", "0") == "0":
         print(result.checkpoint)
@@ -94,6 +96,18 @@ def _config(options: argparse.Namespace) -> FinetuneConfig:
     if options.device:
         overrides.append(f"training_device={json.dumps(options.device)}")
     return load_config(options.config, overrides)
+
+
+def _tell_error(listener: Listener, error: KronosError) -> None:
+    listener(
+        {
+            "event": "error",
+            "code": error.code,
+            "message": error.message,
+            "field": error.field,
+            "details": error.details,
+        }
+    )
 
 
 def _tell_stopped(listener: Listener, options: argparse.Namespace) -> None:

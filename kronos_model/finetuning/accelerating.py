@@ -12,7 +12,10 @@ from accelerate.utils import InitProcessGroupKwargs
 from kronos_model.errors import FinetuningConfigError
 
 # Whatever makes Accelerate start a process group, or choose a device by itself.
-_LAUNCHER_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_LAUNCHER_VARIABLES = (
+    *("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+)
 _DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 

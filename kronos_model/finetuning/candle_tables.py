@@ -20,12 +20,16 @@ from numpy.typing import NDArray
 
 from kronos_model.candles import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.errors import TrainingDataError
-from kronos_model.finetuning.clock_columns import Clock, ClockError, read_clock
+from kronos_model.finetuning.clock_columns import Clock, ClockError, join_date_and_time, read_clock
 from kronos_model.finetuning.config import DataConfig
 
 PANDAS_INDEX: Final = "__index_level_0__"
 """What pandas calls an index without a name in Parquet."""
 SUFFIXES: Final = (".csv", ".parquet", ".pq")
+
+OTHER_SEPARATORS: Final = (";", "\t", "|")
+DATE_AND_TIME: Final = ("date", "time")
+"""Columns that are joined to one of the times."""
 
 _NUMBER: Final = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 
@@ -52,15 +56,16 @@ class CandleTable:
         return len(self.clock.wall)
 
 
-def find_files(config: DataConfig) -> tuple[Path, ...]:
+def find_files(config: DataConfig) -> dict[Path, Path | None]:
     """The files that ``config.path`` names, and those in its folders and their folders, sorted, each once.
 
-    What is hidden is passed over, and in folders whatever does not end like a CSV or Parquet file. Links to
-    files are followed, links to folders below a named one are not.
+    By file, the folder of ``config.path`` that it was found in; None for one that is named by itself. What is
+    hidden is passed over, and in folders whatever does not end like a CSV or Parquet file. Links to files are
+    followed, links to folders below a named one are not.
 
     Raises TrainingDataError (``data.path``).
     """
-    files: dict[Path, Path] = {}  # by absolute path
+    files: dict[Path, tuple[Path, Path | None]] = {}  # by absolute path
     for text in config.paths:
         path = Path(text)
         if path.is_dir():
@@ -76,17 +81,22 @@ def find_files(config: DataConfig) -> tuple[Path, ...]:
         else:
             found = [path]
         for file in found:
-            files.setdefault(file.absolute(), file)
+            if not path.is_dir():
+                files[file.absolute()] = file, None
+            files.setdefault(file.absolute(), (file, path))
     if not files:
         raise _path_error("data.path names no file")
-    return tuple(files.values())
+    return dict(files.values())
 
 
 def read_table(path: Path, config: DataConfig) -> CandleTable:
     """All rows of a file.
 
+    Its times are one column, or dates and times of day in the columns ``date`` and ``time``.
+
     Raises TrainingDataError: it cannot be read, a column is not there (``data.columns.close`` or
-    ``data.instrument_column``), or its times are with and without offsets, or in a zone nobody knows.
+    ``data.instrument_column``), several columns could be the times and none is mapped
+    (``data.columns.timestamps``), or the times are with and without offsets, or in a zone nobody knows.
     """
     is_csv = path.suffix.lower() == ".csv"
     try:
@@ -101,7 +111,7 @@ def read_table(path: Path, config: DataConfig) -> CandleTable:
         kind = "CSV" if is_csv else "Parquet"
         raise _path_error(f"{path} cannot be read as {kind}: {str(error)[:300]}") from error
     try:
-        clock = read_clock(columns["timestamps"])
+        clock = read_clock(_times(path, columns))
     except ClockError as error:
         raise TrainingDataError(f"{path} has {error}", field="data.columns.timestamps") from None
     numbers: dict[str, NDArray[np.float64]] = {
@@ -129,11 +139,20 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _csv_header(path: Path) -> list[str]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return next(csv.reader(file), [])
+        header = next(csv.reader(file), [])
+    if len(header) == 1 and any(separator in header[0] for separator in OTHER_SEPARATORS):
+        raise _path_error(
+            f"{path} has one column, {header[0][:300]!r}: is the separator a comma? Write the file "
+            "with commas between its cells"
+        )
+    return header
 
 
 def _find_columns(path: Path, header: Sequence[str], config: DataConfig) -> dict[str, int]:
-    """Where the columns are, by our names and ``instrument``. Case and spaces around do not count."""
+    """Where the columns are, by our names and ``instrument``. Case and spaces around do not count.
+
+    Instead of ``timestamps`` there may be ``date`` and ``time``.
+    """
     by_name: dict[str, int] = {}
     for place, name in enumerate(header):
         by_name.setdefault(name.strip().lower(), place)
@@ -141,20 +160,18 @@ def _find_columns(path: Path, header: Sequence[str], config: DataConfig) -> dict
     places: dict[str, int] = {}
     for name in ("timestamps", *COLUMNS):
         mapped = config.columns.get(name)  # type: ignore[call-overload]
-        names = [mapped] if mapped is not None else [name]
-        if mapped is None and name == "timestamps":
-            names = [*TIME_COLUMNS, PANDAS_INDEX]
-        found = [by_name[key] for each in names if (key := each.strip().lower()) in by_name]
-        if found:
-            places[name] = found[0]
+        key = name if mapped is None else mapped.strip().lower()
+        if key in by_name:
+            places[name] = by_name[key]
         elif mapped is not None:
             raise TrainingDataError(
                 f"{path} has no column {mapped!r} for {name}; it has {shown}", field=f"data.columns.{name}"
             )
-        elif name == "timestamps" or name in PRICE_COLUMNS:
-            wanted = f"of the times ({', '.join(TIME_COLUMNS)})" if name == "timestamps" else repr(name)
+        elif name == "timestamps":
+            places |= _find_times(path, by_name, shown)
+        elif name in PRICE_COLUMNS:
             raise TrainingDataError(
-                f"{path} has no column {wanted}; it has {shown}: say in data.columns which one it is",
+                f"{path} has no column {name!r}; it has {shown}: say in data.columns which one it is",
                 field=f"data.columns.{name}",
             )
     if config.instrument_column is not None:
@@ -166,6 +183,41 @@ def _find_columns(path: Path, header: Sequence[str], config: DataConfig) -> dict
             )
         places["instrument"] = by_name[key]
     return places
+
+
+def _find_times(path: Path, by_name: Mapping[str, int], shown: str) -> dict[str, int]:
+    """The one column that could be the times, or two: dates as ``timestamps``, times of day as ``time``."""
+    found = tuple(name for name in TIME_COLUMNS if name in by_name)
+    if found == DATE_AND_TIME:
+        return {"timestamps": by_name[found[0]], "time": by_name[found[1]]}
+    if len(found) > 1:
+        raise _several_times(path, found)
+    name = found[0] if found else PANDAS_INDEX
+    if name not in by_name:
+        raise TrainingDataError(
+            f"{path} has no column of the times ({', '.join(TIME_COLUMNS)}); it has {shown}: say in "
+            "data.columns which one it is",
+            field="data.columns.timestamps",
+        )
+    return {"timestamps": by_name[name]}
+
+
+def _several_times(path: Path, found: Sequence[str]) -> TrainingDataError:
+    return TrainingDataError(
+        f"{path} has several columns that could be the times, {', '.join(found)}: say in "
+        "data.columns.timestamps which one it is",
+        field="data.columns.timestamps",
+    )
+
+
+def _times(path: Path, columns: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+    """The column of the times, joined where it is two."""
+    if "time" not in columns:
+        return columns["timestamps"]
+    joined = join_date_and_time(columns["timestamps"], columns["time"])
+    if joined is None:
+        raise _several_times(path, DATE_AND_TIME)
+    return joined
 
 
 def _read_csv(path: Path, width: int, places: Mapping[str, int]) -> tuple[dict[str, pa.ChunkedArray], int]:

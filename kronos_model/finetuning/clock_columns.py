@@ -16,6 +16,9 @@ _ISO_8601: Final = (
     r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"
     r"(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?)?$"
 )
+_HAS_TIME_OF_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
+_MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
+_TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}"
 _FIRST_TIME: Final = np.datetime64("0001-01-01", "s")
 """The first that Python's dates know."""
 
@@ -50,6 +53,42 @@ def read_clock(column: pa.ChunkedArray) -> Clock:
         return _from_texts(column)
     nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[s]")
     return Clock(nowhere, nowhere, None)
+
+
+def join_date_and_time(date: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Dates and times of day, from columns of their own, as texts such as ``2024-06-18 09:35:00``.
+
+    None where that is not what they are: where the dates have a time of day already, say, other than midnight.
+    A row whose cell is empty in one of the two has no time.
+    """
+    dates, times = _date_texts(date), _time_texts(time)
+    if dates is None or times is None or _any_matches(dates, _HAS_TIME_OF_DAY):
+        return None
+    if len(times) and not _any_matches(times, _TIME_OF_DAY):
+        return None
+    times = pc.if_else(pc.equal(times, ""), pa.scalar(None, pa.string()), times)
+    return pc.binary_join_element_wise(dates, times, " ")
+
+
+def _date_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    if pa.types.is_timestamp(column.type) and column.type.tz is None:  # as pandas writes days
+        days = pc.floor_temporal(column, unit="day")
+        column = column.cast(pa.date32()) if pc.all(pc.equal(days, column)).as_py() is not False else column
+    if pa.types.is_date(column.type):
+        return column.cast(pa.date32()).cast(pa.string())
+    if not pa.types.is_string(column.type):
+        return None
+    return pc.replace_substring_regex(pc.utf8_trim_whitespace(column), _MIDNIGHT, "")
+
+
+def _time_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    if pa.types.is_time(column.type):
+        return column.cast(pa.string())
+    return pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else None
+
+
+def _any_matches(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
 
 
 def _from_times(column: pa.ChunkedArray) -> Clock:

@@ -1,38 +1,51 @@
-"""What a finetuning run is to do: one frozen, validated value, from Python, a YAML or JSON file, or a job.
+"""What a finetuning run is to do: one frozen, validated value.
 
 Defaults of losses, optimiser and schedule are the reference's. No torch here, so that a job can be checked
 before it is sent.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from kronos_model.errors import FinetuningConfigError
+from kronos_model.finetuning.shapes import (
+    ConfigModel,
+    Count,
+    Fraction,
+    Positive,
+    PredictorShape,
+    TokenizerShape,
+)
 from kronos_model.seeds import MAX_SEED
 
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+
+def _as_text(value: Any) -> Any:
+    """YAML makes dates of texts that look like one."""
+    return value.isoformat() if isinstance(value, date) else value
+
+
+Path = Annotated[str, Field(min_length=1)]
+Moment = Annotated[str, BeforeValidator(_as_text)]
 StageName = Literal["tokenizer", "predictor"]
 ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount"]
 
 DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
 
 
-class ConfigModel(BaseModel):
-    """Frozen; unknown fields are refused. A text that is a number is read as one: YAML has 1e-4 as a text."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
 class DataConfig(ConfigModel):
     """Which candles, and how they are cut into windows."""
 
-    path: str | tuple[str, ...] = Field(
+    path: Path | Annotated[tuple[Path, ...], Field(min_length=1)] = Field(
         description="CSV or Parquet files, or folders of them; one instrument a file"
     )
     columns: dict[ColumnName, str] = Field(
@@ -41,15 +54,19 @@ class DataConfig(ConfigModel):
     instrument_column: str | None = Field(
         default=None, description="column that names the instrument, in files that hold several"
     )
-    lookback: Count = Field(default=400, description="bars of a window that its scaling is taken from")
+    lookback: Annotated[Count, Field(ge=2)] = Field(
+        default=400, description="bars of a window that its scaling is taken from"
+    )
     pred_len: Count = Field(default=48, description="bars of a window behind the lookback")
     stride: Count = Field(default=1, description="bars between the starts of two windows of an instrument")
-    validation_fraction: Fraction = Field(default=0.1, description="of the bars, before the test part")
+    validation_fraction: Annotated[Fraction, Field(gt=0)] = Field(
+        default=0.1, description="of the bars, before the test part"
+    )
     test_fraction: Fraction = Field(default=0.1, description="of the bars, the newest ones")
-    validation_from: str | None = Field(
+    validation_from: Moment | None = Field(
         default=None, description="ISO 8601 time at which validation begins, instead of its fraction"
     )
-    test_from: str | None = Field(default=None, description="likewise, for the test part")
+    test_from: Moment | None = Field(default=None, description="likewise, for the test part")
     gap: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="bars left out before validation and before test; pred_len where not set"
     )
@@ -78,43 +95,6 @@ class DataConfig(ConfigModel):
         return self
 
 
-class TokenizerShape(ConfigModel):
-    """A tokenizer from scratch: the arguments of ``KronosTokenizer``."""
-
-    d_in: Literal[6] = 6
-    d_model: Count
-    n_heads: Count
-    ff_dim: Count
-    n_enc_layers: Count
-    n_dec_layers: Count
-    ffn_dropout_p: Fraction = 0.0
-    attn_dropout_p: Fraction = 0.0
-    resid_dropout_p: Fraction = 0.0
-    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
-    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
-    beta: float = 0.05
-    gamma0: float = 1.0
-    gamma: float = 1.1
-    zeta: float = 0.05
-    group_size: Count = 5
-
-
-class PredictorShape(ConfigModel):
-    """A predictor from scratch: the arguments of ``Kronos``."""
-
-    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
-    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
-    n_layers: Count
-    d_model: Count
-    n_heads: Count
-    ff_dim: Count
-    ffn_dropout_p: Fraction = 0.0
-    attn_dropout_p: Fraction = 0.0
-    resid_dropout_p: Fraction = 0.0
-    token_dropout_p: Fraction = 0.0
-    learn_te: bool = True
-
-
 Shape = TypeVar("Shape", PredictorShape, TokenizerShape)
 
 NameOr = Annotated[
@@ -139,6 +119,10 @@ class StartConfig(ConfigModel):
     def _check_tokenizer(self) -> Self:
         if self.tokenizer is None and not isinstance(self.model, str):
             raise ValueError("a model from scratch needs a tokenizer: name one, or give its shape")
+        if isinstance(self.model, PredictorShape) and isinstance(self.tokenizer, TokenizerShape):
+            for bits in ("s1_bits", "s2_bits"):
+                if getattr(self.model, bits) != getattr(self.tokenizer, bits):
+                    raise ValueError(f"model and tokenizer differ in {bits}")
         return self
 
 
@@ -252,21 +236,6 @@ class FinetuneConfig(ConfigModel):
         return self
 
 
-def load_config(path: Path | None = None, overrides: Sequence[str] = (), **fields: Any) -> FinetuneConfig:
-    """A config from a YAML or JSON file, with ``overrides`` such as ``predictor.epochs=3`` on top.
-
-    ``fields`` are whole top-level fields, put on last. Values of overrides are read as YAML.
-
-    Raises FinetuningConfigError, whose ``field`` is the dotted path at fault.
-    """
-    content: dict[str, Any] = {}
-    if path is not None:
-        content = _read(path)
-    for override in overrides:
-        _apply(content, override)
-    return parse_config(content | fields)
-
-
 def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
     """A config from what a file or a job holds; raises FinetuningConfigError."""
     try:
@@ -285,38 +254,4 @@ def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
 
 
 # pydantic names the member of a union that it tried, between two parts of the path.
-_UNION_TAGS: Final = {"name", "shape", "str", "tuple[str, ...]"}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import yaml  # who passes a mapping does without it
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise FinetuningConfigError(f"{path} cannot be read: {error}", field="config") from error
-    if not isinstance(content, dict):
-        raise FinetuningConfigError(f"{path} holds no settings, but {type(content).__name__}", field="config")
-    return content
-
-
-def _apply(content: dict[str, Any], override: str) -> None:
-    """Put ``a.b=value`` into nested mappings."""
-    import yaml
-
-    name, has_value, text = override.partition("=")
-    *parents, last = name.strip().split(".")
-    if not has_value or not last:
-        raise FinetuningConfigError(f"{override!r} is no override; write field.field=value", field="config")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise FinetuningConfigError(f"{override!r}: the value cannot be read: {error}", field=name) from error
-    target = content
-    for parent in parents:
-        inner = target.get(parent)
-        if not isinstance(inner, dict):
-            inner = target[parent] = {}
-        target = inner
-    target[last] = value
+_UNION_TAGS: Final = {"name", "shape", "constrained-str"}

@@ -13,8 +13,12 @@ from kronos_model.candles import FloatArray
 from kronos_model.sessions import common_spacing
 from kronos_model.timestamps import write_like
 
-SHOWN_INSTRUMENTS: Final = 5
-"""In a summary; a market has thousands."""
+SHOWN: Final = 5
+"""Instruments and skipped files in a summary; a market has thousands."""
+SHORT: Final = 20
+"""Likewise, in what is told to a parent."""
+LONG_BREAK_S: Final = 4 * 86_400
+"""Longer than a weekend with a holiday at its end."""
 
 
 class Bars(Protocol):
@@ -41,6 +45,7 @@ class InstrumentReport:
         first, last: the times of its first and last bar, with offsets where the data has them.
         spacing_s: the most frequent distance of two neighbours.
         num_gaps: longer distances within one day; nights, weekends and breaks that most days have are none.
+        longest_break_s: the longest distance of two neighbours, nights and weekends included.
         num_sorted: rows that stood behind a later one and were put in order.
         dropped: rows that were left out, by reason.
     """
@@ -52,8 +57,18 @@ class InstrumentReport:
     last: str | None
     spacing_s: int | None
     num_gaps: int
+    longest_break_s: int | None
     num_sorted: int
     dropped: Mapping[str, int]
+
+    @property
+    def has_long_break(self) -> bool:
+        """Whether bars lie further apart than over a long weekend, and than they mostly do."""
+        return (self.longest_break_s or 0) > max(LONG_BREAK_S, self.spacing_s or 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-compatible."""
+        return asdict(self) | {"files": list(self.files)}
 
 
 @dataclass(frozen=True)
@@ -63,11 +78,13 @@ class DataReport:
     Attributes:
         instruments: by name.
         dropped: rows that were left out, by reason; also those that belong to no instrument.
+        skipped: files of folders that could not be used, and why.
         fingerprint: ``sha256:…`` of names, times and bars, whatever kind of file and folder they lie in.
     """
 
     instruments: tuple[InstrumentReport, ...]
     dropped: Mapping[str, int]
+    skipped: Mapping[str, str]
     fingerprint: str
 
     @property
@@ -81,15 +98,29 @@ class DataReport:
         return sum(each.num_gaps for each in self.instruments)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-compatible."""
+        """All of it, JSON-compatible."""
+        return self._totals() | {
+            "skipped": dict(self.skipped),
+            "instruments": [each.as_dict() for each in self.instruments],
+        }
+
+    def short(self) -> dict[str, Any]:
+        """As ``as_dict``, but of a large market only the first instruments, without their files."""
+        instruments = [each.as_dict() for each in self.instruments[:SHORT]]
+        for each in instruments:
+            del each["files"]
+        skipped = dict(list(self.skipped.items())[:SHORT])
+        return self._totals() | {"skipped": skipped, "instruments": instruments}
+
+    def _totals(self) -> dict[str, Any]:
         return {
             "num_instruments": len(self.instruments),
             "num_bars": self.num_bars,
             "num_gaps": self.num_gaps,
             "num_sorted": sum(each.num_sorted for each in self.instruments),
+            "num_skipped": len(self.skipped),
             "dropped": dict(self.dropped),
             "fingerprint": self.fingerprint,
-            "instruments": [asdict(each) | {"files": list(each.files)} for each in self.instruments],
         }
 
     def summary(self) -> str:
@@ -98,15 +129,26 @@ class DataReport:
             f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}, "
             f"{_plural(self.num_gaps, 'gap')} within days"
         ]
-        for each in self.instruments[:SHOWN_INSTRUMENTS]:
+        for each in self.instruments[:SHOWN]:
             span = f", {each.first} to {each.last}" if each.first else ""
             spacing = f", every {each.spacing_s} s" if each.spacing_s else ""
-            lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}")
-        if len(self.instruments) > SHOWN_INSTRUMENTS:
-            lines.append(f"  and {len(self.instruments) - SHOWN_INSTRUMENTS:,} more")
+            lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}{_break_of([each])}")
+        if rest := self.instruments[SHOWN:]:
+            lines.append(f"  and {len(rest):,} more{_break_of(rest)}")
         if self.dropped:
             lines.append(f"Rows dropped: {describe(self.dropped)}")
+        if self.skipped:
+            lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
+            lines += [f"  {file}: {reason}" for file, reason in list(self.skipped.items())[:SHOWN]]
+        if len(self.skipped) > SHOWN:
+            lines.append(f"  and {len(self.skipped) - SHOWN:,} more")
         return "\n".join(lines)
+
+
+def _break_of(reports: Iterable[InstrumentReport]) -> str:
+    """The longest of the long ones, in words."""
+    longest_s = max((each.longest_break_s or 0 for each in reports if each.has_long_break), default=0)
+    return f", longest break {longest_s / 86_400:.0f} d" if longest_s else ""
 
 
 def describe(dropped: Mapping[str, int]) -> str:
@@ -121,8 +163,9 @@ def report_instrument(
     """What is to be said of bars in order, one or more of them or none."""
     instants = instrument.instants.astype("datetime64[s]").astype(np.int64)
     days = instrument.wall.astype("datetime64[D]")
-    spacing_s, num_gaps = None, 0
+    spacing_s, num_gaps, longest_break_s = None, 0, None
     if len(instants) > 1:
+        longest_break_s = int(np.diff(instants).max())
         spacing_s = common_spacing(instants)
         num_gaps = _num_gaps(instants, instrument.wall, days, spacing_s)
     ends = [0, -1] if len(instants) else []
@@ -136,6 +179,7 @@ def report_instrument(
         last=last,
         spacing_s=spacing_s,
         num_gaps=num_gaps,
+        longest_break_s=longest_break_s,
         num_sorted=num_sorted,
         dropped=dict(dropped),
     )
@@ -157,14 +201,17 @@ def _num_gaps(
 
 
 def report_data(
-    instruments: Iterable[Bars], reports: Iterable[InstrumentReport], dropped_of_none: Mapping[str, int]
+    instruments: Iterable[Bars],
+    reports: Iterable[InstrumentReport],
+    dropped_of_none: Mapping[str, int],
+    skipped: Mapping[str, str],
 ) -> DataReport:
     """The whole; ``dropped_of_none`` are rows that belong to no instrument."""
     reports = tuple(reports)
     dropped = Counter(dropped_of_none)
     for each in reports:
         dropped.update(each.dropped)
-    return DataReport(reports, dict(sorted(dropped.items())), fingerprint(instruments))
+    return DataReport(reports, dict(sorted(dropped.items())), dict(skipped), fingerprint(instruments))
 
 
 def fingerprint(instruments: Iterable[Bars]) -> str:

@@ -1,7 +1,7 @@
 """Instruments to train on, from CSV and Parquet files: usable bars in order, and a report of the rest."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,10 @@ REASONS: Final = (
 )
 """Why a row is dropped by itself, in the order in which it is looked at."""
 DUPLICATE_TIME: Final = "duplicate_time"
+CHUNK_ROWS: Final = 65_536
+"""Checked and made into bars at once: float64 copies of all rows would take several times what is kept."""
+SHOWN_REASONS: Final = 3
+"""Files whose faults are told where none of a folder can be used."""
 NO_INSTRUMENT: Final = "no_instrument"
 WRONG_NUMBER_OF_CELLS: Final = "wrong_number_of_cells"
 
@@ -79,15 +83,26 @@ def read_instruments(config: DataConfig) -> tuple[list[Instrument], DataReport]:
     Rows that cannot be used are dropped and counted by reason; rows out of order are put in order; of rows
     with one time the first is kept.
 
+    Files that were found in a folder and cannot be used are skipped and reported, as long as one of the
+    folder can be.
+
     Raises TrainingDataError, which names the file: as ``read_table``, or where a file has no usable row, or
     where some have offsets in their times and others none.
     """
     files = find_files(config)
     gathered: dict[str, _Gathered] = {}
     dropped_of_none: Counter[str] = Counter()
+    unusable: dict[Path, TrainingDataError] = {}
     is_aware: bool | None = None
-    for path, name in zip(files, _names_of(files), strict=True):
-        table = read_table(path, config)
+    for (path, folder), name in zip(files.items(), _names_of(list(files)), strict=True):
+        try:
+            table = read_table(path, config)
+            dropped_of_none.update(_gather(table, path, name, gathered))
+        except TrainingDataError as error:
+            if folder is None:
+                raise
+            unusable[path] = error
+            continue
         if is_aware is None:
             is_aware = table.clock.is_aware
         elif table.clock.is_aware not in (None, is_aware):
@@ -96,16 +111,42 @@ def read_instruments(config: DataConfig) -> tuple[list[Instrument], DataReport]:
                 f"{'with' if is_aware else 'without'}: write all of them alike",
                 field="data.path",
             )
-        dropped_of_none.update(_gather(table, path, name, gathered))
+        del table  # before the next one is read, or bars are put in order
+    _check_skipped(files, unusable)
     instruments: list[Instrument] = []
     reports: list[InstrumentReport] = []
     for name in sorted(gathered):
-        instrument, num_sorted = _in_order(name, gathered[name], bool(is_aware))
-        of_it = gathered[name]
+        of_it = gathered.pop(name)  # what files held of it is let go as soon as its bars are in order
+        instrument, num_sorted = _in_order(name, of_it, bool(is_aware))
         reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
         if len(instrument):
             instruments.append(instrument)
-    return instruments, report_data(instruments, reports, dropped_of_none)
+    skipped = {str(path): _reason(path, error) for path, error in unusable.items()}
+    return instruments, report_data(instruments, reports, dropped_of_none, skipped)
+
+
+def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, TrainingDataError]) -> None:
+    """Raises TrainingDataError for a folder none of whose files can be used."""
+    by_folder: dict[Path, list[Path]] = {}
+    for file, folder in files.items():
+        if folder is not None:
+            by_folder.setdefault(folder, []).append(file)
+    for folder, found in by_folder.items():
+        errors = [unusable[file] for file in found if file in unusable]
+        if len(errors) < len(found):
+            continue
+        if len(errors) == 1:
+            raise errors[0]
+        first = "; ".join(f"{error.message[:400]}" for error in errors[:SHOWN_REASONS])
+        raise TrainingDataError(
+            f"none of the {len(errors):,} files in {folder} can be used: {first}",
+            field=Counter(error.field for error in errors).most_common(1)[0][0],
+        )
+
+
+def _reason(path: Path, error: TrainingDataError) -> str:
+    """The error's message without the name of the file."""
+    return error.message.removeprefix(str(path)).lstrip(": ")
 
 
 def _gather(table: CandleTable, path: Path, name: str, gathered: dict[str, _Gathered]) -> Counter[str]:
@@ -132,15 +173,18 @@ def _gather(table: CandleTable, path: Path, name: str, gathered: dict[str, _Gath
         )
     kept = np.flatnonzero(is_named & (reason == 0))
     kept = kept[np.argsort(codes[kept], kind="stable")]
-    bars = to_bars({column: values[kept] for column, values in table.columns.items()})
+    bars = np.empty((len(kept), len(COLUMNS)), dtype=np.float32)
+    for start in range(0, len(kept), CHUNK_ROWS):
+        rows = kept[start : start + CHUNK_ROWS]
+        bars[start : start + len(rows)] = to_bars({name: each[rows] for name, each in table.columns.items()})
     wall, instants = table.clock.wall[kept], table.clock.instants[kept]
     ends = np.cumsum(counts[:, 0])
     for code, each in enumerate(names):
-        rows = slice(ends[code] - counts[code, 0], ends[code])
+        its = slice(ends[code] - counts[code, 0], ends[code])
         of_it = gathered.setdefault(each, _Gathered())
-        of_it.bars.append(bars[rows])
-        of_it.wall.append(wall[rows])
-        of_it.instants.append(instants[rows])
+        of_it.bars.append(bars[its])
+        of_it.wall.append(wall[its])
+        of_it.instants.append(instants[its])
         of_it.files.append(str(path))
         of_it.dropped.update(_by_reason(counts[code]))
     if table.codes is not None:
@@ -153,12 +197,20 @@ def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
     return Counter({reason: int(count) for reason, count in zip(REASONS, counts[1:], strict=True) if count})
 
 
-def _reasons(table: CandleTable) -> NDArray[np.int64]:
-    """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row.
+def _reasons(table: CandleTable) -> NDArray[np.int8]:
+    """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row."""
+    reasons = np.empty(len(table), dtype=np.int8)
+    for start in range(0, len(table), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        columns = {name: values[rows] for name, values in table.columns.items()}
+        reasons[rows] = _reasons_of(columns, table.clock.instants[rows])
+    return reasons
 
-    They are what ``validation.check_candles`` refuses, bar by bar.
-    """
-    columns = table.columns
+
+def _reasons_of(
+    columns: Mapping[str, NDArray[np.float64]], instants: NDArray[np.datetime64]
+) -> NDArray[np.int64]:
+    """They are what ``validation.check_candles`` refuses, bar by bar."""
     prices = np.stack([columns[name] for name in PRICE_COLUMNS])  # (4, T)
     volumes = [columns[name] for name in COLUMNS[len(PRICE_COLUMNS) :] if name in columns]
     values = np.concatenate([prices, volumes]) if volumes else prices
@@ -167,7 +219,7 @@ def _reasons(table: CandleTable) -> NDArray[np.int64]:
         if "volume" in columns and "amount" not in columns:
             is_too_large |= columns["volume"] * prices.mean(axis=0) > MAX_MAGNITUDE
         defects = (
-            np.isnat(table.clock.instants),
+            np.isnat(instants),
             ~np.isfinite(values).all(axis=0),
             is_too_large,
             np.any(prices.astype(np.float32) <= 0, axis=0),

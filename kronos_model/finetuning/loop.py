@@ -10,17 +10,24 @@ from typing import Any, Final
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
-from kronos_model.errors import DiskFull, OutOfMemory, TrainingDiverged, TrainingStopped
+from kronos_model.errors import (
+    DiskFull,
+    FinetuningConfigError,
+    OutOfMemory,
+    TrainingDiverged,
+    TrainingStopped,
+)
+from kronos_model.finetuning.batches import EpochOrder, make_loader, steps_per_epoch
 from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
 from kronos_model.finetuning.cpu_products import fast_products
 from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.seeding import VALIDATION, seed_step, window_order
+from kronos_model.finetuning.seeding import VALIDATION, seed_step
 from kronos_model.finetuning.stages import Stage
-from kronos_model.finetuning.state import Progress, load_progress, load_state, save_state
+from kronos_model.finetuning.state import Progress, load_state, save_state
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two looks at the loss, which wait for it."""
@@ -35,23 +42,6 @@ class StageResult:
     epochs: int
     steps: int
     trained_s: float
-
-
-class EpochOrder(Sampler[int]):
-    """The order in which an epoch's windows come; another one for each epoch, the same at each start."""
-
-    def __init__(
-        self, seed: int, stage: str, num_windows: int, num_steps: int, windows_per_step: int
-    ) -> None:
-        self._order = (num_windows, num_steps, windows_per_step)
-        self._seed, self._stage = seed, stage
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self._order[1] * self._order[2]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(window_order(self._seed, self._stage, self.epoch, *self._order).tolist())
 
 
 class StageLoop:
@@ -83,27 +73,30 @@ class StageLoop:
         self._listener = listener
         self._should_stop = should_stop
         self._clock = clock
+        self._started_s = 0.0  # as if it had never been interrupted
         self._stage_config: StageConfig = getattr(config, stage.name)
         optimiser_config: OptimiserConfig = getattr(config, stage.name).optimiser
         self._clip_norm = optimiser_config.clip_norm
 
         steps = self._stage_config
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
-        windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
         num_windows = len(training)  # type: ignore[arg-type]
-        self.steps_per_epoch = max(
-            1, min(steps.windows_per_epoch or num_windows, num_windows) // windows_per_step
+        self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, accelerator.num_processes)
+        windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
+        self._order = EpochOrder(
+            config.seed, stage.name, num_windows, self.steps_per_epoch * windows_per_step
         )
-        self._order = EpochOrder(config.seed, stage.name, num_windows, self.steps_per_epoch, windows_per_step)
-        self._training: Any = self._loader(training, self._order)
-        self._validation: Any = self._loader(validation)
+        loaded = steps.batch_size, config.num_workers, accelerator.device
+        self._training: Any = accelerator.prepare(make_loader(training, *loaded, self._order))
+        self._validation: Any = accelerator.prepare(make_loader(validation, *loaded))
         stage.trained.to(accelerator.device)
         optimiser = make_optimiser(stage.trained, optimiser_config)
         self._schedule = make_schedule(optimiser, optimiser_config, self.num_steps)
         self._learning_rate = self._schedule.get_last_lr()[0]
-        self._progress = Progress()
+        self._progress = Progress(num_processes=accelerator.num_processes)
         if (path := folder.state(stage.name)).exists():
-            self._progress = load_state(path, stage.trained, optimiser, self._schedule)
+            self._progress = load_state(path, stage.trained, optimiser, self._schedule, accelerator.scaler)
+            self._check_num_processes()
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
 
@@ -112,19 +105,29 @@ class StageLoop:
         """Optimiser's steps, if the stage is not stopped early."""
         return int(self.steps_per_epoch * self._stage_config.epochs)
 
+    def _check_num_processes(self) -> None:
+        theirs, ours = self._progress.num_processes, self._accelerator.num_processes
+        if theirs != ours:
+            raise FinetuningConfigError(
+                f"the run in {self._folder.root} was begun by {theirs} processes, and cannot go on with "
+                f"{ours}: start as many, or choose another folder",
+                field="num_processes",
+                details={"num_processes": theirs},
+            )
+
     def train(self) -> StageResult:
         """Train to the end; the stage's module has its best weights then.
 
         Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
         """
-        started_s = self._clock() - self._progress.trained_s
+        self._started_s = self._clock() - self._progress.trained_s
         with _out_of_memory_named(), fast_products(self._accelerator.device):
             while not self._is_over():
-                self._train_epoch(started_s)
-                self._end_epoch(started_s)
+                self._train_epoch()
+                self._end_epoch()
         if not self._progress.is_finished:
             self._progress.is_finished = True
-            self._save(started_s)
+            self._save()
         return self._result()
 
     def _is_over(self) -> bool:
@@ -135,7 +138,7 @@ class StageLoop:
             return False
         return progress.epoch - 1 - progress.best_epoch >= config.patience
 
-    def _train_epoch(self, started_s: float) -> None:
+    def _train_epoch(self) -> None:
         """What is left of the epoch under way."""
         progress = self._progress
         num_batches = self._stage_config.gradient_accumulation_steps
@@ -160,13 +163,10 @@ class StageLoop:
                 self._tell_step(losses[-num_batches:], is_logged, seconds_per_step)
             if len(losses) >= LOG_INTERVAL_STEPS * num_batches:
                 self._count(losses)
-            if self._is_to_stop():
-                self._count(losses)
-                self._save(started_s)
-                raise TrainingStopped("training was stopped as asked; start it again to go on from here")
+            self._stop_if_asked(losses)
             if self._clock() - saved_s > self._config.save_interval_s:
                 self._count(losses)
-                self._save(started_s)
+                self._save()
                 saved_s = self._clock()
         self._count(losses)
 
@@ -187,10 +187,12 @@ class StageLoop:
             self._optimiser.zero_grad()
         return {name: value.detach() for name, value in losses.items()}
 
-    def _end_epoch(self, started_s: float) -> None:
+    def _end_epoch(self) -> None:
         """Validate, keep what is best, save, tell."""
         progress = self._progress
         losses = self._validate()
+        if not math.isfinite(losses["loss"]):
+            raise self._diverged(losses["loss"])
         is_best = progress.best_loss is None or losses["loss"] < progress.best_loss
         train_loss = progress.epoch_loss_sum / max(1, progress.epoch_num_losses)
         if is_best:
@@ -199,7 +201,7 @@ class StageLoop:
                 self._keep_best()
         progress.epoch += 1
         progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
-        self._save(started_s)
+        self._save()
         self._listener(
             {
                 **self._position(),
@@ -223,6 +225,7 @@ class StageLoop:
         )
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
+            self._stop_if_asked([])
             with accelerator.autocast():
                 losses = self._stage.validation_losses(self._module, batch)
             for name, value in accelerator.gather_for_metrics(losses).items():
@@ -267,7 +270,8 @@ class StageLoop:
     def _count(self, losses: list[dict[str, Tensor]]) -> None:
         """Add up what is behind; the list is empty then. Ends the run where a loss is not finite."""
         if losses:
-            total = float(torch.stack([one["loss"] for one in losses]).sum())
+            total_of_process = torch.stack([one["loss"] for one in losses]).sum()
+            total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
             if not math.isfinite(total):
                 raise self._diverged(total)
             self._progress.epoch_loss_sum += total
@@ -283,6 +287,13 @@ class StageLoop:
             details={"stage": self._stage.name, "step": self._progress.step},
         )
 
+    def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
+        """Save and raise TrainingStopped; ``losses`` are those that are not counted yet."""
+        if self._is_to_stop():
+            self._count(losses)
+            self._save()
+            raise TrainingStopped("training was stopped as asked; start it again to go on from here")
+
     def _is_to_stop(self) -> bool:
         """Whether any process was asked to: they must all stop at the same step."""
         if self._accelerator.num_processes == 1:
@@ -291,8 +302,8 @@ class StageLoop:
             self._accelerator.set_trigger()
         return bool(self._accelerator.check_trigger())
 
-    def _save(self, started_s: float) -> None:
-        self._progress.trained_s = self._clock() - started_s
+    def _save(self) -> None:
+        self._progress.trained_s = self._clock() - self._started_s
         if self._accelerator.is_main_process:
             optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
             save_state(
@@ -301,6 +312,7 @@ class StageLoop:
                 self._stage.trained,
                 optimiser,
                 self._schedule,
+                self._accelerator.scaler,
             )
 
     def _keep_best(self) -> None:
@@ -324,27 +336,6 @@ class StageLoop:
         return StageResult(
             progress.best_loss, progress.best_epoch + 1, progress.epoch, progress.step, progress.trained_s
         )
-
-    def _loader(self, dataset: Dataset[Any], order: EpochOrder | None = None) -> Any:
-        loader = DataLoader(
-            dataset,
-            batch_size=self._stage_config.batch_size,
-            sampler=order,
-            collate_fn=_as_it_is,  # the dataset makes whole batches
-            num_workers=self._config.num_workers,
-            pin_memory=self._accelerator.device.type == "cuda",
-        )
-        return self._accelerator.prepare(loader)
-
-
-def is_finished(folder: RunFolder, stage: Stage) -> bool:
-    """Whether an earlier start came to the end of the stage."""
-    progress = load_progress(folder.state(stage.name))
-    return progress is not None and progress.is_finished
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 @contextmanager

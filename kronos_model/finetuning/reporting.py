@@ -1,12 +1,18 @@
 """What a run tells while it goes on: events, to a file, a progress bar, TensorBoard, or a parent process."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 from tqdm import tqdm
+
+from kronos_model.errors import DiskFull
+from kronos_model.finetuning.replacing import replacing
+
+log = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
 """JSON-compatible; ``event`` says what it is: started, data, step, epoch, evaluating, evaluation, done, error
@@ -56,22 +62,24 @@ class MetricsFile:
         if not self._path.exists():
             return
         kept = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
+        for line in self._path.read_text(encoding="utf-8").splitlines():  # a run's are a few thousand
             try:
                 entry = json.loads(line)
             except ValueError:
                 continue
             if entry.get("stage") != stage or entry.get("step", 0) <= step:
                 kept.append(line + "\n")
-        staging = self._path.with_name(f".{self._path.name}.tmp")
-        staging.write_text("".join(kept), encoding="utf-8")
-        staging.replace(self._path)
+        with replacing(self._path) as staging:
+            staging.write_text("".join(kept), encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
         if event.get("evaluation") or event.get("is_logged"):
             entry = {name: value for name, value in event.items() if name != "is_logged"}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+            except OSError as error:
+                raise DiskFull(f"{self._path} cannot be written: {error}; make room") from error
 
 
 class JsonProgress:
@@ -159,16 +167,27 @@ def tensorboard(folder: Path) -> Listener | None:
     except ImportError:
         return None
     writer: Any = None
+    is_given_up = False
 
     def write(event: Event) -> None:
         nonlocal writer
-        if event["event"] not in ("step", "epoch") or not event["is_logged"]:
+        if not event.get("is_logged"):
             return
         writer = writer or SummaryWriter(str(folder))
         for name, value in event.items():
-            if isinstance(value, float) and name not in ("seconds_left",):
+            if isinstance(value, float) and name != "seconds_left":
                 writer.add_scalar(f"{event['stage']}/{name}", value, event["step"])
         if event["event"] == "epoch":
             writer.flush()
 
-    return write
+    def write_if_possible(event: Event) -> None:
+        nonlocal is_given_up
+        if is_given_up:
+            return
+        try:
+            write(event)
+        except OSError as error:  # the same numbers are in the metrics
+            is_given_up = True
+            log.warning("TensorBoard's files cannot be written, going on without: %s", error)
+
+    return write_if_possible

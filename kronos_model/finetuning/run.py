@@ -20,6 +20,7 @@ from kronos_model.errors import (
     TrainingStopped,
 )
 from kronos_model.finetuning.accelerating import accelerated
+from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.evaluation import START, Evaluation, evaluate
 from kronos_model.finetuning.instruments import Instrument, read_instruments
@@ -30,7 +31,12 @@ from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tell
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.splits import Split, split_windows, spread
 from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
-from kronos_model.finetuning.starting_point import StartingPoint, starting_point, untouched_pair
+from kronos_model.finetuning.starting_point import (
+    StartingPoint,
+    starting_point,
+    untouched_pair,
+    with_revisions,
+)
 from kronos_model.finetuning.state import load_progress
 from kronos_model.finetuning.window_arrays import window_arrays
 from kronos_model.finetuning.windows import WindowDataset
@@ -45,7 +51,8 @@ class FinetuneResult:
 
     Attributes:
         checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``, to be loaded by its path.
-        metadata: what that file says: parent, config, data_fingerprint, metrics by stage, evaluation, …
+        metadata: what that file says: parent, config, data_fingerprint, metrics by stage, evaluation, …; in
+            the first process alone.
         device, device_warning: where it trained, and why not where it was asked to.
     """
 
@@ -81,8 +88,8 @@ def finetune(
         with folder.locked() if is_main else nullcontext():
             run = _Run(config, folder, accelerator, listeners if is_main else (), should_stop)
             run.start(device_warning)
+            # The others do not wait for the comparison, which may take longer than a group waits.
             metadata = run.finish() if is_main else {}
-            accelerator.wait_for_everyone()
         return FinetuneResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 
@@ -95,7 +102,7 @@ class _Run:
         listeners: Sequence[Listener],
         should_stop: Callable[[], bool],
     ) -> None:
-        self._config = config
+        self._given = self._config = config
         self._folder = folder
         self._accelerator = accelerator
         self._metrics = MetricsFile(folder.metrics)
@@ -106,6 +113,7 @@ class _Run:
             self._tell = tell_all([*listeners, *(listener for listener in more if listener is not None)])
         self._instruments: list[Instrument]
         self._split: Split
+        self._bars: BarStore
         self._start: StartingPoint
         self._results: dict[str, StageResult] = {}
         self._fingerprint = ""
@@ -113,10 +121,17 @@ class _Run:
     def start(self, device_warning: str | None) -> None:
         """Read, load and train; every process does."""
         config = self._config
-        is_resumed = self._accelerator.is_main_process and self._folder.claim(config)
+        is_resumed = self._folder.is_begun
+        if is_resumed:
+            self._folder.check(config)
+        self._accelerator.wait_for_everyone()  # so that all of them see whether it was begun before
         started = {"device": str(self._accelerator.device), "device_warning": device_warning}
         self._tell({"event": "started", **started, "resumed": is_resumed})
-        self._read_data(is_resumed)
+        data = self._read_data(is_resumed)
+        if self._should_stop():
+            raise TrainingStopped("training was stopped as asked, before it began; start it again")
+        if is_resumed:
+            config = self._config = with_revisions(config, self._folder.read("parent.json"))
         self._start = starting_point(config)
         if config.data.window > self._start.max_context + 1:
             raise FinetuningConfigError(
@@ -127,7 +142,11 @@ class _Run:
             )
         if (self._folder.checkpoint / "metadata.json").exists():
             return
-        self._check_room()
+        if self._accelerator.is_main_process:
+            modules = self._start.model, self._start.tokenizer
+            self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+            if not is_resumed:
+                self._folder.begin(self._given, data, self._start.parent)
         for index, stage in enumerate(self._stages()):
             self._results[stage.name] = self._train(stage, index)
 
@@ -140,10 +159,13 @@ class _Run:
         self._tell({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
         return metadata
 
-    def _read_data(self, is_resumed: bool) -> None:
+    def _read_data(self, is_resumed: bool) -> dict[str, Any]:
+        """The candles and their windows; the report on them."""
         config = self._config
         self._instruments, report = read_instruments(config.data)
         self._split = split_windows(self._instruments, config.data)
+        self._bars = BarStore(self._instruments)
+        self._instruments = list(self._bars.instruments)
         self._fingerprint = report.fingerprint
         content = {"report": report.as_dict(), "split": self._split.as_dict()}
         if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
@@ -152,15 +174,10 @@ class _Run:
                 "them, or choose another folder",
                 field="data.path",
             )
-        if self._accelerator.is_main_process:
-            self._folder.write("data.json", content)
         windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
-        self._tell({"event": "data", **content, "summary": f"{report.summary()}\nWindows: {windows}"})
-
-    def _check_room(self) -> None:
-        if self._accelerator.is_main_process:
-            modules = self._start.model, self._start.tokenizer
-            self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+        told = content | {"report": report.short()}
+        self._tell({"event": "data", **told, "summary": f"{report.summary()}\nWindows: {windows}"})
+        return content
 
     def _stages(self) -> list[Stage]:
         model, tokenizer = self._start.model, self._start.tokenizer
@@ -184,7 +201,7 @@ class _Run:
             most = getattr(config, stage.name).validation_windows
             if part == "validation" and most is not None:
                 windows = spread(windows, most)
-            return WindowDataset(self._instruments, windows, data.lookback, data.pred_len, config.clip)
+            return WindowDataset(self._bars, windows, data.lookback, data.pred_len, config.clip)
 
         self._start.tokenizer.to(self._accelerator.device).eval()
         loop = StageLoop(
@@ -199,11 +216,23 @@ class _Run:
         )
         return loop.train()
 
+    def _why_not_evaluated(self) -> str | None:
+        if not self._config.evaluation.windows:
+            return "evaluation.windows is 0"
+        if len(self._split.test):
+            return None
+        if not self._config.data.test_fraction and self._config.data.test_from is None:
+            return "data.test_fraction is 0"
+        return (
+            f"a window needs {self._config.data.window} bars, and no instrument has as many in the test "
+            f"part, which has {self._split.num_bars['test']} in all; make data.test_fraction larger"
+        )
+
     def _evaluate(self) -> Evaluation | None:
         """On the test part; None where there is none, or it is not wanted."""
         config, data = self._config, self._config.data
-        if not len(self._split.test) or not config.evaluation.windows:
-            self._tell({"event": "evaluation", "evaluation": None, "summary": "Not compared: no test part."})
+        if (reason := self._why_not_evaluated()) is not None:
+            self._tell({"event": "evaluation", "evaluation": None, "summary": f"Not compared: {reason}."})
             return None
         windows = spread(self._split.test, config.evaluation.windows)
         arrays = window_arrays(self._instruments, windows, data.lookback, data.pred_len)
@@ -216,7 +245,7 @@ class _Run:
         )
         device = self._accelerator.device
         pairs = {FINETUNED: (self._start.model, self._start.tokenizer)}
-        untouched = untouched_pair(config.start)
+        untouched = untouched_pair(with_revisions(config, self._start.parent).start)
         if untouched is not None:
             pairs[START] = untouched
         num_bars = len(windows) * data.pred_len * config.evaluation.sample_count
@@ -257,7 +286,7 @@ class _Run:
             "pred_len": config.data.pred_len,
             "clip": config.clip,
             "parent": start.parent,
-            "config": config.model_dump(mode="json"),
+            "config": self._given.model_dump(mode="json"),
             "data_fingerprint": self._fingerprint,
             "metrics": {name: asdict(result) for name, result in self._results.items()},
             "evaluation": None if evaluation is None else evaluation.as_dict(),

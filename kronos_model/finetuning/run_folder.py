@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -12,9 +11,14 @@ from typing import IO, Any, Final
 
 from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
+from kronos_model.finetuning.replacing import replacing
 
-LOCK_WAIT_S: Final = 5.0
+LOCK_WAIT_S: Final = 15.0
+"""Processes that load windows outlive one that was killed by some seconds, and hold the lock with it."""
 LOCK_POLL_S: Final = 0.1
+BYTES_PER_NUMBER: Final = 4
+NUMBERS_PER_PARAMETER: Final = 5
+"""Weight and two moments in the state, and the weight in the best checkpoint and in the result."""
 
 _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
 """What may differ between two starts of one run: where and how it computes, not what."""
@@ -65,17 +69,24 @@ class RunFolder:
             raise DiskFull(f"the folder {self.root} cannot be written: {error}") from error
         with file:
             _lock(file, self.root)
+            self._remove_leftovers()
             yield
 
-    def claim(self, config: FinetuneConfig) -> bool:
-        """Make the folder this run's; whether it is taken up again.
+    def _remove_leftovers(self) -> None:
+        """What saves that were killed have left; whoever holds the lock is the only one to write here."""
+        for leftover in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
-        Raises FinetuningConfigError where another run was begun there.
-        """
-        path = self.root / "config.json"
-        if not path.exists():
-            self.write("config.json", config.model_dump(mode="json"))
-            return False
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run was begun here; then ``begin`` was called to its end."""
+        return (self.root / "config.json").exists()
+
+    def check(self, config: FinetuneConfig) -> None:
+        """Raises FinetuningConfigError where the run that was begun here is another one."""
         ours, theirs = (
             one.model_dump(mode="json", exclude={"data": {"path"}})  # the candles' fingerprint tells
             for one in (config, parse_config(self.read("config.json")))
@@ -87,20 +98,18 @@ class RunFolder:
                     "to begin anew",
                     field=field,
                 )
-        return True
+
+    def begin(self, config: FinetuneConfig, data: Mapping[str, Any], parent: Mapping[str, Any]) -> None:
+        """Make the folder this run's, once its data are read and its start is loaded."""
+        self.write("data.json", data)
+        self.write("parent.json", parent)
+        self.write("config.json", config.model_dump(mode="json"))
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file, replaced at once; raises DiskFull."""
-        staging = self.root / f".{name}.tmp"
-        try:
-            with staging.open("w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2, ensure_ascii=False)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            staging.replace(self.root / name)
-        except OSError as error:
-            raise DiskFull(f"{self.root / name} cannot be written: {error}") from error
+        with replacing(self.root / name) as staging:
+            text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+            staging.write_text(text + "\n", encoding="utf-8")
 
     def read(self, name: str) -> dict[str, Any]:
         """A JSON file; raises CheckpointError."""
@@ -113,10 +122,9 @@ class RunFolder:
     def check_room(self, num_parameters: int) -> None:
         """Raises DiskFull where what is saved of so many parameters does not fit on the disk.
 
-        Weights and two moments of the optimiser, the best checkpoint and the result; of each the old one
-        stays until the new one is whole.
+        Of everything the old one stays until the new one is whole.
         """
-        needed = 4 * num_parameters * 2 * (3 + 1 + 1)
+        needed = 2 * BYTES_PER_NUMBER * NUMBERS_PER_PARAMETER * num_parameters
         try:
             free = shutil.disk_usage(self.root).free
         except OSError as error:

@@ -25,12 +25,10 @@ def seed_step(seed: int, stage: str, step: int | str, process: int, device: torc
         torch.mps.manual_seed(value)
 
 
-def window_order(
-    seed: int, stage: str, epoch: int, num_windows: int, num_steps: int, windows_per_step: int
-) -> NDArray[np.int64]:
-    """Indices of the windows of an epoch, (num_steps · windows_per_step,), drawn without repetition.
+def window_order(seed: int, stage: str, epoch: int, num_windows: int, num_drawn: int) -> NDArray[np.int64]:
+    """Indices of an epoch's windows, (num_drawn,) of num_windows, drawn without repetition.
 
-    Where that is more than there are windows, they are gone through again.
+    Where fewer were drawn than a step takes, they are gone through again.
     """
     rng = np.random.default_rng(seed_from_text(f"{seed}:{stage}:epoch:{epoch}"))
-    return np.resize(rng.permutation(num_windows), num_steps * windows_per_step)
+    return np.resize(rng.permutation(num_windows), num_drawn)

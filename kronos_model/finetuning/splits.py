@@ -175,7 +175,7 @@ def _windows(ranges: NDArray[np.int64], config: DataConfig) -> Windows:
     counts = [len(each) for each in starts]
     return Windows(
         np.repeat(np.arange(len(starts), dtype=np.int32), counts),
-        np.concatenate([*starts, np.array([], dtype=np.int64)]).astype(np.int64),
+        np.concatenate([*starts, np.array([], dtype=np.int64)]).astype(np.int64, copy=False),
     )
 
 

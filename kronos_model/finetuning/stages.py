@@ -96,7 +96,8 @@ class PredictorStage:
         self, module: nn.Module, batch: Batch
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
-        with torch.no_grad():
+        # In float32 whatever the precision of training: these are the tokens that a forecast is made of.
+        with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):
             s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
         targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()
         logits: Any = module(

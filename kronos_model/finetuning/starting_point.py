@@ -1,6 +1,6 @@
 """What a run starts from: loaded checkpoints, or modules made from scratch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from kronos_model.checkpoint import check_fit, default_max_context, load_pair, tokenizer_of
-from kronos_model.finetuning.config import FinetuneConfig, PredictorShape, StartConfig, TokenizerShape
+from kronos_model.finetuning.config import FinetuneConfig, StartConfig
+from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
 from kronos_model.model import Kronos
 from kronos_model.pretrained import PretrainedModule
 from kronos_model.seeds import seed_from_text
@@ -66,6 +67,18 @@ def _drawing(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(before)
+
+
+def with_revisions(config: FinetuneConfig, parent: Mapping[str, str | None]) -> FinetuneConfig:
+    """The config, with the commits that ``parent`` names in place of branches, which may move."""
+    start = config.start.model_copy(
+        update={
+            field: parent[key]
+            for field, key in (("model_revision", "revision"), ("tokenizer_revision", "tokenizer_revision"))
+            if parent[key] is not None
+        }
+    )
+    return config.model_copy(update={"start": start})
 
 
 def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:

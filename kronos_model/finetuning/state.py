@@ -5,10 +5,6 @@ no state: they are seeded anew at each step (``seeding.py``).
 """
 
 import json
-import os
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from kronos_model.errors import CheckpointError, DiskFull
+from kronos_model.errors import CheckpointError
+from kronos_model.finetuning.replacing import replacing
 
 _HEADER = "kronos_training"
 
@@ -34,6 +31,7 @@ class Progress:
         epoch_loss_sum, epoch_num_losses: of the training losses of this epoch so far.
         best_loss, best_epoch: of validation; None before the first one.
         trained_s: seconds that training took so far, over all its starts.
+        num_processes: that train together; windows are dealt out among them.
     """
 
     epoch: int = 0
@@ -44,6 +42,7 @@ class Progress:
     best_epoch: int | None = None
     is_finished: bool = False
     trained_s: float = 0.0
+    num_processes: int = 1
 
 
 def save_state(
@@ -52,8 +51,12 @@ def save_state(
     module: nn.Module,
     optimiser: torch.optim.Optimizer,
     schedule: LRScheduler,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> None:
-    """Replace the file at once; raises DiskFull where it cannot be written, and then the old one stays."""
+    """Replace the file at once; raises DiskFull where it cannot be written, and then the old one stays.
+
+    ``scaler`` is that of the gradients in half precision.
+    """
     tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
     state: dict[str, Any] = optimiser.state_dict()
     for index, moments in state["state"].items():
@@ -61,6 +64,7 @@ def save_state(
     header = {
         "progress": asdict(progress),
         "schedule": schedule.state_dict(),
+        "scaler": None if scaler is None else scaler.state_dict(),
         "groups": [
             {name: value for name, value in group.items() if name != "params"}
             for group in state["param_groups"]
@@ -78,9 +82,13 @@ def load_progress(path: Path) -> Progress | None:
 
 
 def load_state(
-    path: Path, module: nn.Module, optimiser: torch.optim.Optimizer, schedule: LRScheduler
+    path: Path,
+    module: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    schedule: LRScheduler,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> Progress:
-    """Put the saved state into module, optimiser and schedule; raises CheckpointError."""
+    """Put the saved state into module, optimiser, schedule and scaler; raises CheckpointError."""
     header = _header(path)
     tensors: dict[str, Tensor] = {}
     with safe_open(path, framework="pt") as file:
@@ -99,28 +107,11 @@ def load_state(
         ]
         optimiser.load_state_dict({"state": state, "param_groups": groups})
         schedule.load_state_dict(header["schedule"])
+        if scaler is not None and header["scaler"]:
+            scaler.load_state_dict(header["scaler"])
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} does not fit this run: {error}") from error
     return Progress(**header["progress"])
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what shall replace ``path`` at the end of the block; a failure leaves the old file.
-
-    Raises DiskFull where writing fails.
-    """
-    staging = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield staging
-        with staging.open("rb+") as file:
-            os.fsync(file.fileno())  # a rename can reach the disk before the content does
-        staging.replace(path)
-    except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
-        raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _header(path: Path) -> dict[str, Any]:

@@ -7,13 +7,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from kronos_model.candles import COLUMNS, STD_EPSILON, TIME_FEATURES, FloatArray, time_features
-from kronos_model.finetuning.instruments import Instrument
+from kronos_model.candles import STD_EPSILON, FloatArray
+from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.splits import Windows
 
 
 class WindowDataset(Dataset[dict[str, torch.Tensor]]):
     """Windows of L = lookback + pred_len bars, each scaled by its own lookback and clipped to ±clip.
+
+    Bars are the store's, and windows count its instruments.
 
     A batch is gathered at once, so a loader takes it as it is: ``DataLoader(dataset, batch_sampler=…,
     collate_fn=…)`` with a function that returns its argument.
@@ -21,25 +23,17 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
 
     def __init__(
         self,
-        instruments: Sequence[Instrument],
+        store: BarStore,
         windows: Windows,
         lookback: int,
         pred_len: int,
         clip: float,
     ) -> None:
-        lengths = np.array([len(each) for each in instruments], dtype=np.int64)
-        last = windows.start + lookback + pred_len
-        if np.any(windows.start < 0) or np.any(last > lengths[windows.instrument_index]):
+        index = windows.instrument_index
+        if np.any(windows.start < 0) or np.any(windows.start + lookback + pred_len > store.num_bars[index]):
             raise ValueError("a window reaches beyond the bars of its instrument")
-        # All bars behind each other, so that a batch is one look-up; stamps are small, and are so kept.
-        bars = [np.empty((0, len(COLUMNS)), dtype=np.float32)]
-        stamps = [np.empty((0, len(TIME_FEATURES)), dtype=np.int8)]
-        self._bars = np.concatenate(bars + [each.bars for each in instruments])  # (N, 6)
-        self._stamps = np.concatenate(
-            stamps + [time_features(each.wall).astype(np.int8) for each in instruments]
-        )  # (N, 5)
-        first = np.cumsum(lengths) - lengths
-        self._start: NDArray[np.int64] = first[windows.instrument_index] + windows.start  # (W,)
+        self._store = store
+        self._start: NDArray[np.int64] = store.first[index] + windows.start  # (W,)
         self._lookback = lookback
         self._steps = np.arange(lookback + pred_len)
         self._clip = clip
@@ -54,10 +48,10 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """A batch: ``x`` (B, L, 6) float32, scaled and clipped, and ``stamp`` (B, L, 5) int64."""
         rows = self._start[np.asarray(indices, dtype=np.int64)][:, None] + self._steps  # (B, L)
-        x = scale(self._bars[rows], self._lookback, self._clip)
+        x = scale(self._store.bars[rows], self._lookback, self._clip)
         return {
             "x": torch.from_numpy(x),
-            "stamp": torch.from_numpy(self._stamps[rows].astype(np.int64)),
+            "stamp": torch.from_numpy(self._store.stamps[rows].astype(np.int64)),
         }
 
 

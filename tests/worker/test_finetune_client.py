@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from kombu.exceptions import OperationalError
 
-from kronos_model.finetuning.config import FinetuneConfig, load_config
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.config_file import load_config
 from kronos_model.synthetic import candles
 from worker.client import FinetuneState, ForecastClient
 from worker.contract.columns import decode_column

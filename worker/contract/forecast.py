@@ -131,7 +131,9 @@ class ForecastJob(WireModel):
     )
     sampling: Sampling = Sampling()
     output: Output = Output()
-    model: Name | None = Field(default=None, description="the worker's own where left out")
+    model: Name | None = Field(
+        default=None, description="the worker's own where left out, or a registered one: name, name@version"
+    )
     device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(
         default=True, description="whether the CPU will do where no GPU worker is ready"

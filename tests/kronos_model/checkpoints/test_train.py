@@ -11,7 +11,7 @@ from kronos_model.checkpoint import load_pair
 from kronos_model.checkpoint_source import is_trained, read_metadata
 from kronos_model.checkpoints.held_out import FIRST_INSTRUMENT, NAME
 from kronos_model.checkpoints.train import CONFIG, SEEDS, train
-from kronos_model.finetuning.config import load_config
+from kronos_model.finetuning.config_file import load_config
 
 QUICK = [
     f"{stage}.{field}"

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.config_file import load_config
 
 SHAPE = {"n_layers": 1, "d_model": 8, "n_heads": 2, "ff_dim": 8}
 TOKENIZER_SHAPE = {"d_model": 8, "n_heads": 2, "ff_dim": 8, "n_enc_layers": 2, "n_dec_layers": 2}
@@ -28,6 +29,23 @@ def config(**fields):
         ({"data": {"path": "x", "test_from": "2024-01-01"}}, "data", "or neither"),
         ({"predictor": {"optimiser": {"learning_rate": -1}}}, "predictor.optimiser.learning_rate", "than 0"),
         ({"predictor": {"epochs": "many"}}, "predictor.epochs", "valid integer"),
+        ({"data": {"path": ""}}, "data.path", "at least 1 character"),
+        ({"data": {"path": []}}, "data.path", "valid string"),
+        ({"data": {"path": "x", "lookback": 1}}, "data.lookback", "greater than or equal to 2"),
+        ({"data": {"path": "x", "validation_fraction": 0}}, "data.validation_fraction", "greater than 0"),
+        ({"predictor": {"epochs": True}}, "predictor.epochs", "not true or false"),
+        ({"start": {"model": SHAPE | {"n_heads": 3}, "tokenizer": "a"}}, "start.model", "twice 3 heads"),
+        ({"start": {"model": SHAPE | {"d_model": 12}, "tokenizer": "a"}}, "start.model", "twice 4 heads"),
+        (
+            {"start": {"model": SHAPE, "tokenizer": TOKENIZER_SHAPE | {"group_size": 3}}},
+            "start.tokenizer",
+            "does not divide the 20 bits",
+        ),
+        (
+            {"start": {"model": SHAPE, "tokenizer": TOKENIZER_SHAPE | {"s2_bits": 5}}},
+            "start",
+            "differ in s2_bits",
+        ),
         ({"start": {"model": SHAPE}}, "start", "needs a tokenizer"),
         ({"start": {"model": {"n_layers": 1}, "tokenizer": "a"}}, "start.model.d_model", "is missing"),
         ({"stages": ["predictor", "tokenizer"]}, "config", "tokenizer and then predictor"),
@@ -69,6 +87,13 @@ def test_defaults_are_the_reference_s():
 def test_a_config_goes_through_json_unchanged():
     ours = parse_config(config(start={"model": SHAPE, "tokenizer": TOKENIZER_SHAPE}, seed=3))
     assert parse_config(json.loads(ours.model_dump_json())) == ours
+
+
+def test_dates_of_yaml_are_times(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("data: {path: a, validation_from: 2024-06-18T09:35:00+08:00, test_from: 2024-07-01}")
+    data = load_config(path).data
+    assert (data.validation_from, data.test_from) == ("2024-06-18T09:35:00+08:00", "2024-07-01")
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

@@ -88,6 +88,7 @@ def test_one_file_is_one_instrument(tmp_path: Path, write: Write) -> None:
             "last": "2024-06-18T10:15:00",
             "spacing_s": 300,
             "num_gaps": 0,
+            "longest_break_s": 300,
             "num_sorted": 0,
             "dropped": {},
         }
@@ -134,6 +135,169 @@ def test_times_have_several_names(tmp_path: Path, name: str) -> None:
     [instrument], _ = read(tmp_path)
 
     assert texts_of(instrument.wall) == ["2024-06-18T09:30:00", "2024-06-18T09:35:00"]
+
+
+class TestTimesInSeveralColumns:
+    @staticmethod
+    def split(days: int = 3, **columns: Any) -> pd.DataFrame:
+        """Five-minute bars of some days, with the date and the time of day in columns of their own."""
+        table = pd.concat([candles(5, start=f"2024-06-{18 + day} 09:30") for day in range(days)])
+        times = pd.to_datetime(table.pop("timestamps"))
+        return table.reset_index(drop=True).assign(
+            Date=times.dt.strftime("%Y-%m-%d").to_numpy(),
+            Time=times.dt.strftime("%H:%M").to_numpy(),
+            **columns,
+        )
+
+    @pytest.mark.parametrize("suffix", ["", ":00", ":00.000"])
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    def test_a_date_and_a_time_of_day_are_joined(self, tmp_path: Path, write: Write, suffix: str) -> None:
+        table = self.split()
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(table.assign(Time=table["Time"] + suffix), path)
+
+        [instrument], report = read(path)
+
+        assert (len(instrument), report.dropped) == (15, {})
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    @pytest.mark.parametrize("kind", ["date", "datetime"])
+    def test_dates_and_times_of_parquet_are_joined(self, tmp_path: Path, kind: str) -> None:
+        table = self.split()
+        dates = pd.to_datetime(table["Date"])
+        table["Date"] = dates.dt.date if kind == "date" else dates
+        table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
+        write_parquet(table, tmp_path / "a.parquet")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    def test_midnight_behind_a_date_is_no_time_of_day(self, tmp_path: Path) -> None:
+        table = self.split()
+        write_csv(table.assign(Date=table["Date"] + " 00:00:00"), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    def test_times_of_day_may_have_offsets(self, tmp_path: Path) -> None:
+        table = self.split(1)
+        write_csv(table.assign(Time=table["Time"] + "+08:00"), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.instants[:1]) == ["2024-06-18T01:30:00"]
+
+    def test_a_row_without_a_date_or_a_time_of_day_is_dropped(self, tmp_path: Path) -> None:
+        table = self.split(1)
+        table.loc[1, "Time"] = table.loc[2, "Date"] = ""
+        write_csv(table, tmp_path / "a.csv")
+
+        [instrument], report = read(tmp_path)
+
+        assert (len(instrument), report.dropped) == (3, {"unreadable_time": 2})
+
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    @pytest.mark.parametrize(
+        ("columns", "named"),
+        [
+            ({"Date": "2024-06-18 09:30:00"}, "date, time"),
+            ({"Date": pd.Timestamp("2024-06-18 09:30")}, "date, time"),
+            ({"Time": "1718673300"}, "date, time"),
+            ({"Time": ""}, "date, time"),
+            ({"timestamp": "2024-06-18 09:30:00"}, "timestamp, date, time"),
+            ({"datetime": "2024-06-18 09:30:00"}, "datetime, date, time"),
+        ],
+    )
+    def test_several_that_could_be_the_times_are_asked_about(
+        self, tmp_path: Path, write: Write, columns: dict[str, Any], named: str
+    ) -> None:
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(self.split().assign(**columns), path)
+
+        error = refusal_of(path)
+
+        assert error.field == "data.columns.timestamps"
+        assert f"{named}: say in data.columns.timestamps which one it is" in error.message
+
+    def test_the_one_that_is_mapped_wins(self, tmp_path: Path) -> None:
+        write_csv(self.split(), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path, columns={"timestamps": "date"})
+
+        assert texts_of(instrument.wall) == [f"2024-06-{day}T00:00:00" for day in (18, 19, 20)]
+
+    def test_timestamps_win(self, tmp_path: Path) -> None:
+        write_csv(candles(3, date="2024-06-18", time="noon", datetime="x"), tmp_path / "a.csv")
+
+        [instrument], report = read(tmp_path)
+
+        assert (len(instrument), report.dropped) == (3, {})
+
+
+class TestSkippedFiles:
+    def test_files_of_a_folder_that_cannot_be_used_are_skipped(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "market/BTC.csv")
+        write_csv(candles(0), tmp_path / "market/EMPTY.csv")
+        write_csv(candles(3, timestamps=[1, 2, 3]), tmp_path / "market/ODD.csv")
+        (tmp_path / "market/readme.csv").write_text("name,description\nBTC,a coin\n")
+        (tmp_path / "market/broken.parquet").write_bytes(b"not Parquet")
+
+        instruments, report = read(tmp_path / "market")
+
+        assert [each.name for each in instruments] == ["BTC"]
+        assert [each.name for each in report.instruments] == ["BTC"]
+        assert report.dropped == {}
+        reasons = {Path(file).name: reason for file, reason in report.skipped.items()}
+        assert reasons.keys() == {"EMPTY.csv", "ODD.csv", "readme.csv", "broken.parquet"}
+        assert reasons["EMPTY.csv"].startswith("has no usable row: it is empty")
+        assert "3 unreadable time" in reasons["ODD.csv"]
+        assert "no column of the times" in reasons["readme.csv"]
+        assert "cannot be read as Parquet" in reasons["broken.parquet"]
+        content = json.loads(json.dumps(report.as_dict()))
+        assert (content["num_skipped"], content["skipped"]) == (4, report.skipped)
+        assert "4 files skipped:\n" in report.summary()
+        assert f"  {tmp_path / 'market/EMPTY.csv'}: has no usable row" in report.summary()
+
+    def test_a_file_that_is_named_by_itself_is_not(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "a.csv")
+        write_csv(candles(0), tmp_path / "b.csv")
+
+        for paths in ((tmp_path, tmp_path / "b.csv"), (tmp_path / "b.csv", tmp_path)):
+            assert f"{tmp_path / 'b.csv'} has no usable row" in refusal_of(paths).message
+
+    def test_a_folder_without_one_that_can_be_used(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "good/a.csv")
+        write_csv(candles(0), tmp_path / "bad/a.csv")
+        (tmp_path / "bad/b.csv").write_text("name\nBTC\n")
+
+        error = refusal_of((tmp_path / "good", tmp_path / "bad"))
+
+        assert f"none of the 2 files in {tmp_path / 'bad'} can be used: " in error.message
+        assert "a.csv has no usable row: it is empty" in error.message
+        assert "b.csv has no column of the times" in error.message
+
+    def test_a_setting_that_fits_no_file_is_refused(self, tmp_path: Path) -> None:
+        for name in "abcde":
+            write_csv(candles(3), tmp_path / f"{name}.csv")
+        write_csv(candles(3).drop(columns="timestamps"), tmp_path / "0.csv")
+
+        error = refusal_of(tmp_path, columns={"close": "Adj Close"})
+
+        assert error.field == "data.columns.close"
+        assert "'Adj Close' for close" in error.message
+        assert len(error.message) < 1500
+
+    def test_their_times_do_not_count(self, tmp_path: Path) -> None:
+        """A file that is skipped does not say whether times have offsets."""
+        write_csv(candles(1, timestamps="2024-06-18T09:30Z", close=-1), tmp_path / "a.csv")
+        write_csv(candles(3), tmp_path / "b.csv")
+
+        instruments, report = read(tmp_path)
+
+        assert [each.is_aware for each in instruments] == [False]
+        assert len(report.skipped) == 1
 
 
 def test_an_index_of_pandas_is_read_from_parquet(tmp_path: Path) -> None:
@@ -334,6 +498,36 @@ def test_a_break_that_most_days_have_is_no_gap(tmp_path: Path) -> None:
     assert read(tmp_path)[1].num_gaps == 1
 
 
+def test_the_longest_break_is_told_where_it_is_long(tmp_path: Path) -> None:
+    days = pd.bdate_range("2023-01-02", periods=260)
+    for name, kept in {"WHOLE": days, "TORN": days[:50].append(days[200:])}.items():
+        table = candles(len(kept), timestamps=kept.strftime("%Y-%m-%d"))
+        write_csv(table, tmp_path / f"{name}.csv")
+    weeks = pd.date_range("2023-01-02", periods=5, freq="7D").strftime("%Y-%m-%d")
+    write_csv(candles(5, timestamps=weeks), tmp_path / "WEEKLY.csv")
+    write_csv(candles(1), tmp_path / "ONE.csv")
+
+    _, report = read(tmp_path)
+
+    day_s = 86_400
+    breaks = {each.name: each.longest_break_s for each in report.instruments}
+    assert breaks == {"WHOLE": 3 * day_s, "TORN": 213 * day_s, "WEEKLY": 7 * day_s, "ONE": None}
+    told = [line for line in report.summary().splitlines() if "longest break" in line]
+    assert len(told) == 1
+    assert told[0].startswith("  TORN: 110 bars")
+    assert told[0].endswith(", longest break 213 d")
+
+
+def test_missing_days_are_told_of_instruments_that_are_not_listed(tmp_path: Path) -> None:
+    for number in range(7):
+        table = pd.concat([candles(5), candles(5, start=f"2024-06-{20 + number} 09:30")])
+        write_csv(table, tmp_path / f"{number}.csv")
+
+    _, report = read(tmp_path)
+
+    assert report.summary().splitlines()[-1] == "  and 2 more, longest break 8 d"
+
+
 def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     table = candles(5)
     write_csv(table, tmp_path / "one/A.csv")
@@ -371,6 +565,24 @@ def test_the_report_is_json(tmp_path: Path) -> None:
     assert report.summary().splitlines()[-1] == "  and 2 more"
 
 
+def test_a_large_market_is_told_in_short(tmp_path: Path) -> None:
+    for number in range(30):
+        write_csv(candles(5), tmp_path / f"{number:02}.csv")
+        write_csv(candles(0), tmp_path / f"empty-{number:02}.csv")
+
+    _, report = read(tmp_path)
+
+    content = json.loads(json.dumps(report.short()))
+    assert (content["num_instruments"], content["num_bars"], content["num_skipped"]) == (30, 150, 30)
+    assert [each["name"] for each in content["instruments"]] == [f"{number:02}" for number in range(20)]
+    assert all("files" not in each for each in content["instruments"])
+    assert len(content["skipped"]) == 20
+    whole = report.as_dict()
+    assert content.keys() == whole.keys()
+    assert (len(whole["instruments"]), len(whole["skipped"])) == (30, 30)
+    assert report.summary().splitlines()[-1] == "  and 25 more"
+
+
 class TestRefusals:
     def test_a_path_without_candles(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
@@ -385,10 +597,9 @@ class TestRefusals:
         [("a.parquet", b"not Parquet"), ("a.csv", b"\xff\xfeopen,close\n"), ("a.csv", b""), ("a.pq", b"")],
     )
     def test_a_file_that_is_not_what_its_name_says(self, tmp_path: Path, name: str, content: bytes) -> None:
-        write_csv(candles(3), tmp_path / "0.csv")
         (tmp_path / name).write_bytes(content)
 
-        error = refusal_of(tmp_path)
+        error = refusal_of(tmp_path / name)
 
         assert error.code == "TRAINING_DATA_INVALID"
         assert str(tmp_path / name) in error.message
@@ -429,6 +640,16 @@ class TestRefusals:
 
         assert refusal_of(tmp_path).field == "data.columns.timestamps"
 
+    @pytest.mark.parametrize("separator", [";", "\t", "|"])
+    def test_another_separator(self, tmp_path: Path, separator: str) -> None:
+        candles(3).to_csv(tmp_path / "a.csv", index=False, sep=separator)
+
+        error = refusal_of(tmp_path, columns={"close": "last"})
+
+        assert error.field == "data.path"
+        assert "is the separator a comma?" in error.message
+        assert "data.columns" not in error.message
+
     def test_a_column_of_parquet_that_holds_no_numbers(self, tmp_path: Path) -> None:
         write_parquet(candles(3, close=pd.Timestamp("2024-01-01")), tmp_path / "a.parquet")
 
@@ -438,7 +659,6 @@ class TestRefusals:
         assert "timestamp" in error.message
 
     def test_a_file_without_a_usable_row_says_why(self, tmp_path: Path) -> None:
-        write_csv(candles(3), tmp_path / "good.csv")
         write_csv(candles(3, timestamps=[1718673300, 1718673600, 1718673900]), tmp_path / "odd.csv")
 
         error = refusal_of(tmp_path)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from kronos_model.errors import TrainingDiverged, TrainingStopped
+from kronos_model.errors import FinetuningConfigError, TrainingDiverged, TrainingStopped
 from kronos_model.finetuning.config import parse_config
 from kronos_model.finetuning.loop import StageLoop
 from kronos_model.finetuning.run_folder import RunFolder
@@ -247,6 +247,65 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(accelerator, 
     assert load_progress(tmp_path / "predictor/state.safetensors").step == 6
 
 
+@pytest.mark.parametrize("sibling", ["sampled", "teacher_forced"])
+def test_weights_that_are_not_finite_are_named(accelerator, tmp_path, sibling):
+    """Whatever the first thing is that meets them."""
+    loop = small_loop(accelerator, tmp_path, [])
+    loop._stage._teacher_forcing = sibling == "teacher_forced"
+    with torch.no_grad():
+        loop._stage.trained.head.proj_s1.weight.fill_(float("nan"))
+    with pytest.raises(TrainingDiverged):
+        loop.train()
+
+
+def test_a_validation_that_is_not_finite_is_never_the_best(accelerator, tmp_path):
+    loop = small_loop(accelerator, tmp_path, [])
+    loop._validate = lambda: {"loss": float("nan")}
+    with pytest.raises(TrainingDiverged):
+        loop.train()
+    assert not (tmp_path / "predictor/best").exists()
+    assert not (tmp_path / "predictor/state.safetensors").exists()
+
+
+def test_a_stop_amid_validation_is_heeded(accelerator, tmp_path):
+    whole: list[Any] = []
+    small_loop(accelerator, tmp_path / "whole", whole).train()
+    parts: list[Any] = []
+    asked = 0
+
+    def should_stop():
+        nonlocal asked
+        asked += 1
+        return asked == 8  # six steps, then the second batch of validation
+
+    with pytest.raises(TrainingStopped):
+        small_loop(accelerator, tmp_path / "parts", parts, should_stop=should_stop).train()
+    assert [event["event"] for event in parts] == ["step"] * 6
+    small_loop(accelerator, tmp_path / "parts", parts).train()
+    losses = [
+        [event["validation_loss"] for event in events if event["event"] == "epoch"] for events in (parts, whole)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_another_number_of_processes_is_refused(accelerator, tmp_path):
+    with pytest.raises(TrainingStopped):
+        small_loop(accelerator, tmp_path, [], should_stop=lambda: True).train()
+    state = tmp_path / "predictor/state.safetensors"
+    loop = small_loop(accelerator, tmp_path, [])
+    loop._progress.num_processes = 2
+    loop._save()
+    assert load_progress(state).num_processes == 2
+    with pytest.raises(FinetuningConfigError, match="2 processes"):
+        small_loop(accelerator, tmp_path, [])
+
+
+def test_a_step_of_more_windows_than_there_are_is_refused(accelerator, tmp_path):
+    with pytest.raises(FinetuningConfigError, match="takes 50 windows") as raised:
+        small_loop(accelerator, tmp_path, [], stage_config={"batch_size": 25})
+    assert raised.value.field == "predictor.batch_size"
+
+
 def test_training_stops_early_once_validation_gets_no_better(accelerator, tmp_path):
     events: list[Any] = []
     loop = small_loop(accelerator, tmp_path, events, stage_config={"epochs": 20, "patience": 2})
@@ -298,11 +357,11 @@ def test_validation_sees_no_future(accelerator, tmp_path):
 
 
 def test_an_epoch_has_each_window_once_in_an_order_of_its_own():
-    first, second = (window_order(1, "predictor", epoch, 12, 3, 4) for epoch in (0, 1))
+    first, second = (window_order(1, "predictor", epoch, 12, 12) for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(12))
     assert first.tolist() != second.tolist()
-    assert first.tolist() == window_order(1, "predictor", 0, 12, 3, 4).tolist()
-    assert len(window_order(1, "predictor", 0, 3, 1, 8)) == 8  # fewer windows than a step takes
+    assert first.tolist() == window_order(1, "predictor", 0, 12, 12).tolist()
+    assert len(window_order(1, "predictor", 0, 3, 8)) == 8  # fewer were asked for than a step takes
 
 
 def test_events_are_json(accelerator, tmp_path):

@@ -22,6 +22,8 @@ from kronos_model.errors import (
 )
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.stages import PredictorStage
+from kronos_model.finetuning.starting_point import with_revisions
 
 from .tiny_runs import tiny_config, write_candles
 
@@ -176,21 +178,90 @@ def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
     assert not torch.distributed.is_initialized()
 
 
-def test_candles_that_changed_meanwhile_are_refused(tmp_path):
-    data = write_candles(tmp_path / "candles")
+def stop_after(num_steps: int, config: Any, folder: Path) -> Events:
+    events = Events()
+    with pytest.raises(TrainingStopped):
+        finetune(
+            config, folder, listeners=[events], should_stop=lambda: len(events.of("step")) >= num_steps
+        )
+    return events
+
+
+def test_a_start_that_failed_leaves_the_folder_free(data, tmp_path):
+    with pytest.raises(TrainingDataError):
+        finetune(tiny_config(tmp_path / "nowhere"), tmp_path / "run")
+    with pytest.raises(FinetuningConfigError):
+        finetune(tiny_config(data, max_context=20), tmp_path / "run")
     with pytest.raises(TrainingStopped):
         finetune(tiny_config(data), tmp_path / "run", should_stop=lambda: True)
+    assert not stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
+    assert stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
+
+
+def test_what_killed_saves_left_is_removed(data, tmp_path):
+    stop_after(1, tiny_config(data), tmp_path)
+    (tmp_path / "tokenizer/.best.abc.tmp").mkdir()
+    (tmp_path / "tokenizer/.state.safetensors.abc.tmp").touch()
+    (tmp_path / ".data.json.abc.tmp").touch()
+    stop_after(1, tiny_config(data), tmp_path)
+    assert list(tmp_path.rglob("*.tmp")) == []
+    assert (tmp_path / "tokenizer/state.safetensors").stat().st_mode == (tmp_path / "lock").stat().st_mode
+
+
+def test_a_run_goes_on_from_the_commit_that_it_began_with(data, tmp_path):
+    start = {"model": "owner/name", "model_revision": "main", "tokenizer": "other/name"}
+    config = tiny_config(data, start=start)
+    parent = {"model": "owner/name", "revision": "a" * 40, "tokenizer": "x", "tokenizer_revision": None}
+    pinned = with_revisions(config, parent).start
+    assert (pinned.model_revision, pinned.tokenizer_revision) == ("a" * 40, None)
+
+
+@pytest.mark.parametrize(
+    ("num_windows", "test_fraction", "reason"),
+    [
+        (0, 0.1, "evaluation.windows is 0"),
+        (2, 0.0, "data.test_fraction is 0"),
+        (2, 0.02, "needs 32 bars, and no instrument has as many in the test part"),
+    ],
+)
+def test_why_nothing_was_compared_is_said(data, tmp_path, num_windows, test_fraction, reason):
+    events = Events()
+    config = tiny_config(data, evaluation={"windows": num_windows})
+    part = config.data.model_copy(update={"test_fraction": test_fraction})
+    config = config.model_copy(update={"data": part})
+    result = finetune(config, tmp_path / "run", listeners=[events])
+    assert result.metadata["evaluation"] is None
+    assert reason in events.of("evaluation")[0]["summary"]
+
+
+def test_targets_are_the_tokens_that_a_forecast_is_made_of(finished, data):
+    """In float32, whatever the precision of training."""
+    pair = load_pair(finished[0].checkpoint)
+    stage = PredictorStage(pair.model, pair.tokenizer, "teacher_forced")
+    batch = {"x": torch.randn(64, 32, 6), "stamp": torch.ones(64, 32, 5, dtype=torch.int64)}
+    with torch.no_grad():
+        s1, s2 = pair.tokenizer.encode(batch["x"])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            _, targets = stage._predict(pair.model, batch)
+            rounded, _ = pair.tokenizer.encode(batch["x"])
+    assert torch.equal(targets[0], s1[:, 1:])
+    assert torch.equal(targets[1], s2[:, 1:])
+    assert not torch.equal(rounded, s1)  # else this shows nothing
+
+
+def test_candles_that_changed_meanwhile_are_refused(tmp_path):
+    data = write_candles(tmp_path / "candles")
+    stop_after(1, tiny_config(data), tmp_path / "run")
     moved = tmp_path / "elsewhere"
     data.rename(moved)
-    with pytest.raises(TrainingStopped):  # where they lie does not matter
-        finetune(tiny_config(moved), tmp_path / "run", should_stop=lambda: True)
+    stop_after(1, tiny_config(moved), tmp_path / "run")  # where they lie does not matter
     shutil.copy(moved / "synthetic-0.csv", moved / "synthetic-2.csv")
     with pytest.raises(TrainingDataError, match="not those"):
         finetune(tiny_config(moved), tmp_path / "run")
 
 
 def test_a_folder_of_another_run_is_refused(data, tmp_path):
-    RunFolder(tmp_path).claim(tiny_config(data))
+    RunFolder(tmp_path).begin(tiny_config(data), {}, {})
     with pytest.raises(FinetuningConfigError, match="seed") as raised:
         finetune(tiny_config(data, seed=1), tmp_path)
     assert raised.value.field == "seed"

@@ -122,3 +122,14 @@ def test_the_schedule_lasts_for_any_number_of_steps(num_steps, pct_start):
         schedule.step()
     assert all(0 < rate <= 1 for rate in rates)
     assert num_steps < 34 or max(rates) > 0.9
+
+
+def test_the_scale_of_half_precision_goes_on_too(tmp_path):
+    module, optimiser, schedule = make()
+    scaler, fresh = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 65536.0))
+    scaler.scale(torch.ones(1))  # as its first use does
+    fresh.scale(torch.ones(1))
+    save_state(tmp_path / "state", Progress(), module, optimiser, schedule, scaler)
+    load_state(tmp_path / "state", *make(), fresh)
+    assert fresh.get_scale() == 8.0
+    load_state(tmp_path / "state", *make())  # one without asks for none

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from kronos_model.candles import FloatArray, Scaling, time_features
+from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.instruments import Instrument
 from kronos_model.finetuning.splits import Windows
 from kronos_model.finetuning.windows import WindowDataset, scale
@@ -38,7 +39,7 @@ def all_windows(instruments: list[Instrument], length: int = LENGTH) -> Windows:
 
 def dataset(instruments: list[Instrument], windows: Windows | None = None) -> WindowDataset:
     return WindowDataset(
-        instruments, all_windows(instruments) if windows is None else windows, LOOKBACK, PRED_LEN, 5
+        BarStore(instruments), all_windows(instruments) if windows is None else windows, LOOKBACK, PRED_LEN, 5
     )
 
 

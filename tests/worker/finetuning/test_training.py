@@ -170,7 +170,7 @@ def test_it_does_not_outlive_its_parent(tmp_path):
 import os, signal, sys, threading
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from pathlib import Path
-from tests.worker.test_training import DEAF, Supervised
+from tests.worker.finetuning.test_training import DEAF, Supervised
 run = Supervised(Path({str(tmp_path)!r}))
 def end(event):
     Path({str(tmp_path / "pid")!r}).write_text(str(event["pid"]))

@@ -1,0 +1,45 @@
+"""All bars behind each other, with their time features: read by every dataset and kept once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.candles import COLUMNS, TIME_FEATURES, FloatArray, time_features
+from kronos_model.finetuning.instruments import Instrument
+
+CHUNK_BARS: Final = 65_536
+"""Time features are computed in int64, and of so many bars at once."""
+
+
+class BarStore:
+    """N bars of I instruments, in their order.
+
+    Attributes:
+        bars: (N, 6) float32.
+        stamps: their time features, (N, 5) int8.
+        first: each instrument's first row, (I,) int64.
+        num_bars: each instrument's bars, (I,) int64.
+        instruments: those that were given, whose ``bars`` are rows of the store: keep these and let go of
+            the others, and bars are in memory once.
+    """
+
+    def __init__(self, instruments: Sequence[Instrument]) -> None:
+        self.num_bars: NDArray[np.int64] = np.array([len(each) for each in instruments], dtype=np.int64)
+        self.first: NDArray[np.int64] = np.cumsum(self.num_bars) - self.num_bars
+        total = int(self.num_bars.sum())
+        self.bars: FloatArray = np.empty((total, len(COLUMNS)), dtype=np.float32)
+        self.stamps: NDArray[np.int8] = np.empty((total, len(TIME_FEATURES)), dtype=np.int8)
+        for each, first in zip(instruments, self.first.tolist(), strict=True):
+            self.bars[first : first + len(each)] = each.bars
+            for start in range(0, len(each), CHUNK_BARS):
+                features = time_features(each.wall[start : start + CHUNK_BARS])
+                self.stamps[first + start : first + start + len(features)] = features
+        self.bars.flags.writeable = False  # all datasets read the same ones
+        self.stamps.flags.writeable = False
+        self.instruments: tuple[Instrument, ...] = tuple(
+            replace(each, bars=self.bars[first : first + len(each)])
+            for each, first in zip(instruments, self.first.tolist(), strict=True)
+        )

@@ -1,0 +1,84 @@
+"""Shapes of models to be made from scratch, and what all parts of a config have in common. No torch."""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+DEPENDENCY_HEADS: Final = 4
+"""Heads of the layer between a bar's two tokens, in every shape."""
+
+
+def _no_truth_value(value: Any) -> Any:
+    """YAML's yes is no number."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "Input should be a number, not true or false")
+    return value
+
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth_value)]
+
+
+class ConfigModel(BaseModel):
+    """Frozen; unknown fields are refused. A text that is a number is read as one: YAML has 1e-4 as a text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _check_heads(d_model: int, n_heads: int) -> None:
+    """Heads are equally wide, and evenly, since the halves of one are rotated against each other."""
+    if d_model % (2 * n_heads):
+        raise ValueError(f"d_model {d_model} is no multiple of twice {n_heads} heads")
+
+
+class TokenizerShape(ConfigModel):
+    """A tokenizer from scratch: the arguments of ``KronosTokenizer``."""
+
+    d_in: Literal[6] = 6
+    d_model: Count
+    n_heads: Count
+    ff_dim: Count
+    n_enc_layers: Count
+    n_dec_layers: Count
+    ffn_dropout_p: Fraction = 0.0
+    attn_dropout_p: Fraction = 0.0
+    resid_dropout_p: Fraction = 0.0
+    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    beta: float = 0.05
+    gamma0: float = 1.0
+    gamma: float = 1.1
+    zeta: float = 0.05
+    group_size: Count = 5
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_heads(self.d_model, self.n_heads)
+        bits = self.s1_bits + self.s2_bits
+        if bits % self.group_size:
+            raise ValueError(f"group_size {self.group_size} does not divide the {bits} bits of a token")
+        return self
+
+
+class PredictorShape(ConfigModel):
+    """A predictor from scratch: the arguments of ``Kronos``."""
+
+    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
+    n_layers: Count
+    d_model: Count
+    n_heads: Count
+    ff_dim: Count
+    ffn_dropout_p: Fraction = 0.0
+    attn_dropout_p: Fraction = 0.0
+    resid_dropout_p: Fraction = 0.0
+    token_dropout_p: Fraction = 0.0
+    learn_te: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_heads(self.d_model, self.n_heads)
+        _check_heads(self.d_model, DEPENDENCY_HEADS)
+        return self
