@@ -42,6 +42,15 @@ WITHOUT_TORCH = (
     "kronos_model.candles",
     "kronos_model.synthetic",
     "kronos_model.forecast",
+    "kronos_model.finetuning",
+    "kronos_model.finetuning.config_file",
+    "kronos_model.finetuning.evaluation",
+    "kronos_model.finetuning.run_folder",
+    "kronos_model.finetuning.splits",
+    "worker.finetune_command",
+    "worker.finetuning.run",
+    "worker.models_table",
+    "worker.tasks.finetune",
 )
 
 BLOCKING = """

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from kronos_model.checkpoint_source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
+from worker.contract.names import MODEL_NAME
 from worker.registered_model import (
     FILES,
     METADATA_NAME,
@@ -38,9 +39,8 @@ from worker.registered_model import (
 STAGING_AGE_S: Final = 24 * 3600
 """What is this old belongs to a registration that was ended in the middle."""
 
-_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 _VERSION: Final = r"[1-9][0-9]{0,8}"
-_REFERENCE: Final = re.compile(rf"(?P<name>{_NAME})(?:@(?P<version>{_VERSION}))?")
+_REFERENCE: Final = re.compile(rf"(?P<name>{MODEL_NAME})(?:@(?P<version>{_VERSION}))?")
 _STAGING: Final = ".staging-"
 
 
@@ -60,7 +60,7 @@ class DamagedModel:
 
 def check_name(name: str) -> None:
     """Raises FinetuningConfigError for what no model may be registered as."""
-    if not re.fullmatch(_NAME, name):
+    if not re.fullmatch(MODEL_NAME, name):
         raise FinetuningConfigError(
             f"{name[:100]!r} cannot be a model's name: write up to 64 of a-z, 0-9, '.', '_' and '-', "
             "beginning with a letter or digit",
@@ -118,7 +118,7 @@ class ModelRegistry:
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first; raises CheckpointError where the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []
-        for name in sorted(filter(re.compile(_NAME).fullmatch, _entries(self.folder))):
+        for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, _entries(self.folder))):
             try:
                 versions = self._versions(name)
             except CheckpointError as error:

@@ -58,7 +58,7 @@ def read_clock(column: pa.ChunkedArray) -> Clock:
 def join_date_and_time(date: pa.ChunkedArray, time: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Dates and times of day, from columns of their own, as texts such as ``2024-06-18 09:35:00``.
 
-    None where that is not what they are: where the dates have a time of day already, say, other than midnight.
+    None where that is not what they are: where the dates have a time of day already, say, and not midnight.
     A row whose cell is empty in one of the two has no time.
     """
     dates, times = _date_texts(date), _time_texts(time)

@@ -222,8 +222,9 @@ def fingerprint(instruments: Iterable[Bars]) -> str:
         head = np.array([len(name), len(each.bars), each.is_aware], dtype="<i8")
         digest.update(head.tobytes() + name)
         for times in (each.wall, each.instants):
-            digest.update(times.astype("datetime64[s]").astype("<i8").tobytes())
-        digest.update(each.bars.astype("<f4").tobytes())
+            seconds = np.ascontiguousarray(times, dtype="datetime64[s]").view(np.int64)
+            digest.update(seconds.astype("<i8", copy=False))
+        digest.update(np.ascontiguousarray(each.bars, dtype="<f4").reshape(-1))
     return f"sha256:{digest.hexdigest()}"
 
 

@@ -20,6 +20,7 @@ from kronos_model.finetuning.scores import (
     coverage,
     improvement,
     mae,
+    mase,
     one_bar_change,
     pinball,
     width,
@@ -169,7 +170,7 @@ def evaluate(
     for name, forecast in forecasts.items():
         if not (np.isfinite(forecast.point).all() and np.isfinite(forecast.quantiles).all()):
             raise TrainingDiverged(f"the forecasts of {name!r} are not finite", details={"forecaster": name})
-        scores[name], losses[name] = _score(actual, forecast, scale, is_scaled)
+        scores[name], losses[name] = _score(past, actual, forecast, scale)
     judged = next(iter(candidates))
     groups = None if windows.groups is None else windows.groups[is_scaled]
     return Evaluation(
@@ -190,12 +191,13 @@ def evaluate(
 
 
 def _score(
+    past: NDArray[np.float64],
     actual: NDArray[np.float64],
     forecast: CloseForecast,
     scale: NDArray[np.float64],
-    is_scaled: NDArray[np.bool_],
 ) -> tuple[Scores, NDArray[np.float64]]:
     """Mean scores, and the scaled pinball loss of each window that can be scaled."""
+    is_scaled = np.isfinite(scale)
     low, high = forecast.quantiles[:, 0], forecast.quantiles[:, -1]  # (W, H)
     errors, losses, widths = (
         mae(actual, forecast.point),
@@ -211,7 +213,7 @@ def _score(
 
     return Scores(
         mae=mean(errors),
-        mase=mean(scaled(errors)),
+        mase=mean(mase(actual, forecast.point, past)[is_scaled]),
         pinball=mean(losses),
         pinball_scaled=mean(scaled(losses)),
         coverage_80=mean(coverage(actual, low, high)),

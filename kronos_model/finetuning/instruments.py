@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from kronos_model.candles import COLUMNS, PRICE_COLUMNS, FloatArray, to_bars
@@ -113,6 +114,7 @@ def read_instruments(config: DataConfig) -> tuple[list[Instrument], DataReport]:
             )
         del table  # before the next one is read, or bars are put in order
     _check_skipped(files, unusable)
+    pa.default_memory_pool().release_unused()  # kept for further tables, of which there are none
     instruments: list[Instrument] = []
     reports: list[InstrumentReport] = []
     for name in sorted(gathered):

@@ -24,7 +24,7 @@ from worker.contract.forecast import CandleInput, Device, WireModel
 from worker.contract.instruments import PreparedInstrument, prepare_instruments
 from worker.contract.jobs import check_version
 from worker.contract.limits import Limits, check_finetune_payload
-from worker.contract.names import SCHEMA_VERSION, Priority
+from worker.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from worker.contract.refusals import excerpt, field_path, refusal
 
 MAX_CONFIG_BYTES: Final = 2**16
@@ -34,7 +34,6 @@ MAX_MESSAGE_CHARS: Final = 280
 PLACEHOLDER_PATH: Final = "."
 """Stands for the data's place in a config that is only checked."""
 
-_MODEL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _LOADABLE: Final = re.compile(
     r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(@[\w.-]{1,64})?", re.ASCII
 )
@@ -48,7 +47,7 @@ BUNDLED_NAMES: Final = frozenset(
 
 
 def _free_name(name: str) -> str:
-    if _MODEL_NAME.fullmatch(name) is None:
+    if re.fullmatch(MODEL_NAME, name) is None:
         raise PydanticCustomError(
             "model_name", "1 to 64 of a to z, 0 to 9, dot, dash and underscore, a letter or digit first"
         )
@@ -85,7 +84,7 @@ def _check_path(path: str, context: dict[str, Any]) -> None:
 ModelName = Annotated[
     str,
     AfterValidator(_free_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{_MODEL_NAME.pattern}$"}),
+    WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"}),
 ]
 DataPaths = Annotated[
     str | tuple[str, ...],

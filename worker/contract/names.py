@@ -28,6 +28,10 @@ CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 
 KEY_PREFIX: Final = "kronos:"
 
 
+MODEL_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
+"""Of a registered model, as a regular expression."""
+
+
 def worker_key(node: str) -> str:
     """Where a worker announces its status; ``node`` is its Celery node name."""
     return f"{KEY_PREFIX}worker:{node}"

@@ -48,7 +48,8 @@ class StartModels:
             if not isinstance(name, str):
                 continue
             allowed = self.listed(part)
-            if name in allowed and revision in (None, allowed[name]):
+            is_listed = name in allowed and revision in (None, allowed[name])
+            if is_listed and not self._is_registered(name):
                 fields[f"{part}_revision"] = allowed[name]
                 if Path(name).is_dir() and name not in bundled_names():  # relative to here, not to the run
                     fields[part] = str(Path(name).absolute())
@@ -58,6 +59,11 @@ class StartModels:
                 raise _refusal(part, name, revision, allowed)
         start = config.start.model_copy(update=fields)
         return config.model_copy(update={"start": start}), registered
+
+    def _is_registered(self, name: str) -> bool:
+        """Whether this is the workers' own model, and a registered one: so KRONOS_MODEL may name it."""
+        is_own = name == self.settings.model and name not in bundled_names()
+        return is_own and self.registry.resolve(name) is not None
 
     def _resolve(self, name: str, part: Part) -> RegisteredModel | None:
         try:

@@ -282,10 +282,11 @@ def test_a_stop_amid_validation_is_heeded(accelerator, tmp_path):
         small_loop(accelerator, tmp_path / "parts", parts, should_stop=should_stop).train()
     assert [event["event"] for event in parts] == ["step"] * 6
     small_loop(accelerator, tmp_path / "parts", parts).train()
-    losses = [
-        [event["validation_loss"] for event in events if event["event"] == "epoch"] for events in (parts, whole)
-    ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    ours, theirs = (
+        [event["validation_loss"] for event in events if event["event"] == "epoch"]
+        for events in (parts, whole)
+    )
+    assert ours == pytest.approx(theirs, abs=1e-6)
 
 
 def test_another_number_of_processes_is_refused(accelerator, tmp_path):

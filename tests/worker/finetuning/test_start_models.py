@@ -54,6 +54,11 @@ def test_a_tokenizer_is_checked_likewise(models):
     assert refused.value.field == "config.start.tokenizer"
 
 
+def test_the_workers_own_model_may_be_a_registered_one(models):
+    own = StartModels(models.settings.model_copy(update={"model": "mine"}), models.registry)
+    assert own.check(config("mine"))[1]["model"].reference == "mine@2"
+
+
 def test_a_registered_model_is_allowed_by_name_and_version(models):
     assert models.check(config("mine"))[1]["model"].reference == "mine@2"
     assert models.check(config("mine@1"))[1]["model"].reference == "mine@1"
