@@ -223,8 +223,8 @@ def fingerprint(instruments: Iterable[Bars]) -> str:
         digest.update(head.tobytes() + name)
         for times in (each.wall, each.instants):
             seconds = np.ascontiguousarray(times, dtype="datetime64[s]").view(np.int64)
-            digest.update(seconds.astype("<i8", copy=False))
-        digest.update(np.ascontiguousarray(each.bars, dtype="<f4").reshape(-1))
+            digest.update(seconds.astype("<i8", copy=False).data)
+        digest.update(np.ascontiguousarray(each.bars, dtype="<f4").reshape(-1).data)
     return f"sha256:{digest.hexdigest()}"
 
 

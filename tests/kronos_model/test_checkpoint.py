@@ -38,7 +38,7 @@ def test_loads_the_bundled_pair() -> None:
     assert isinstance(pair, CheckpointPair)
     assert isinstance(pair.model, Kronos)
     assert isinstance(pair.tokenizer, KronosTokenizer)
-    assert pair.max_context == 512
+    assert pair.max_context == 176
     assert not pair.model.training
     assert not pair.tokenizer.training
 

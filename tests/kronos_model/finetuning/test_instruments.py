@@ -10,6 +10,7 @@ import pytest
 
 from kronos_model.candles import to_bars
 from kronos_model.errors import CandleError, TrainingDataError
+from kronos_model.finetuning import instruments as instruments_module
 from kronos_model.finetuning.config import DataConfig
 from kronos_model.finetuning.data_report import DataReport
 from kronos_model.finetuning.instruments import Instrument, read_instruments
@@ -361,7 +362,9 @@ def test_what_is_no_finite_number_is_dropped(tmp_path: Path, text: str) -> None:
     assert report.dropped == {"not_a_number": 1}
 
 
-def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(tmp_path: Path) -> None:
+def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all combinations of odd values, those that check_candles refuses, and no others."""
     odd = [-1.0, 0.0, 1e-60, 1.0, 2.0, 9e16, 1.1e17, np.inf, np.nan]
     rng = np.random.default_rng(0)
@@ -376,12 +379,15 @@ def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(tmp_path: Path) -> No
             return False
         return True
 
+    monkeypatch.setattr(instruments_module, "CHUNK_ROWS", 300)
     write_parquet(table, tmp_path / "a.parquet")
     [instrument], report = read(tmp_path)
 
     usable = [row for row in range(2000) if is_usable(row)]
     assert 0 < len(usable) < 2000
     assert texts_of(instrument.wall) == table["timestamps"][usable].str.replace(" ", "T").tolist()
+    expected = to_bars(table.drop(columns="timestamps").iloc[usable].to_dict("series"))
+    np.testing.assert_array_equal(instrument.bars, expected)
     assert sum(report.dropped.values()) == 2000 - len(usable)
 
 
