@@ -28,6 +28,8 @@ def read_candles(path: Path, max_bars: int) -> pd.DataFrame:
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} cannot be read as CSV: {error}") from error
     by_name = {str(name).strip().lower(): name for name in table.columns}
+    if {"date", "time"} <= by_name.keys() and not set(TIME_COLUMNS[:3]) & by_name.keys():
+        table[by_name["date"]] += " " + table[by_name["time"]]
     time_column = next((name for name in TIME_COLUMNS if name in by_name), None)
     if time_column is None:
         raise InputError(

@@ -170,7 +170,7 @@ def up(
     "--csv", "csv_file", type=click.Path(path_type=Path), help="Candles instead of the bundled ones."
 )
 @click.option(
-    "--lookback", default=400, show_default=True, type=click.IntRange(min=1), help="Last bars used."
+    "--lookback", type=click.IntRange(min=1), help="Last bars used; 400, or what the model was trained on."
 )
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 @click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
@@ -183,7 +183,7 @@ def up(
 )
 def demo(
     csv_file: Path | None,
-    lookback: int,
+    lookback: int | None,
     model: str | None,
     tokenizer: str | None,
     device: str | None,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kronos_model.checkpoint_source import is_trained
+from kronos_model.checkpoint_source import is_trained, read_metadata
 from kronos_model.synthetic import candles
 from worker.candle_file import read_candles
 from worker.children import ChildProcess, LocalStackError, ProcessStack
@@ -26,7 +26,14 @@ from worker.connection import connect
 from worker.contract.names import worker_key
 from worker.contract.results import ForecastResult
 from worker.local import LocalRedis
-from worker.own_commands import model_choice, names_redis, own_command, own_environment, own_node
+from worker.own_commands import (
+    BUNDLED_MODEL,
+    model_choice,
+    names_redis,
+    own_command,
+    own_environment,
+    own_node,
+)
 from worker.settings import Settings
 
 ANNOUNCED_TIMEOUT_S = 120  # it announces itself as loading as soon as torch is imported
@@ -34,6 +41,7 @@ READY_TIMEOUT_S = 900  # a first start may download a model
 RESULT_TIMEOUT_S = 10  # it is there already
 POLL_S = 0.1
 SAMPLE_SEED = 11
+LOOKBACK = 400
 NUM_BARS_SHOWN = 5
 
 
@@ -42,7 +50,7 @@ class DemoOptions:
     """What the demo forecasts, with what, and where the chart goes; None: the bundled sample, or as set."""
 
     csv_file: Path | None = None
-    lookback: int = 400
+    lookback: int | None = None
     model: str | None = None
     tokenizer: str | None = None
     device: str | None = None
@@ -61,16 +69,16 @@ def run_demo(options: DemoOptions, settings: Settings) -> int:
         JobError: the forecast failed.
     """
     console = Console(highlight=False)
-    lookback, name = load_lookback(options)
+    lookback, name = load_lookback(options, settings)
     chart = chart_path(options.output)
     try:
         status, result = _compute(console, options, settings, lookback)
     except KeyboardInterrupt:
         console.print("Interrupted; all that was started is stopped.")
         return 130
-    untrained = is_trained(result.model.id) is False
-    _report(console, result, status, untrained)
-    _draw(lookback, name, result, chart, untrained)
+    caution = caution_about(result.model.id)
+    _report(console, result, status, caution)
+    _draw(lookback, name, result, chart, caution)
     console.print(f"\nChart    {chart}", soft_wrap=True)
     return 0
 
@@ -97,11 +105,22 @@ def _compute(
         return status, _forecast(console, stack, url, lookback, options)
 
 
-def load_lookback(options: DemoOptions) -> tuple[pd.DataFrame, str]:
-    """The bars to forecast from, and what to call them."""
+def load_lookback(options: DemoOptions, settings: Settings) -> tuple[pd.DataFrame, str]:
+    """The bars to forecast from, as many as asked for or as the model was trained on, and their name."""
+    model = options.model or settings.model or BUNDLED_MODEL
+    num_bars = options.lookback or read_metadata(model).get("lookback", LOOKBACK)
     if options.csv_file is not None:
-        return read_candles(options.csv_file, options.lookback), options.csv_file.name
-    return pd.DataFrame(candles(SAMPLE_SEED, options.lookback).as_dict()), "sample candles"
+        return read_candles(options.csv_file, num_bars), options.csv_file.name
+    return pd.DataFrame(candles(SAMPLE_SEED, num_bars).as_dict()), "synthetic candles"
+
+
+def caution_about(model: str) -> str | None:
+    """What one must know of a model before one believes its forecast; None where there is nothing to say."""
+    if is_trained(model) is False:
+        return "an untrained checkpoint: its forecast means nothing"
+    if model == BUNDLED_MODEL:
+        return "a model of synthetic candles, for trying the service, not for trading"
+    return None
 
 
 def chart_path(output: Path | None) -> Path:
@@ -187,7 +206,7 @@ def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_b
             progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
 
 
-def _report(console: Console, result: ForecastResult, status: dict[str, Any], untrained: bool) -> None:
+def _report(console: Console, result: ForecastResult, status: dict[str, Any], caution: str | None) -> None:
     console.print(f"\nDevice   {result.device}")
     # The worker's own device warning comes with its results as well; each is said once.
     for text in dict.fromkeys(
@@ -195,10 +214,8 @@ def _report(console: Console, result: ForecastResult, status: dict[str, Any], un
     ):
         console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
     console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
-    if untrained:
-        console.print(
-            "         This checkpoint is untrained: its forecast means nothing.", style="bold yellow"
-        )
+    if caution is not None:
+        console.print(f"         {caution}", style="bold yellow")
     spent = result.timings_ms
     phases = ", ".join(
         f"{name} {getattr(spent, name):.0f} ms" for name in ("queued", "prefill", "decode", "total")
@@ -221,13 +238,13 @@ def amount_text(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"
 
 
-def _draw(lookback: pd.DataFrame, name: str, result: ForecastResult, path: Path, untrained: bool) -> None:
+def _draw(lookback: pd.DataFrame, name: str, result: ForecastResult, path: Path, caution: str | None) -> None:
     from worker.chart import draw_chart, forecast_view  # matplotlib: half a second, needed at the end only
 
     series = result.series[0]
     note = f"{result.model.id} on {result.device}, seed {series.seed}"
-    if untrained:
-        note += "; an untrained checkpoint, so this forecast means nothing"
+    if caution is not None:
+        note += f"; {caution}"
     quantiles = {level: columns["close"] for level, columns in series.quantiles.items()}
     view = forecast_view(series.timestamps, series.mean["close"], series.mean["volume"], quantiles)
     draw_chart(lookback, view, path, title=f"{name}: {len(view.close)} bars ahead", note=note)

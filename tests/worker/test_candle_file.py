@@ -26,6 +26,13 @@ def test_the_last_bars_are_taken_with_times_as_written(tmp_path: Path) -> None:
     assert candles.index.tolist() == [0, 1]
 
 
+def test_dates_and_times_in_columns_of_their_own_are_joined(tmp_path: Path) -> None:
+    header, row = HEADER.replace("timestamps", "Date,Time"), ROW.replace(" 09", ",09")
+    assert read_candles(write(tmp_path, header, row), max_bars=2)["timestamps"].tolist() == [
+        "2024-06-18 09:35:00"
+    ]
+
+
 @pytest.mark.parametrize("name", ["timestamp", "Date", "DATETIME", " time "])
 def test_columns_are_found_in_any_order_and_case(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, f"Close,Ticker,High,LOW,Open,{name}", "10.1,AAPL,10.2,9.9,10.0,2024-06-18")

@@ -92,7 +92,7 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
     worker.start()
     assert worker.limits.max_pred_len == 2048
     limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
-    assert limits == [512, 2048, 512]
+    assert limits == [512, 2048, 176]
     worker.stop()
 
 
