@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from kronos_model.checkpoint import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
+from kronos_model.checkpoint_source import read_metadata
 from kronos_model.device import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
@@ -36,6 +37,7 @@ class LoadedModel:
     num_parameters: int
     load_s: float
     registered: RegisteredModel | None = None
+    lookback: int | None = None
 
     @property
     def name(self) -> str:
@@ -136,6 +138,7 @@ class ModelLoader:
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),
             registered=wanted if isinstance(wanted, RegisteredModel) else None,
+            lookback=_lookback(wanted),
         )
 
     def _place(self, pair: CheckpointPair, *, may_move: bool) -> None:
@@ -186,6 +189,14 @@ def _clip(wanted: Loadable) -> float:
     """Scaled values are clipped as they were in training."""
     clip = wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None
     return clip or CLIP
+
+
+def _lookback(wanted: Loadable) -> int | None:
+    """The bars that its windows were scaled by in training, where that is known."""
+    if isinstance(wanted, RegisteredModel):
+        return wanted.metadata.lookback
+    lookback = read_metadata(wanted.model or DEFAULT_MODEL).get("lookback")
+    return lookback if isinstance(lookback, int) else None
 
 
 def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:

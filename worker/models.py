@@ -150,6 +150,7 @@ class ModelPool:
             max_context=loaded.max_context,
             num_parameters=loaded.num_parameters,
             load_s=loaded.load_s,
+            lookback=loaded.lookback,
         )
 
     def _take(self, wanted: Loadable) -> Resident:

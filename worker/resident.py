@@ -11,13 +11,17 @@ from worker.runs import HostedEngine
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is loaded, placed and in the service's hands."""
+    """A model that is loaded, placed and in the service's hands.
+
+    ``lookback`` is what it was trained on, where its metadata say so.
+    """
 
     info: ModelInfo
     hosted: HostedEngine
     max_context: int
     num_parameters: int
     load_s: float
+    lookback: int | None = None
 
 
 class Resident:

@@ -1,9 +1,9 @@
 """Forecasts of the close that anybody has for nothing: what a model must beat. No torch.
 
 Both are point forecasts of the textbook (Hyndman and Athanasopoulos, Forecasting: Principles and Practice,
-3rd edition, section 5.2). Their quantiles are the point plus the quantiles of the errors that the same
-forecast made over the same number of bars inside the lookback, so they need no assumption on the shape of
-these errors, nor on how they grow with the horizon.
+3rd edition, section 5.2). Their quantiles are the point plus the quantiles of the changes that the lookback
+itself made over as many bars, so they need no assumption on the shape of these changes, nor on how they grow
+with the horizon.
 """
 
 from collections.abc import Sequence
@@ -28,34 +28,16 @@ class CloseForecast:
 
 
 def last_value(closes: Array, horizon: int, levels: Sequence[float]) -> CloseForecast:
-    """The last close, at every step, from lookbacks (W, T).
-
-    Quantiles of step h are the last close plus those of the lookback's h-bar changes ``close[t + h] −
-    close[t]``, linear between two of them. Where the lookback has fewer than ``MIN_CHANGES`` of these, the
-    longest change that it has as often is taken for all further steps, times ``sqrt(h / its bars)``, as a
-    random walk grows. A lookback too short even for that gives all changes from one bar to the next.
-
-    Raises ValueError where the lookback has fewer than 2 bars.
-    """
-    num_bars = closes.shape[1]
-    if num_bars < 2:
-        raise ValueError(f"a change takes a lookback of at least 2 bars, not {num_bars}")
-    max_lag = max(1, num_bars - MIN_CHANGES)
+    """The last close, at every step, from lookbacks (W, T); its quantiles as of ``_quantiles_of_changes``."""
     point = np.repeat(closes[:, -1:], horizon, axis=1)  # (W, H)
-    quantiles = np.empty((len(closes), len(levels), horizon))
-    for h in range(1, horizon + 1):
-        lag = min(h, max_lag)
-        quantiles[..., h - 1] = _quantiles_of_changes(closes, lag, levels) * np.sqrt(h / lag)
-    return CloseForecast(point, point[:, None, :] + quantiles)
+    return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))
 
 
 def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) -> CloseForecast:
     """The close one season ago, or as many seasons as the step needs, from lookbacks (W, T).
 
-    The point of step h is ``close[T − season + (h − 1) mod season]``, so step h looks k = ceil(h / season)
-    seasons back. Its quantiles are that plus those of the lookback's changes over k seasons, ``close[t + k ·
-    season] − close[t]``: the errors that the forecast made there. Where the lookback has fewer than
-    ``MIN_CHANGES`` of these, the most seasons that it has are taken, times the square root of the ratio.
+    The point of step h is ``close[T − season + (h − 1) mod season]``; its quantiles lie around
+    it as those of ``last_value`` around the last close.
 
     Raises ValueError where ``why_not_seasonal`` says why.
     """
@@ -63,16 +45,8 @@ def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) 
     reason = why_not_seasonal(num_bars, season)
     if reason is not None:
         raise ValueError(reason)
-    max_seasons = (num_bars - MIN_CHANGES) // season
-    steps = np.arange(horizon)
-    point = closes[:, num_bars - season + steps % season]  # (W, H)
-    quantiles = np.empty((len(closes), len(levels), horizon))
-    num_seasons = steps // season + 1  # of each step
-    for k in range(1, int(num_seasons[-1]) + 1):
-        kept = min(k, max_seasons)
-        changes = _quantiles_of_changes(closes, kept * season, levels) * np.sqrt(k / kept)
-        quantiles[..., num_seasons == k] = changes[..., None]
-    return CloseForecast(point, point[:, None, :] + quantiles)
+    point = closes[:, num_bars - season + np.arange(horizon) % season]  # (W, H)
+    return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))
 
 
 def why_not_seasonal(lookback: int, season: int | None) -> str | None:
@@ -102,8 +76,23 @@ def infer_season(*walls: NDArray[np.datetime64]) -> int | None:
     return season if season > 1 else None
 
 
-def _quantiles_of_changes(closes: Array, lag: int, levels: Sequence[float]) -> Array:
-    """Of all changes over ``lag`` bars in each lookback, (W, num_levels)."""
-    changes = closes[:, lag:] - closes[:, :-lag]
-    quantiles: Array = np.quantile(changes, levels, axis=1).T
+def _quantiles_of_changes(closes: Array, horizon: int, levels: Sequence[float]) -> Array:
+    """Of each lookback's changes over 1 to H bars, (W, num_levels, H).
+
+    Those of step h are of all ``close[t + h] − close[t]``, linear between two of them. Where the lookback has
+    fewer than ``MIN_CHANGES`` of these, the longest change that it has as often is taken for all further
+    steps, times ``sqrt(h / its bars)``, as a random walk grows. A lookback too short even for that gives all
+    changes from one bar to the next.
+
+    Raises ValueError where the lookback has fewer than 2 bars.
+    """
+    num_bars = closes.shape[1]
+    if num_bars < 2:
+        raise ValueError(f"a change takes a lookback of at least 2 bars, not {num_bars}")
+    max_lag = max(1, num_bars - MIN_CHANGES)
+    quantiles = np.empty((len(closes), len(levels), horizon))
+    for h in range(1, horizon + 1):
+        lag = min(h, max_lag)
+        changes = closes[:, lag:] - closes[:, :-lag]
+        quantiles[..., h - 1] = np.quantile(changes, levels, axis=1).T * np.sqrt(h / lag)
     return quantiles

@@ -68,3 +68,13 @@ def test_it_goes_back_to_the_queue_where_the_engine_dies_meanwhile(process):
     later(process.service.stop)
     with pytest.raises(EngineDied):
         wait(process, Resident("b"))
+
+
+def test_a_lookback_unlike_the_trained_one_is_told():
+    series = [SimpleNamespace(id=name, wall=range(bars)) for name, bars in (("a", 128), ("b", 400))]
+    warnings = forecast.lookback_warnings(series, SimpleNamespace(lookback=128))
+    assert len(warnings) == 1
+    assert "'b'" in warnings[0]
+    assert "128 bars" in warnings[0]
+    assert "400" in warnings[0]
+    assert forecast.lookback_warnings(series, SimpleNamespace(lookback=None)) == []

@@ -131,6 +131,7 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
     total_s = time.monotonic() - started
     summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
     warnings = [warning for one in series for warning in one.warnings]
+    warnings += lookback_warnings(series, served)
     result = ForecastResult(
         series=tuple(summaries),
         model=served.info,
@@ -234,6 +235,16 @@ def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -
     if job.output.repair:
         forecast = forecast.repaired()
     return series_result(series, forecast, job.output)
+
+
+def lookback_warnings(series: Sequence[PreparedSeries], served: ServedModel) -> list[str]:
+    """A finetuned model has learned where the bars end that its windows are scaled by."""
+    return [
+        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
+        f"{len(one.wall)}: its forecast may be worse than it could be."
+        for one in series
+        if served.lookback is not None and len(one.wall) != served.lookback
+    ]
 
 
 def _queue_of(task: "Task[Any, Any]", process: WorkerProcess) -> str:
