@@ -53,11 +53,13 @@ def train_plainly(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, max_lr=4e-5, total_steps=len(loader), pct_start=0.03, div_factor=10
     )
+    device = next(model.parameters()).device
     model.train()
     seconds, losses = [], []
     started = time.perf_counter()
     for step, (x, stamp) in enumerate(loader):
-        seed_step(seed, "predictor", step, 0, torch.device("cpu"))
+        x, stamp = x.to(device), stamp.to(device)
+        seed_step(seed, "predictor", step, 0, device)
         with torch.no_grad():
             s1, s2 = cast(tuple[Tensor, Tensor], tokenizer.encode(x))
         logits = model(s1[:, :-1], s2[:, :-1], stamp[:, :-1])
