@@ -1,7 +1,7 @@
-"""How fast are the operations that the engine chose, beside those that it could have?
+"""How fast are the operations that engine and training chose, beside those that they could have?
 
 Kronos-small's sizes on the CPU; microseconds a call, medians of several rounds. Weights rotate among copies,
-so that no cache holds them all.
+so that no cache holds them all. Last, training's products: a layer forward and backward, in GFLOP/s.
 
     python -m benchmarks.kernels
 """
@@ -9,6 +9,7 @@ so that no cache holds them all.
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from benchmarks.support.shapes import MODELS
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.engine.sampling import sort_descending
+from kronos_model.finetuning.cpu_products import OneDnnProducts
 from kronos_model.layers import rotate
 
 SMALL = MODELS["small"]
@@ -64,6 +66,20 @@ def attention(rows: int, dtype: torch.dtype) -> float:
     return microseconds(lambda: F.scaled_dot_product_attention(q, k, v), num_calls=16)
 
 
+def training_gflops(context: AbstractContextManager[object], dtype: torch.dtype) -> float:
+    """A square layer on the bars of four windows, forward, and its gradients for weight and input."""
+    d_model, bars = SMALL["d_model"], 4 * 448
+    layer = nn.Linear(d_model, d_model, bias=False).to(dtype)
+    x = torch.randn(bars, d_model, dtype=dtype, requires_grad=True)
+    gradient = torch.randn(bars, d_model, dtype=dtype)
+
+    def both() -> None:
+        with context:
+            layer(x).backward(gradient)
+
+    return 3 * 2 * bars * d_model**2 / microseconds(both, num_calls=16) / 1e3
+
+
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; µs")
     print(f"{'':<34} {'1 row':>10} {'64 rows':>10}")
@@ -88,6 +104,17 @@ def main() -> None:
     show("NumPy's sort of the values", [microseconds(lambda x=x: sort_descending(x)) for x in logits])
 
 
+def show_training() -> None:
+    print("\ntraining's products, GFLOP/s")
+    for name, context, dtype in (
+        ("float32, MKL", nullcontext(), torch.float32),
+        ("float32, oneDNN", OneDnnProducts(), torch.float32),
+        ("bfloat16", nullcontext(), torch.bfloat16),
+    ):
+        print(f"{name:<34} {training_gflops(context, dtype):>10.0f}")
+
+
 if __name__ == "__main__":
     with torch.inference_mode():
         main()
+    show_training()
