@@ -21,6 +21,7 @@ from celery import concurrency, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.worker import state
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
@@ -155,11 +156,19 @@ def choose_pool(sender: Any, **_: Any) -> None:
 
 
 class FinetuningPool(ThreadsPool):
-    """Threads whose job Celery can end, as it tries to on SIGQUIT: it is saved and goes back to the queue."""
+    """Threads whose job Celery can end."""
 
     def terminate_job(self, pid: object, signal: object = None) -> None:
-        """Of a thread there is nothing to kill."""
-        drain()
+        """Of a thread there is nothing to kill.
+
+        On SIGQUIT the job is saved and goes back to the queue. A job that was revoked with ``terminate`` is
+        cancelled by the result backend, which hears of it next.
+        """
+        # An exit status, which may be 0.
+        if any(
+            asked is not None and asked is not False for asked in (state.should_stop, state.should_terminate)
+        ):
+            drain()
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:

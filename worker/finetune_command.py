@@ -71,7 +71,9 @@ def run(
         return train_here(options)
     with ForecastClient(settings=settings) as client:
         if cancelled is not None:
-            client.finetune_handle(cancelled).cancel()
+            handle = client.finetune_handle(cancelled)
+            handle.check()
+            handle.cancel()
             click.echo(f"The job {cancelled} is asked to end.", err=True)
             return 0
         if name is None:

@@ -131,7 +131,7 @@ class JobHandle(ABC, Generic[State, Result]):
                     on_progress(told := state)
         try:
             with reachable(self.id):
-                self._check_that_it_will_come()
+                self.check()
                 # An app may well wait in a task of its own: its workers are not ours, so none blocks itself.
                 remaining_s = None if timeout_s is None else max(0.0, deadline - time.monotonic())
                 payload = self._result.get(timeout=remaining_s, disable_sync_subtasks=False)
@@ -146,13 +146,19 @@ class JobHandle(ABC, Generic[State, Result]):
     def cancel(self) -> None:
         """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
         with reachable(self.id):
-            if not self._records.has_ended(self.id):
-                self._records.request_cancel(self.id)
+            if self._records.has_ended(self.id):
+                return
+            self._records.request_cancel(self.id)
+            backend = self._result.backend
+            if backend.get_task_meta(self.id)["status"] == states.PENDING:
+                # Nobody has begun it, and its queue may be long. Whoever takes it later finds it ended.
+                error = JobError(ErrorCode.CANCELLED, "the job was cancelled before it was begun, as asked")
+                backend.mark_as_failure(self.id, error)
 
     def _states(self, deadline: float) -> Iterator[State]:
         """As ``progress``, until the deadline on the clock of ``time.monotonic``."""
         with reachable(self.id):
-            self._check_that_it_will_come()
+            self.check()
         while True:
             yield (state := self.state())
             if state.has_ended or time.monotonic() >= deadline:
@@ -165,7 +171,8 @@ class JobHandle(ABC, Generic[State, Result]):
                     disable_sync_subtasks=False,
                 )
 
-    def _check_that_it_will_come(self) -> None:
+    def check(self) -> None:
+        """Raises JobError RESULT_EXPIRED or LOST where there is nothing to wait for."""
         if self._result.backend.get_task_meta(self.id)["status"] == states.PENDING:
             absence = self._records.explain_absence(self.id)
             if absence is not None:

@@ -8,6 +8,7 @@ It ends by Redis's clock unless its holder renews it.
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,8 @@ from redis import Redis
 
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import cancel_key, job_key
+
+log = logging.getLogger(__name__)
 
 ENDED_AT: Final = "ended_at"
 
@@ -37,6 +40,9 @@ def fingerprint(payload: Mapping[str, Any]) -> str:
 _CLAIM: Final = """
 local moment = redis.call('TIME')
 local now = string.format('%d.%06d', moment[1], moment[2])
+if redis.call('EXISTS', KEYS[1]) == 0 then
+    redis.call('DEL', KEYS[2]) -- a wish to cancel what was not there
+end
 if redis.call('HSETNX', KEYS[1], 'fingerprint', ARGV[1]) == 0 and
         redis.call('HGET', KEYS[1], 'fingerprint') ~= ARGV[1] then
     return {now, 'conflict'}
@@ -63,7 +69,8 @@ end
 
 # KEYS: result, record, wish to cancel. ARGV: the state to store, seconds that it lives, and the record, the
 # lease's token and its seconds; both empty for a job that needs none. While another holds the lease nothing
-# is stored.
+# is stored. Last the fingerprint, empty where it does not matter: what has the id of a job under way and
+# another fingerprint is no delivery of it.
 _BEGIN: Final = f"""{_HAS_OUTCOME}
 if has_outcome(KEYS[1]) then
     return false
@@ -71,8 +78,12 @@ end
 local moment = redis.call('TIME')
 local now = string.format('%d.%06d', moment[1], moment[2])
 if redis.call('HEXISTS', KEYS[2], 'ended_at') == 1 then -- its outcome is no longer kept: it begins anew
-    redis.call('HDEL', KEYS[2], 'ended_at', 'received_at', 'leased_s')
+    redis.call('HDEL', KEYS[2], 'ended_at', 'received_at', 'leased_s', 'fingerprint')
     redis.call('DEL', KEYS[3])
+end
+if ARGV[6] ~= '' and redis.call('HSETNX', KEYS[2], 'fingerprint', ARGV[6]) == 0 and
+        redis.call('HGET', KEYS[2], 'fingerprint') ~= ARGV[6] then
+    return 'conflict'
 end
 redis.call('HSETNX', KEYS[2], 'received_at', now)
 redis.call('EXPIRE', KEYS[2], ARGV[3])
@@ -96,8 +107,9 @@ return {{now, redis.call('HGET', KEYS[2], 'received_at'), redis.call('EXISTS', K
 """
 
 # KEYS and the first three of ARGV as above, the record's life being empty for a state that is no outcome;
-# then the token of the lease that it is stored under, empty for none. A record that is not what it should be
-# must not keep the outcome from being stored.
+# then the token of the lease that it is stored under, empty for none, and anything for an outcome that ends
+# the job whoever has its lease. A record that is not what it should be must not keep the outcome from being
+# stored.
 _STORE: Final = f"""{_HAS_OUTCOME}
 if has_outcome(KEYS[1]) then
     return 0
@@ -107,7 +119,7 @@ local now = string.format('%d.%06d', moment[1], moment[2])
 local is_record = redis.call('TYPE', KEYS[2]).ok == 'hash'
 if is_record then
     local holder = redis.call('HGET', KEYS[2], 'lease_token')
-    if holder and holder ~= ARGV[4] then
+    if holder and holder ~= ARGV[4] and ARGV[5] == '' then
         if ARGV[4] ~= '' or tonumber(redis.call('HGET', KEYS[2], 'lease_until')) > tonumber(now) then
             return 0
         end
@@ -211,16 +223,21 @@ class JobRecords:
         *,
         lease_token: str = "",
         lease_s: float = 0.0,
+        content: str = "",
     ) -> Receipt | None:
         """A worker begins a job: store and publish its state ``started``; None where it has its outcome.
 
-        With a token it takes the job's lease for so long; while another holds that, nothing is stored.
+        With a token it takes the job's lease for so long; while another holds that, nothing is stored. With
+        ``content``, its fingerprint, None is also for what only has the id of a job under way.
         """
         answer = self._run_begin(
             keys=[result_key, job_key(job_id), cancel_key(job_id)],
-            args=[started, self._result_ttl_s, MAX_WAIT_S, lease_token, lease_s],
+            args=[started, self._result_ttl_s, MAX_WAIT_S, lease_token, lease_s, content],
         )
         if answer is None:
+            return None
+        if answer in ("conflict", b"conflict"):
+            log.warning("job %s: another job has this id and is under way; this one is dropped", job_id)
             return None
         now, received_at, is_cancelled, held_s, leased_s = answer
         return Receipt(float(now), float(received_at), bool(is_cancelled), float(held_s), float(leased_s))
@@ -234,17 +251,31 @@ class JobRecords:
         self._run_release(keys=[job_key(job_id)], args=[token])
 
     def store(
-        self, job_id: str, result_key: str, state: str | bytes, *, is_outcome: bool, lease_token: str = ""
+        self,
+        job_id: str,
+        result_key: str,
+        state: str | bytes,
+        *,
+        is_outcome: bool,
+        lease_token: str = "",
+        over_lease: bool = False,
     ) -> bool:
         """Store and publish a job's state or outcome; whether it counts: the first outcome stands.
 
         What comes without the job's lease does not count: with a token that is no longer the current one, or
-        with none while there is one. With its outcome a job ends, and the wish to cancel it is met or moot.
+        with none while there is one, unless ``over_lease``: then its holder finds it taken away. With its
+        outcome a job ends, and the wish to cancel it is met or moot.
         """
         return bool(
             self._run_store(
                 keys=[result_key, job_key(job_id), cancel_key(job_id)],
-                args=[state, self._result_ttl_s, self._ttl_s if is_outcome else "", lease_token],
+                args=[
+                    state,
+                    self._result_ttl_s,
+                    self._ttl_s if is_outcome else "",
+                    lease_token,
+                    "over" if over_lease else "",
+                ],
             )
         )
 
@@ -260,6 +291,10 @@ class JobRecords:
                 "have KRONOS_RESULT_TTL_S raised",
             )
         return None
+
+    def is_leased(self, job_id: str) -> bool:
+        """Whether a worker has it, or had it when it vanished."""
+        return bool(self._redis.hexists(job_key(job_id), "lease_token"))
 
     def has_ended(self, job_id: str) -> bool:
         """Whether the job came to its outcome."""

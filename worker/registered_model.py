@@ -26,6 +26,7 @@ class Metadata(BaseModel):
     name: str
     version: PositiveInt
     job_id: str
+    job_fingerprint: str
     created_at: AwareDatetime
     trained: Literal[True]
     max_context: PositiveInt
@@ -65,41 +66,60 @@ class RegisteredModel:
         for name in FILES:
             path = self.folder / name
             if not is_inside(self.folder, path):
-                raise CheckpointError(f"{path} is a link that leads out of the registered model.")
+                raise CheckpointError(
+                    f"{name} of the registered model {self.reference} is a link that leads out of it."
+                )
             try:
                 sha256 = sha256_of(path)
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"The registered model {self.reference} has no {name}.") from error
             except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error}") from error
+                raise CheckpointError(
+                    f"{name} of the registered model {self.reference} cannot be read: {reason_of(error)}."
+                ) from error
             if sha256 != self.metadata.sha256.get(name):
                 raise CheckpointError(
-                    f"{path} was changed since {self.reference} was registered: its SHA-256 is another. "
-                    "Register the model anew."
+                    f"{name} of the registered model {self.reference} was changed since it was registered: "
+                    "its SHA-256 is another. Register the model anew."
                 )
 
 
 def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
     """The version in ``<root>/<name>/<version>``; both are checked names.
 
-    Raises CheckpointError where its metadata cannot be used, or a link leads out of the root.
+    Errors name the model and the file, never the path: jobs are told them.
+
+    Raises:
+        CheckpointMissing: it has no metadata: it is no version yet, or is one no longer.
+        CheckpointError: its metadata cannot be used, or a link leads out of the root.
     """
+    reference = f"{name}@{version}"
     folder = root / name / str(version)
     path = folder / METADATA_NAME
     if not is_inside(root, path):
-        raise CheckpointError(f"{folder} is a link that leads out of the folder of registered models.")
+        raise CheckpointError(f"The registered model {reference} is a link that leads out of the folder.")
     try:
         content = path.read_bytes()
         metadata = Metadata.model_validate_json(content)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointMissing(
+            f"The registered model {reference} has no {METADATA_NAME}: it was deleted in part. "
+            "Delete its folder."
+        ) from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+        raise CheckpointError(
+            f"{METADATA_NAME} of the registered model {reference} cannot be read: {reason_of(error)}."
+        ) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
-        raise CheckpointError(f"{path} cannot be used: {reason}.") from None
+        raise CheckpointError(
+            f"{METADATA_NAME} of the registered model {reference} cannot be used: {reason}."
+        ) from None
     if (metadata.name, metadata.version) != (name, version):
         raise CheckpointError(
-            f"{path} is that of {metadata.name}@{metadata.version}: it was moved or copied."
+            f"{METADATA_NAME} of the registered model {reference} is that of "
+            f"{metadata.name}@{metadata.version}: it was moved or copied."
         )
     return RegisteredModel(name, version, folder, hashlib.sha256(content).hexdigest(), metadata)
 
@@ -110,6 +130,11 @@ def is_inside(folder: Path, path: Path) -> bool:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # links in a circle
         return False
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, without the path that the error's own text holds."""
+    return error.strerror or type(error).__name__
 
 
 def sha256_of(path: Path) -> str:

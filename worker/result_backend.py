@@ -26,19 +26,27 @@ def lease_token_of(request: Any) -> str:
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
+    @staticmethod
+    def runs_here(job_id: str) -> bool:
+        """Whether this process has a job under a lease; a worker that takes leases replaces it."""
+        return False
+
     @cached_property
     def _records(self) -> JobRecords:
         return JobRecords(self.client, self.expires)  # type: ignore[attr-defined]
 
-    def begin(self, task_id: str, request: Any, *, lease_s: float = 0.0, **info: Any) -> Receipt | None:
+    def begin(
+        self, task_id: str, request: Any, *, lease_s: float = 0.0, content: str = "", **info: Any
+    ) -> Receipt | None:
         """Store that a worker has begun a job, with ``info`` on it; None where the job has its outcome.
 
         In place of Celery's ``track_started``, which says so in a round trip more and learns nothing by it.
-        A request that has a ``lease_token`` takes the job's lease for ``lease_s``.
+        A request that has a ``lease_token`` takes the job's lease for ``lease_s``; ``content`` is the job's
+        fingerprint, where what another one sends under its id is to be dropped.
         """
         meta = self._encoded(task_id, info, states.STARTED, None, request)
         key, token = self._result_key(task_id), lease_token_of(request)
-        return self._records.begin(task_id, key, meta, lease_token=token, lease_s=lease_s)
+        return self._records.begin(task_id, key, meta, lease_token=token, lease_s=lease_s, content=content)
 
     def tell(self, records: JobRecords, request: Any, state: str, info: Any) -> bool:
         """Store a state that is no outcome over these records' connection, and do not try again."""
@@ -106,6 +114,15 @@ class CodedRedisBackend(RedisBackend):
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
+        if not store_result or not self._records.is_leased(task_id):
+            return
+        # The lease kept it from being stored, and Celery acknowledges the message all the same. Either the
+        # job runs here, and ends by itself; or its worker is gone, or finds its lease taken away.
+        if self.runs_here(task_id):
+            self._records.request_cancel(task_id)
+        else:
+            meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
+            self._records.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_lease=True)
 
 
 def _coded(error: BaseException) -> JobError:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from worker import finetune_run
+from worker.finetuning import run as finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
 

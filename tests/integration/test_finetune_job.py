@@ -269,6 +269,20 @@ def test_a_cancelled_job_keeps_its_best_checkpoint(bench):
     worker.stop()
 
 
+def test_a_job_that_celery_terminates_is_cancelled_and_the_worker_goes_on(bench):
+    """As Flower's button does it."""
+    worker = bench.worker().wait_until_ready()
+    handle = bench.submit(1000)
+    bench.await_step(5)
+    bench.client._app.control.revoke(handle.id, terminate=True)
+    with pytest.raises(JobError) as ended:
+        handle.wait(20)
+    assert ended.value.code == ErrorCode.CANCELLED
+    assert ended.value.details["best_checkpoint"]
+    assert bench.submit(3, seed=1).wait(20).model.name == "mine"
+    worker.stop()
+
+
 def test_a_late_job_and_one_that_does_not_heed_its_end_are_ended(bench):
     worker = bench.worker(KRONOS_FINETUNE_TIME_LIMIT_S="6", KRONOS_FINETUNE_GRACE_S="1").wait_until_ready()
     with pytest.raises(JobError) as ended:

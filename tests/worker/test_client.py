@@ -379,14 +379,32 @@ def test_results_are_listened_for_by_whoever_waits_and_only_then(client, redis):
 def test_a_forecast_that_is_not_done_in_time_is_cancelled(client, redis):
     with pytest.raises(JobError, match="TIMEOUT"):
         client.forecast(CANDLES.as_dict(), pred_len=5, timeout_s=0.01, job_id="my-job")
-    assert redis.exists(cancel_key("my-job"))
+    stored = json.loads(redis.get("celery-task-meta-my-job"))
+    assert (stored["status"], stored["result"]["exc_message"][0]) == ("FAILURE", "CANCELLED")
 
 
 def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    client._app.backend.store_result(handle.id, {}, "STARTED")
     assert not redis.exists(cancel_key(handle.id))
     handle.cancel()
     assert redis.exists(cancel_key(handle.id))
+    assert handle.state().name == "STARTED"
+
+
+def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    handle.cancel()
+    with pytest.raises(JobError, match="CANCELLED"):
+        handle.wait(timeout_s=5)
+    # Submitted again it is the same job, with its one outcome.
+    assert client.submit(CANDLES.as_dict(), pred_len=5, job_id=handle.id).state().has_ended
+
+
+def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis):
+    client._records.request_cancel("later")
+    client.submit(CANDLES.as_dict(), pred_len=5, job_id="later")
+    assert not redis.exists(cancel_key("later"))
 
 
 def test_a_host_keeps_its_own_current_celery_app(client):

@@ -284,6 +284,7 @@ def test_a_job_that_nobody_knows_is_lost(client):
 
 def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
+    client._app.backend.store_result(handle.id, {}, "STARTED")
     client.finetune_handle(handle.id).cancel()
     assert redis.exists(cancel_key(handle.id))
 

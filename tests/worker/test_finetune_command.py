@@ -355,7 +355,15 @@ def test_cancelling_asks_for_the_end(client: ForecastClient, redis: Redis) -> No
     result = run("--cancel", handle.id)
 
     assert result.exit_code == 0
-    assert redis.exists(cancel_key(handle.id))
+    assert handle.state().name == "FAILURE"  # nobody had begun it
+
+
+def test_cancelling_what_nobody_knows_says_so(client: ForecastClient, redis: Redis) -> None:
+    result = run("--cancel", "nobody")
+
+    assert result.exit_code == 1
+    assert "LOST" in result.output
+    assert not redis.exists(cancel_key("nobody"))
 
 
 def test_the_live_view_is_drawn_on_a_terminal(

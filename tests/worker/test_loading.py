@@ -185,7 +185,7 @@ def registry(tmp_path) -> ModelRegistry:
 
 @pytest.fixture
 def registered(registry) -> RegisteredModel:
-    return registry.register(PARITY, "desk", job_id="job-1", metadata={"max_context": 48})
+    return registry.register(PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48})
 
 
 @pytest.fixture
@@ -221,7 +221,9 @@ def test_a_registered_model_sees_values_clipped_as_in_training(
         return build_engine(*args, clip=clip, **kwargs)
 
     monkeypatch.setattr(loading, "build_engine", build)
-    model = registry.register(PARITY, "desk", job_id="job-1", metadata={"max_context": 48} | metadata)
+    model = registry.register(
+        PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
+    )
     ModelLoader(registering, CPU).load_further(model)
     assert asked == [expected]
 
@@ -253,7 +255,7 @@ def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundle
     for name in ("desk", "other"):
         (tmp_path / name).symlink_to(PARITY)
     (registry.folder / "desk").rename(registry.folder / "kronos-tiny")
-    registry.register(PARITY, "desk", job_id="job-2", metadata={"max_context": 48})
+    registry.register(PARITY, "desk", job_id="job-2", fingerprint="f", metadata={"max_context": 48})
 
     def own(name: str):
         return ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()

@@ -16,7 +16,7 @@ import pytest
 from kronos_model.checkpoint_source import is_trained
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 from worker import model_registry
-from worker.model_registry import STAGING_AGE_S, DamagedModel, ModelRegistry, check_name
+from worker.model_registry import MAX_VERSION, STAGING_AGE_S, DamagedModel, ModelRegistry, check_name
 from worker.registered_model import FILES
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,11 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def register(registry: ModelRegistry, checkpoint: Path, name: str = "desk", job_id: str = "job-1"):
-    return registry.register(checkpoint, name, job_id=job_id, metadata=METADATA)
+    return registry.register(checkpoint, name, job_id=job_id, fingerprint="asked", metadata=METADATA)
+
+
+def retrain(checkpoint: Path) -> None:
+    (checkpoint / "model" / "model.safetensors").write_text("other weights")
 
 
 def references(registry: ModelRegistry) -> list[str]:
@@ -94,7 +98,8 @@ def test_what_lies_in_the_folder_is_what_a_reader_needs_and_no_more(registry, ch
     assert files == {*FILES, "metadata.json"}
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata.items() >= METADATA.items()
-    assert (metadata["name"], metadata["version"], metadata["job_id"]) == ("desk", 1, "job-1")
+    assert (metadata["name"], metadata["version"]) == ("desk", 1)
+    assert (metadata["job_id"], metadata["job_fingerprint"]) == ("job-1", "asked")
     assert before <= datetime.fromisoformat(metadata["created_at"]) <= datetime.now(UTC)
     assert metadata["sha256"].keys() == set(FILES)
     assert is_trained(folder) is True
@@ -102,7 +107,7 @@ def test_what_lies_in_the_folder_is_what_a_reader_needs_and_no_more(registry, ch
 
 def test_a_number_that_is_none_is_json_for_any_reader(registry, checkpoint):
     metadata = METADATA | {"metrics": {"loss": float("nan")}}
-    folder = registry.register(checkpoint, "desk", job_id="j", metadata=metadata).folder
+    folder = registry.register(checkpoint, "desk", job_id="j", fingerprint="f", metadata=metadata).folder
     text = (folder / "metadata.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None}
 
@@ -112,6 +117,105 @@ def test_the_same_job_registers_once(registry, checkpoint):
     register(registry, checkpoint, job_id="job-2")
     assert register(registry, checkpoint) == first
     assert references(registry) == ["desk@2", "desk@1"]
+
+
+def test_an_id_that_comes_again_for_other_content_registers_that(registry, checkpoint):
+    """Nightly jobs have fixed ids, and their records expire."""
+    first = register(registry, checkpoint)
+    retrain(checkpoint)
+    second = register(registry, checkpoint)
+    assert (first.version, second.version) == (1, 2)
+    second.verify()
+    assert second.metadata.sha256 != first.metadata.sha256
+    third = registry.register(checkpoint, "desk", job_id="job-1", fingerprint="more", metadata=METADATA)
+    assert (third.version, third.metadata.job_fingerprint) == (3, "more")
+    assert register(registry, checkpoint) == second
+
+
+def test_a_job_that_is_registered_needs_no_room_to_be_found_so(registry, checkpoint, monkeypatch):
+    first = register(registry, checkpoint)
+    monkeypatch.setattr(model_registry, "_copy", lambda *_: pytest.fail("it was copied"))
+    assert register(registry, checkpoint) == first
+
+
+def test_a_job_whose_version_lost_its_weights_registers_anew(registry, checkpoint):
+    (register(registry, checkpoint).folder / "model" / "model.safetensors").unlink()
+    again = register(registry, checkpoint)
+    assert again.version == 2
+    again.verify()
+
+
+def test_a_number_is_given_once_whatever_is_deleted(registry, checkpoint):
+    for number in range(1, 4):
+        register(registry, checkpoint, job_id=f"job-{number}")
+    for version in (2, 3):
+        shutil.rmtree(registry.folder / "desk" / str(version))
+    assert registry.resolve("desk").version == 1
+    assert register(registry, checkpoint, job_id="job-4").version == 4
+    for version in (1, 4):
+        shutil.rmtree(registry.folder / "desk" / str(version))
+    assert registry.resolve("desk") is None
+    assert register(registry, checkpoint, job_id="job-5").version == 5
+
+
+def test_a_name_that_was_deleted_as_a_whole_begins_anew(registry, checkpoint):
+    for number in (1, 2):
+        register(registry, checkpoint, job_id=f"job-{number}")
+    shutil.rmtree(registry.folder / "desk")
+    assert register(registry, checkpoint, job_id="job-3").version == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff", b"many", b"-1", b"1", b"9999999"])
+def test_where_the_highest_number_is_not_known_those_that_are_there_decide(registry, checkpoint, content):
+    for number in (1, 2):
+        register(registry, checkpoint, job_id=f"job-{number}")
+    last = registry.folder / "desk" / ".last"
+    last.unlink() if content is None else last.write_bytes(content)
+    assert register(registry, checkpoint, job_id="job-3").version == 3
+
+
+def test_a_newest_version_that_is_half_deleted_leaves_the_name_to_the_one_before(registry, checkpoint):
+    kept = register(registry, checkpoint)
+    (registry.folder / "desk" / "50" / "model").mkdir(parents=True)
+    (registry.folder / "desk" / "51").write_text("a file")
+    assert registry.resolve("desk") == registry.resolve("desk@1") == kept
+    for reference in ("desk@50", "desk@51"):
+        with pytest.raises(CheckpointMissing, match=f"{reference} has no metadata.json"):
+            registry.resolve(reference)
+    listed = registry.list()
+    assert [model.reference for model in listed] == ["desk@51", "desk@50", "desk@1"]
+    assert [isinstance(model, DamagedModel) for model in listed] == [True, True, False]
+    assert register(registry, checkpoint, job_id="job-2").version == 52
+
+
+def test_a_name_whose_every_version_is_half_deleted_is_not_there(registry, checkpoint):
+    (register(registry, checkpoint).folder / "metadata.json").unlink()
+    assert registry.resolve("desk") is None
+    assert references(registry) == ["desk@1"]
+
+
+@pytest.mark.parametrize("number", [MAX_VERSION + 1, 20250131, 99999999, 999999999])
+def test_a_folder_with_too_high_a_number_is_no_version(registry, checkpoint, number):
+    register(registry, checkpoint)
+    (registry.folder / "desk" / str(number)).mkdir()
+    assert register(registry, checkpoint, job_id="job-2") == registry.resolve("desk@2")
+    assert references(registry) == ["desk@2", "desk@1"]
+    assert registry.resolve(f"desk@{number}") is None
+
+
+@pytest.mark.parametrize("is_next_taken", [False, True])
+def test_after_the_last_number_there_is_none(registry, checkpoint, is_next_taken):
+    """The folder of the one after it, with something in it, would else be tried for ever."""
+    (registry.folder / "desk" / str(MAX_VERSION - 1)).mkdir(parents=True)
+    if is_next_taken:
+        (registry.folder / "desk" / str(MAX_VERSION + 1) / "model").mkdir(parents=True)
+    newest = register(registry, checkpoint)
+    assert newest.version == MAX_VERSION
+    assert registry.resolve("desk") == registry.resolve(newest.reference) == newest
+    with pytest.raises(FinetuningConfigError, match="choose another name") as refused:
+        register(registry, checkpoint, job_id="job-2")
+    assert refused.value.field == "name"
+    assert (references(registry)[0], leftovers(registry)) == (newest.reference, [])
 
 
 def test_the_same_job_on_two_workers_at_once_registers_once(registry, checkpoint, monkeypatch):
@@ -151,16 +255,16 @@ def test_whoever_is_overtaken_takes_the_next_number(registry, checkpoint, monkey
     """Another process, which no lock holds back, registers between the look and the rename."""
     other = ModelRegistry(registry.folder)
     overtaken = []
-    rename = Path.rename
+    write_text = Path.write_text
 
-    def rename_late(path: Path, target: Path) -> Path:
+    def write_late(path: Path, *content, **options) -> int:
         if not overtaken:
-            overtaken.append(target)
+            overtaken.append(path)
             monkeypatch.setattr("worker.model_registry.fcntl.flock", lambda *_: None)
             register(other, checkpoint, job_id="job-2")
-        return rename(path, target)
+        return write_text(path, *content, **options)
 
-    monkeypatch.setattr(Path, "rename", rename_late)
+    monkeypatch.setattr(Path, "write_text", write_late)
     model = register(registry, checkpoint)
     assert (model.version, model.metadata.version, model.metadata.job_id) == (2, 2, "job-1")
     assert registry.resolve("desk@1").metadata.job_id == "job-2"
@@ -172,7 +276,7 @@ from pathlib import Path
 from worker.model_registry import ModelRegistry
 Path.rename = lambda *_: os._exit(9)
 ModelRegistry(Path(sys.argv[1])).register(
-    Path(sys.argv[2]), "desk", job_id="job-1", metadata={"max_context": 8}
+    Path(sys.argv[2]), "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 8}
 )
 """
 
@@ -185,7 +289,7 @@ def test_a_crash_leaves_nothing_that_anybody_sees(registry, checkpoint):
     (staging,) = leftovers(registry)
     assert registry.list() == []
     assert registry.resolve("desk") is None
-    assert register(registry, checkpoint).version == 1
+    assert register(registry, checkpoint).version == 2  # the first number may have been told to somebody
     assert leftovers(registry) == [staging]  # it may be another's, that is at work
     old = registry.folder.stat().st_mtime - STAGING_AGE_S - 60
     os.utime(registry.folder / staging, (old, old))
@@ -196,7 +300,7 @@ def test_a_crash_leaves_nothing_that_anybody_sees(registry, checkpoint):
 @pytest.mark.parametrize("text", TRICKS)
 def test_what_is_no_name_is_never_looked_for(registry, checkpoint, text, monkeypatch):
     register(registry, checkpoint)
-    monkeypatch.setattr(model_registry, "_entries", lambda folder: pytest.fail(f"{folder} was read"))
+    monkeypatch.setattr(model_registry, "_entries", lambda folder, _: pytest.fail(f"{folder} was read"))
     monkeypatch.setattr(model_registry, "read_registered", lambda *_: pytest.fail("something was read"))
     assert registry.resolve(text) is None
 
@@ -233,7 +337,7 @@ def test_half_a_checkpoint_is_not_registered(registry, checkpoint, missing):
 @pytest.mark.parametrize("metadata", [{}, {"max_context": 0}, METADATA | {"lookback": "many"}])
 def test_metadata_that_cannot_serve_is_named(registry, checkpoint, metadata):
     with pytest.raises(CheckpointError, match=r"max_context|lookback"):
-        registry.register(checkpoint, "desk", job_id="job-1", metadata=metadata)
+        registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata=metadata)
     assert (registry.list(), leftovers(registry)) == ([], [])
 
 
@@ -256,7 +360,6 @@ def test_a_file_that_was_changed_since_is_named(registry, checkpoint, changed):
         ("[]", "object"),
         ("{}", "name"),
         (b"\xff", "JSON"),
-        (None, "No such file"),
         ('{"name": "a"}', "version"),
     ],
 )
@@ -264,11 +367,11 @@ def test_damaged_metadata_is_a_coded_error_and_leaves_the_others_alone(registry,
     kept = register(registry, checkpoint)
     other = register(registry, checkpoint, "other")
     path = register(registry, checkpoint, job_id="job-2").folder / "metadata.json"
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     for name in ("desk", "desk@2"):
-        with pytest.raises(CheckpointError, match=str(path)) as damaged:
+        with pytest.raises(
+            CheckpointError, match=r"metadata\.json of the registered model desk@2"
+        ) as damaged:
             registry.resolve(name)
         assert damaged.value.code == "CHECKPOINT_INVALID"
     found = registry.list()
@@ -351,7 +454,7 @@ def test_the_list_is_by_name_and_newest_first(registry, checkpoint):
 def test_what_was_registered_anew_under_the_same_number_is_another_model(registry, checkpoint):
     first = register(registry, checkpoint)
     shutil.rmtree(registry.folder / "desk")
-    (checkpoint / "model" / "model.safetensors").write_text("other weights")
+    retrain(checkpoint)
     again = register(registry, checkpoint)
     assert again.reference == first.reference
     assert again != first
@@ -366,6 +469,7 @@ def test_no_room_is_said_so_and_leaves_nothing(registry, checkpoint, monkeypatch
     with pytest.raises(DiskFull, match="KRONOS_MODEL_FOLDER") as full:
         register(registry, checkpoint)
     assert os.strerror(getattr(errno, code)) in full.value.message
+    assert "desk" in full.value.message
     assert (registry.list(), leftovers(registry)) == ([], [])
 
 
@@ -393,6 +497,60 @@ def test_a_folder_that_is_a_file_is_said_so(registry, checkpoint):
     registry.folder.write_text("a file")
     with pytest.raises(DiskFull, match="KRONOS_MODEL_FOLDER"):
         register(registry, checkpoint)
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replace_by_link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("/")
+
+
+DAMAGES = {
+    "metadata gone": lambda folder: (folder / "metadata.json").unlink(),
+    "metadata spoilt": lambda folder: (folder / "metadata.json").write_text("{"),
+    "metadata a folder": lambda folder: replace_by_folder(folder / "metadata.json"),
+    "metadata elsewhere": lambda folder: replace_by_link(folder / "metadata.json"),
+    "metadata another's": lambda folder: shutil.move(folder, folder.with_name("2")),
+    "weights gone": lambda folder: (folder / FILES[1]).unlink(),
+    "weights changed": lambda folder: (folder / FILES[1]).write_text("other weights"),
+    "weights a folder": lambda folder: replace_by_folder(folder / FILES[1]),
+    "weights elsewhere": lambda folder: replace_by_link(folder / FILES[1]),
+    "version elsewhere": replace_by_link,
+    "name elsewhere": lambda folder: replace_by_link(folder.parent),
+}
+
+
+def verify(registry: ModelRegistry) -> None:
+    for reference in ("desk@1", "desk@2"):
+        if model := registry.resolve(reference):
+            model.verify()
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_an_error_names_the_model_and_never_where_it_lies(registry, checkpoint, tmp_path, damage):
+    """Whoever asks for it is told, and has no business with a worker's folders."""
+    damage(register(registry, checkpoint).folder)
+    with pytest.raises(CheckpointError, match="registered model desk") as told:
+        verify(registry)
+    assert str(tmp_path) not in told.value.message
+    assert str(tmp_path.resolve()) not in told.value.message
+
+
+def test_a_registration_that_fails_never_tells_where_it_was_to_lie(registry, checkpoint, tmp_path, caplog):
+    last = register(registry, checkpoint).folder.with_name(".last")
+    replace_by_folder(last)
+    with pytest.raises(DiskFull, match=r"desk.*Is a directory") as told:
+        register(registry, checkpoint, job_id="job-2")
+    assert str(tmp_path) not in told.value.message
+    assert str(last) in caplog.text  # but whoever runs the worker
+    (checkpoint / FILES[0]).unlink()
+    with pytest.raises(CheckpointMissing, match=FILES[0]) as told:
+        register(registry, checkpoint)
+    assert str(tmp_path) not in told.value.message
 
 
 def test_the_registry_is_imported_without_torch():

@@ -304,7 +304,9 @@ def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., Registere
 
     def register(name: str, job_id: str, max_context: int = 32) -> RegisteredModel:
         metadata = {"max_context": max_context}
-        return registry.register(tmp_path / "checkpoint", name, job_id=job_id, metadata=metadata)
+        return registry.register(
+            tmp_path / "checkpoint", name, job_id=job_id, fingerprint="f", metadata=metadata
+        )
 
     return register
 

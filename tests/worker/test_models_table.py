@@ -51,8 +51,8 @@ def rows(output: str) -> list[list[str]]:
 
 
 def test_every_version_is_shown_with_where_it_comes_from_and_how_good_it_is(registry, checkpoint):
-    model = registry.register(checkpoint, "desk", job_id="job-1", metadata=METADATA)
-    registry.register(checkpoint, "bare", job_id="job-2", metadata={"max_context": 8})
+    model = registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata=METADATA)
+    registry.register(checkpoint, "bare", job_id="job-2", fingerprint="f", metadata={"max_context": 8})
     result = run()
     assert result.exit_code == 0, result.output
     assert str(registry.folder) in result.output.splitlines()[0]
@@ -64,8 +64,8 @@ def test_every_version_is_shown_with_where_it_comes_from_and_how_good_it_is(regi
 
 
 def test_a_damaged_version_is_shown_with_the_reason(registry, checkpoint):
-    folder = registry.register(checkpoint, "desk", job_id="job-1", metadata=METADATA).folder
-    registry.register(checkpoint, "desk", job_id="job-2", metadata=METADATA)
+    folder = registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata=METADATA).folder
+    registry.register(checkpoint, "desk", job_id="job-2", fingerprint="f", metadata=METADATA)
     (folder / "metadata.json").write_text("{")
     output = run().output
     assert ["desk@1", "damaged"] in rows(output)
@@ -82,7 +82,7 @@ def test_a_damaged_version_is_shown_with_the_reason(registry, checkpoint):
 
 def test_what_metadata_say_is_never_markup_and_never_breaks_the_table(registry, checkpoint):
     odd = {"parent": {"model": "[red]x[/red]"}, "metrics": [1], "evaluation": "none", "data_fingerprint": {}}
-    registry.register(checkpoint, "desk", job_id="job-1", metadata={"max_context": 8} | odd)
+    registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 8} | odd)
     result = run()
     assert result.exit_code == 0, result.output
     assert "[red]x[/red]" in result.output

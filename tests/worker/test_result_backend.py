@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, states
+from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.result import AsyncResult
 from celery.worker.request import Request
@@ -14,6 +15,7 @@ from kombu.utils.uuid import uuid
 from worker.celery_config import make_app
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.results import ErrorReport
+from worker.result_backend import CodedRedisBackend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
@@ -104,3 +106,41 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
         with pytest.raises(Exception) as ended:  # noqa: PT011  it has no class of ours to name
             result.get(timeout=5)
     assert list(ended.value.args) == list(FULL_ERROR.args)
+
+
+def leased(app: Celery, task_id: str, token: str) -> None:
+    """A job that a worker has, or had when it vanished."""
+    backend: Any = app.backend
+    context = Context({"id": task_id}, lease_token=token)
+    assert backend.begin(task_id, context, lease_s=60.0).held_s == 0
+
+
+def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
+    """Celery acknowledges its message: nobody else would end it."""
+    leased(app, "job", "theirs")
+    app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
+    assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
+    assert not app.backend._records.renew_lease("job", "theirs", 60.0)  # should it live after all
+
+
+def test_a_revocation_cancels_the_job_that_runs_here(app, redis, monkeypatch):
+    leased(app, "job", "ours")
+    monkeypatch.setattr(CodedRedisBackend, "runs_here", staticmethod(lambda job_id: job_id == "job"))
+    app.backend.mark_as_revoked("job", "terminated", Context({"id": "job"}))
+    assert stored(redis, "job")["status"] == "STARTED"
+    assert app.backend._records.is_cancelled("job")
+    assert app.backend._records.renew_lease("job", "ours", 60.0)
+
+
+def test_what_has_the_id_of_another_job_under_way_is_dropped(app):
+    backend: Any = app.backend
+
+    def begin(token: str, content: str) -> Any:
+        return backend.begin("job", Context({"id": "job"}, lease_token=token), lease_s=60.0, content=content)
+
+    assert begin("a", "one").held_s == 0
+    assert begin("b", "other") is None
+    assert begin("b", "one").held_s > 0  # a second delivery waits
+    assert backend.finish(backend._records, Context({"id": "job"}, lease_token="a"), "SUCCESS", {})
+    backend.client.delete("celery-task-meta-job")  # its result is no longer kept
+    assert begin("b", "other").held_s == 0

@@ -5,6 +5,8 @@ from worker.contract.finetune import FinetuneJob
 from worker.finetuning.training import Event, Stop
 
 KILLED = -9
+MAX_STARTS_AT_SAVE = 5
+"""Of a training process that may take its worker down with it, so that nobody sees how it ended."""
 
 
 def failed(event: Event, job: FinetuneJob) -> JobError:
@@ -29,6 +31,17 @@ def killed(exit_status: int) -> JobError:
     return JobError(
         ErrorCode.INTERNAL,
         f"the training process ended twice in a row with status {exit_status}; see the worker's log",
+    )
+
+
+def killed_too_often() -> JobError:
+    """Training was started ``MAX_STARTS_AT_SAVE`` times at one save, and never came to the next."""
+    return JobError(
+        ErrorCode.OUT_OF_MEMORY,
+        f"training was started {MAX_STARTS_AT_SAVE} times without coming to its next save, and killed each "
+        "time, also with its worker, most likely for lack of memory: lower batch_size, lookback or "
+        "num_workers, or give the worker more memory",
+        "config",
     )
 
 

@@ -1,10 +1,10 @@
 """A finetuning job's folder below the models' one: there any worker finds what an earlier one left. No torch.
 
-<model folder>/.runs/<id, hashed>/job.json      what the job holds, hashed; its starts
+<model folder>/.runs/<id, hashed>/job.json      what the job holds, hashed; its starts, also at one save
                                   config.json   for the training process
                                   candles/      those that the job carries, as CSV
                                   data, start/  links to what this worker sees elsewhere
-                                  run/          the training process's
+                                  run/          the training process's; best/ once the job ended too early
                                   result.json   once the model is registered
 """
 
@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.checkpoint_source import read_metadata
+from kronos_model.errors import KronosError
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from worker.contract.instruments import PreparedInstrument
 
 RUNS: Final = ".runs"
@@ -29,6 +30,8 @@ START_LINKS: Final = "start"
 CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"
+PARTS: Final = {"predictor": "model", "tokenizer": "tokenizer"}
+"""Of a checkpoint, by the stage that trains it."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,17 @@ class JobNotes:
         fingerprint: of what the job holds.
         start: of each part (``model``, ``tokenizer``) the registered model that it starts from.
         queued_s: from the submission to the first start.
-        num_starts: of the training process.
+        num_starts: of the training process, as far as it told of them.
+        saved_at_ns: of the state that the last process was started from; 0 where there was none.
+        num_starts_at_save: of processes from that state which were not ended by a worker.
     """
 
     fingerprint: str
     start: dict[str, str]
     queued_s: float
     num_starts: int = 0
+    saved_at_ns: int = 0
+    num_starts_at_save: int = 0
 
 
 class JobFolder:
@@ -111,10 +118,22 @@ class JobFolder:
             return max((file.stat().st_mtime_ns for file in self.run.glob("*/state.safetensors")), default=0)
         return 0
 
+    @property
+    def _checkpoint(self) -> Path:
+        """Of a run that was trained to its end; it appears whole."""
+        return self.run / "checkpoint"
+
+    @property
+    def _best(self) -> Path:
+        return self.run / "best"
+
     def best_so_far(self) -> str | None:
-        """The best checkpoint kept, relative to the folder of models."""
-        best = RunFolder(self.run).best_so_far()
-        return None if best is None else best.relative_to(self.model_folder).as_posix()
+        """The checkpoint that ``keep_best`` kept, relative to the folder of models: loaded by its path.
+
+        Where only one part of it was trained, it holds that alone.
+        """
+        kept = next((folder for folder in (self._checkpoint, self._best) if folder.exists()), None)
+        return None if kept is None else kept.relative_to(self.model_folder).as_posix()
 
     def data_report(self) -> dict[str, Any]:
         """What the training process read."""
@@ -128,15 +147,53 @@ class JobFolder:
         _write(self.root / "result.json", result)
 
     def keep_best(self) -> None:
-        """Remove what only training needs; the best checkpoint of each stage stays."""
+        """Remove what only training needs; the best checkpoint stays.
+
+        A whole run's is found by the job when it is sent again: it is registered then, not trained again.
+        """
         for state in self.run.glob("*/state.safetensors"):
             state.unlink(missing_ok=True)
-        self._remove(self.run / "checkpoint", self.root / CANDLES)
+        if self._checkpoint.exists():
+            self._remove(self._best)
+        else:
+            self._assemble_best()
+        self._remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
 
     def keep_result(self) -> None:
         """Remove what is registered now: all weights and states."""
-        self._remove(*(self.run / name for name in ("tokenizer", "predictor", "checkpoint")))
+        self._remove(*(self.run / stage for stage in PARTS), self._checkpoint, self._best)
         self._remove(self.root / CANDLES)
+
+    def _assemble_best(self) -> None:
+        """One checkpoint of the stages' best; an earlier attempt's stays where there is none.
+
+        By renames, which need no room. Ended in between, the next call goes on where this one was.
+        """
+        staging = self.run / ".best.tmp"
+        for stage, part in PARTS.items():
+            best = self.run / stage / "best"
+            if best.exists():
+                staging.mkdir(exist_ok=True)
+                self._remove(staging / part)
+                best.rename(staging / part)
+        if not staging.exists():
+            return
+        if (staging / "model").exists():
+            _write(staging / "metadata.json", {"trained": True} | self._max_context())
+        self._remove(self._best)
+        staging.rename(self._best)
+
+    def _max_context(self) -> dict[str, int]:
+        """As the metadata of a whole run's checkpoint would say it; empty where it is the hub's to know."""
+        with suppress(KronosError):  # without it the checkpoint loads as well
+            config = parse_config(_read(self.config) or {})
+            if config.max_context is not None:
+                return {"max_context": config.max_context}
+            if not isinstance(config.start.model, str):
+                return {"max_context": config.data.window}
+            known = read_metadata(config.start.model).get("max_context")
+            return {"max_context": known} if isinstance(known, int) else {}
+        return {}
 
     def _remove(self, *folders: Path) -> None:
         for folder in folders:

@@ -9,7 +9,8 @@ import platform
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from worker.finetuning.job_folder import RUNS
 from worker.finetuning.start_models import StartModels
 from worker.jobs import JobRecords
 from worker.model_registry import ModelRegistry
+from worker.result_backend import CodedRedisBackend
 from worker.routing import State, finetune_queue_for
 from worker.settings import Settings, SettingsError
 
@@ -43,9 +45,13 @@ class SingleJobIntake:
     def take(self, job_id: str, num_paths: int) -> None:
         """A job was received."""
 
-    def has_room(self, unfinished: Container[str]) -> bool:
-        """Whether to take another job; ``unfinished`` holds the ids of those that have not ended."""
-        return not unfinished
+    def has_room(self, unfinished: Mapping[str, Any]) -> bool:
+        """Whether to take another job; ``unfinished`` are Celery's requests that have not ended, by id.
+
+        One that waits for its time (``eta``, ``countdown``) is held, but is in nobody's way.
+        """
+        now = datetime.now(UTC)
+        return all(request.eta is not None and request.eta > now for request in list(unfinished.values()))
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Room comes with the end of a job alone, of which Celery hears by itself."""
@@ -93,7 +99,12 @@ class FinetuneProcess:
 
     def start(self) -> None:
         """Announce this worker."""
+        CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
         self._announcer.start()
+
+    def has(self, job_id: str) -> bool:
+        """Whether it is the job that this worker trains."""
+        return self.training is not None and self.training["job_id"] == job_id
 
     def ready(self) -> None:
         """Jobs are taken from now on; said once, also where the connection is made again."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from kronos_model.errors import KronosError
+from kronos_model.errors import CheckpointError, KronosError
+from worker.children import LocalStackError
 from worker.contract.errors import JobError
 from worker.contract.finetune import FinetuneJob, parse_finetune_job
 from worker.contract.finetune_results import (
@@ -18,7 +19,14 @@ from worker.contract.finetune_results import (
 )
 from worker.contract.instruments import prepare_instruments
 from worker.cores import intra_op_threads
-from worker.finetuning.endings import failed, killed, stopped, with_best
+from worker.finetuning.endings import (
+    MAX_STARTS_AT_SAVE,
+    failed,
+    killed,
+    killed_too_often,
+    stopped,
+    with_best,
+)
 from worker.finetuning.job_folder import (
     CANDLES,
     DATA_LINK,
@@ -28,7 +36,14 @@ from worker.finetuning.job_folder import (
     JobNotes,
 )
 from worker.finetuning.process import FinetuneProcess
-from worker.finetuning.training import Event, Stop, Training, TrainingEnd, training_command
+from worker.finetuning.training import (
+    EXIT_STOPPED,
+    Event,
+    Stop,
+    Training,
+    TrainingEnd,
+    training_command,
+)
 from worker.jobs import Receipt, fingerprint
 from worker.own_commands import own_environment
 from worker.routing import no_gpu_worker
@@ -40,6 +55,9 @@ OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MA
 
 
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
+
+
+START_RETRY_S: Final = 1.0
 
 
 LOCK_WAIT_S: Final = 3600.0
@@ -79,6 +97,9 @@ class FinetuneRun:
         self._device_warning = _check_device(self._job, process)
         self._starts: dict[str, str] = {}
         self._notes = JobNotes("", {}, 0.0)
+        self._is_running_out: Callable[[], bool] = lambda: False
+        self._is_start_counted = False
+        self._is_resumed = False
 
     def run(self, is_safe: Callable[[], bool], is_running_out: Callable[[], bool]) -> dict[str, Any]:
         """Train and register; the result as JSON.
@@ -91,9 +112,12 @@ class FinetuneRun:
             JobError: the job's own.
             Interrupted: it is for another worker, or this one later, to go on.
         """
+        self._is_running_out = is_running_out
         notes = self._folder.notes(self._fingerprint)
-        if notes is not None and (result := self._earlier_result()) is not None:
-            return result
+        if notes is not None:
+            self._notes = notes
+            if (result := self._earlier_result()) is not None:
+                return result
         if (stop := self._own_stop()) is not None:
             raise self._stopped(stop)
         self._place(notes)
@@ -105,14 +129,22 @@ class FinetuneRun:
             saved_at=self._folder.saved_at_ns,
             lock_wait_s=LOCK_WAIT_S,
             on_start=self._count_start,
+            on_end=self._process_ended,
         )
 
         def should_stop() -> Stop | None:
-            if not is_safe():
-                return Stop.LEASE
-            return self._own_stop() or (Stop.DRAINED if self._process.is_draining.is_set() else None)
+            is_draining = self._process.is_draining.is_set()
+            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.LEASE
+            if stop is not None:
+                self._uncount_start()
+            return stop
 
-        end = training.run(self._hear, should_stop, is_running_out)
+        try:
+            end = training.run(self._hear, should_stop, is_running_out)
+        except LocalStackError as error:
+            self._uncount_start()
+            self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
+            raise Interrupted(str(error)) from error
         if not is_safe():
             raise Interrupted("the job's lease could not be renewed; training goes on from its last save")
         return self._finish(end)
@@ -133,8 +165,17 @@ class FinetuneRun:
     def _earlier_result(self) -> dict[str, Any] | None:
         """Of a worker that ended before the job's outcome was stored."""
         content = self._folder.result()
-        if content is None or self._process.registry.resolve(content["model"]["id"]) is None:
+        if content is None:
             return None
+        try:
+            model = self._process.registry.resolve(content["model"]["id"])
+        except CheckpointError as error:  # a damaged one is nobody's
+            log.warning("job %s: its model cannot be used, it is trained again: %s", self._job_id, error)
+            return None
+        ours = self._job_id, self._fingerprint
+        if model is None or (model.metadata.job_id, model.metadata.job_fingerprint) != ours:
+            return None
+        self._folder.keep_result()
         return content
 
     def _place(self, notes: JobNotes | None) -> None:
@@ -176,11 +217,34 @@ class FinetuneRun:
         return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
-        self._notes = replace(self._notes, num_starts=self._notes.num_starts + 1)
-        self._folder.write_notes(self._notes)
+        """Before it: what takes the worker down with it leaves no other trace."""
+        saved_at_ns = self._folder.saved_at_ns()
+        num_starts = self._notes.num_starts_at_save if saved_at_ns == self._notes.saved_at_ns else 0
+        if num_starts >= MAX_STARTS_AT_SAVE:
+            raise self._with_best(killed_too_often())
+        self._note(saved_at_ns=saved_at_ns, num_starts_at_save=num_starts + 1)
+        self._is_start_counted = True
+
+    def _uncount_start(self) -> None:
+        """It is ended from here, or did not come to training."""
+        if self._is_start_counted:
+            self._is_start_counted = False
+            self._note(num_starts_at_save=self._notes.num_starts_at_save - 1)
+
+    def _process_ended(self, end: TrainingEnd) -> None:
+        if end.event is not None or end.exit_status == EXIT_STOPPED:
+            self._uncount_start()
+        self._is_start_counted = False  # what stops the job from now on did not end this one
+
+    def _note(self, **changes: Any) -> None:
+        self._notes = replace(self._notes, **changes)
+        if not self._is_running_out():  # else they may be another worker's soon
+            self._folder.write_notes(self._notes)
 
     def _hear(self, event: Event) -> None:
         if event["event"] == "started":
+            self._is_resumed = bool(event["resumed"])
+            self._note(num_starts=self._notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
@@ -210,8 +274,13 @@ class FinetuneRun:
         )
 
     def _with_best(self, error: JobError) -> JobError:
-        """With the best checkpoint that a job leaves which ends by this error; all else is removed."""
-        self._folder.keep_best()
+        """With the best checkpoint that the job leaves; what only training needs is removed."""
+        try:
+            self._folder.keep_best()
+            if self._notes.num_starts_at_save:  # the job sent again begins anew
+                self._note(num_starts_at_save=0)
+        except OSError as failure:  # the job's own error says more
+            log.warning("job %s: its folder cannot be tidied: %s", self._job_id, failure)
         return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:
@@ -226,6 +295,7 @@ class FinetuneRun:
                 self._folder.root / done["checkpoint"],
                 self._job.name,
                 job_id=self._job_id,
+                fingerprint=self._fingerprint,
                 metadata=metadata | {"parent": parent, "config": config},
             )
         except KronosError as error:
@@ -252,7 +322,7 @@ class FinetuneRun:
                 total=round((waited_s + elapsed_s) * 1000, 3),
             ),
             num_attempts=self._notes.num_starts,
-            resumed=self._notes.num_starts > 1,
+            resumed=self._is_resumed,
         ).model_dump(mode="json")
         self._folder.write_result(result)
         self._folder.keep_result()

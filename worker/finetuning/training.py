@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from worker.children import ChildProcess
+from worker.children import ChildProcess, LocalStackError
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,9 @@ POLL_S: Final = 0.2
 ORPHAN_GRACE_S: Final = 1
 LOCK_RETRY_S: Final = 1.0
 RUN_LOCKED: Final = "RUN_LOCKED"
+EXIT_STOPPED: Final = 75  # of kronos_model/finetuning/__main__.py
+FIRST_TO_KILL: Final = "1000"
+"""Where memory runs out, Linux ends the training process, rather than this one or another's."""
 
 Event = Mapping[str, Any]
 """What the training process tells, see ``kronos_model/finetuning/reporting.py``."""
@@ -75,6 +78,7 @@ class Training:
             unless the one before was killed at the same save.
         lock_wait_s: how long another process may still be in the run's folder.
         on_start: called before each start.
+        on_end: called with the end of each process, also of one that is started again.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Training:
         saved_at: Callable[[], int],
         lock_wait_s: float,
         on_start: Callable[[], object] = lambda: None,
+        on_end: Callable[[TrainingEnd], object] = lambda _: None,
     ) -> None:
         self._command = command
         self._env = env
@@ -95,6 +100,7 @@ class Training:
         self._saved_at = saved_at
         self._lock_wait_s = lock_wait_s
         self._on_start = on_start
+        self._on_end = on_end
 
     def run(
         self,
@@ -107,6 +113,8 @@ class Training:
         Args:
             on_event: called on this thread for each event.
             should_stop, must_end: asked several times a second; the second has it killed at once.
+
+        Raises LocalStackError where this machine starts no process.
         """
         killed_at: int | None = None
         locked_until = time.monotonic() + self._lock_wait_s
@@ -115,6 +123,7 @@ class Training:
                 return TrainingEnd(None, stop, 0)
             self._on_start()
             end = self._run_once(on_event, should_stop, must_end)
+            self._on_end(end)
             if end.event is not None and end.event.get("code") == RUN_LOCKED:
                 if time.monotonic() > locked_until:
                     return end
@@ -136,23 +145,15 @@ class Training:
         must_end: Callable[[], bool],
     ) -> TrainingEnd:
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        child = ChildProcess(
-            "training",
-            self._command,
-            env=self._env,
-            cwd=self._cwd,
-            holds_stdin=True,
-            sink=lambda _, line: _read(line, events),
-            error_sink=lambda name, line: log.info("%s: %s", name, line),
-            grace_s=self._grace_s,
-            orphan_grace_s=ORPHAN_GRACE_S,
-        )
+        child = self._start(events)
         stop: Stop | None = None
         told_at = 0.0
         last: Event | None = None
         try:
             with suppress(OSError):  # it has ended already
                 os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
+            with suppress(OSError):  # likewise, or this is not Linux
+                Path(f"/proc/{child.pid}/oom_score_adj").write_text(FIRST_TO_KILL)
             while True:
                 is_over = child.has_told_all
                 if (event := _next(events, 0 if is_over else POLL_S)) is not None:
@@ -175,6 +176,22 @@ class Training:
         if last is None or last["event"] not in ("done", "error"):
             last = None
         return TrainingEnd(last, stop, exit_status)
+
+    def _start(self, events: "queue.SimpleQueue[Event]") -> ChildProcess:
+        try:
+            return ChildProcess(
+                "training",
+                self._command,
+                env=self._env,
+                cwd=self._cwd,
+                holds_stdin=True,
+                sink=lambda _, line: _read(line, events),
+                error_sink=lambda name, line: log.info("%s: %s", name, line),
+                grace_s=self._grace_s,
+                orphan_grace_s=ORPHAN_GRACE_S,
+            )
+        except (OSError, RuntimeError) as error:  # of its guard, and of the threads that read it
+            raise LocalStackError(f"training cannot be started: {error}") from error
 
 
 def _read(line: str, events: "queue.SimpleQueue[Event]") -> None:

@@ -4,6 +4,7 @@ The job's lease is taken as it is begun and renewed until its outcome is stored,
 takes the job meanwhile, delivered or submitted a second time, waits until either is over.
 """
 
+import errno
 import logging
 import os
 import time
@@ -21,7 +22,7 @@ from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from worker.finetuning.process import FinetuneProcess
 from worker.finetuning.run import FinetuneRun, Interrupted
-from worker.jobs import Receipt
+from worker.jobs import Receipt, fingerprint
 from worker.lease import JobLease
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ STORE_RETRY_S: Final = 1.0
 STORE_FOR_S: Final = 600.0
 MAX_HELD_POLL_S: Final = 1.0
 RESULT_REPR_CHARS: Final = 64
+FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @app.task(
@@ -68,7 +70,7 @@ class _Delivery:
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The task's answer: a result, or one of the exceptions that Celery knows."""
         try:
-            receipt = self._begin()
+            receipt = self._begin(_content(kwargs.get("job")))
             try:
                 result = self._train(_payload(args, kwargs), receipt)
             except JobError as error:
@@ -87,8 +89,8 @@ class _Delivery:
             self._lease.end()
         return result
 
-    def _begin(self) -> Receipt:
-        """Take the lease, once nobody has it."""
+    def _begin(self, content: str) -> Receipt:
+        """Take the lease, once nobody has it; ``content`` is the job's fingerprint."""
         while True:
             asked_at = time.monotonic()
             try:
@@ -96,6 +98,7 @@ class _Delivery:
                     self._job_id,
                     self._request,
                     lease_s=self._lease.lease_s,
+                    content=content,
                     pid=os.getpid(),
                     hostname=self._process.node,
                 )
@@ -117,6 +120,9 @@ class _Delivery:
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue())
             return self._run.run(lambda: self._lease.is_safe, lambda: self._lease.is_running_out)
         except OSError as error:
+            if error.errno not in FULL_OR_FORBIDDEN:  # a network file system, away for a moment
+                time.sleep(REQUEUE_DELAY_S)
+                raise Interrupted(f"the folder of models does not answer: {error}") from error
             raise JobError(
                 ErrorCode.DISK_FULL,
                 f"the folder of models cannot be written: {error.strerror}; make room there",
@@ -171,6 +177,11 @@ class _Delivery:
     def _queue(self) -> str:
         delivery = self._request.delivery_info or {}
         return str(delivery.get("routing_key") or self._process.queue)
+
+
+def _content(job: Any) -> str:
+    """Its fingerprint; empty for what is no job, which is answered whatever its id."""
+    return fingerprint(job) if isinstance(job, Mapping) else ""
 
 
 def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -1,6 +1,8 @@
 """A finetuning worker: what it must have to start, and what it tells of itself."""
 
 import io
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -81,4 +83,10 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
 def test_one_job_at_a_time():
     intake = SingleJobIntake()
     assert intake.has_room({})
-    assert not intake.has_room({"a": 1})
+    assert not intake.has_room({"a": SimpleNamespace(eta=None)})
+
+
+def test_a_job_that_waits_for_its_time_is_in_nobodys_way():
+    later, due = (SimpleNamespace(eta=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, -1))
+    assert SingleJobIntake().has_room({"a": later})
+    assert not SingleJobIntake().has_room({"a": later, "b": due})

@@ -28,7 +28,7 @@ def models(settings, tmp_path):
     )
     registry = ModelRegistry(tmp_path / "models")
     for _ in range(2):
-        registry.register(BUNDLED, "mine", job_id=f"job{_}", metadata={"max_context": 64})
+        registry.register(BUNDLED, "mine", job_id=f"job{_}", fingerprint="f", metadata={"max_context": 64})
     return StartModels(settings, registry)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.process_checks import await_end
+from worker.children import LocalStackError
 from worker.finetuning.training import ORPHAN_GRACE_S, Stop, Training, TrainingEnd, training_command
 
 PREAMBLE = """
@@ -30,6 +31,7 @@ class Supervised:
         self.stop: Stop | None = None
         self.must_end = False
         self.on_event: Callable[[dict[str, Any]], object] = lambda _: None
+        self.ends: list[TrainingEnd] = []
 
     @property
     def num_starts(self) -> int:
@@ -48,6 +50,7 @@ class Supervised:
             grace_s=grace_s,
             saved_at=lambda: saved.stat().st_mtime_ns if saved.exists() else 0,
             lock_wait_s=lock_wait_s,
+            on_end=self.ends.append,
         )
         return training.run(self.hear, lambda: self.stop, lambda: self.must_end)
 
@@ -88,6 +91,7 @@ def test_killed_twice_at_one_save_it_is_not(supervised, ending, status):
     end = supervised.run(ending)
     assert end == TrainingEnd(None, None, status)
     assert supervised.num_starts == 2
+    assert supervised.ends == [end, end]
 
 
 def test_stopped_it_may_save_first(supervised):
@@ -151,6 +155,32 @@ tell("done")
     assert supervised.run(script, lock_wait_s=60).event == {"event": "done"}
     (supervised.folder / "starts").unlink()
     assert supervised.run(script).event["code"] == "RUN_LOCKED"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file elsewhere")
+def test_where_memory_runs_out_training_is_ended_first(supervised):
+    def look(event: dict[str, Any]) -> None:
+        seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
+        supervised.stop = Stop.CANCELLED
+
+    seen: list[str] = []
+    supervised.on_event = look
+    script = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+tell("progress", pid=os.getpid()); time.sleep(600)
+"""
+    supervised.run(script)
+    assert seen == ["1000"]
+
+
+@pytest.mark.parametrize("error", [BlockingIOError("fork refused"), RuntimeError("can't start new thread")])
+def test_a_machine_that_starts_no_process_is_told_of_as_such(supervised, monkeypatch, error):
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("worker.finetuning.training.ChildProcess", refuse)
+    with pytest.raises(LocalStackError, match=str(error)):
+        supervised.run("")
 
 
 def test_what_it_started_ends_with_it(supervised):
