@@ -40,7 +40,7 @@ def main() -> int:
     config = json.loads(Path(config_path).read_text())
     threading.Thread(target=end_with_parent, daemon=True).start()
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if config["seed"] == 15 else lambda *_: stop.set())
     run = Path(output)
     (run / "predictor").mkdir(parents=True, exist_ok=True)
     with (run / "lock").open("w") as lock:
@@ -60,7 +60,7 @@ def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
     (run / "data.json").write_text(json.dumps({"report": {}}))
     num_steps, seed = config["predictor"]["epochs"], config["seed"]
     while step < num_steps:
-        if stop.wait(float(os.environ["FAKE_STEP_S"])) and seed != 15:
+        if stop.wait(float(os.environ["FAKE_STEP_S"])):
             tell("stopped", best_checkpoint=str(best))
             log("stopped", step=step)
             return 75
