@@ -21,7 +21,6 @@ from celery import concurrency, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
-from celery.worker import state
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
@@ -156,19 +155,24 @@ def choose_pool(sender: Any, **_: Any) -> None:
 
 
 class FinetuningPool(ThreadsPool):
-    """Threads whose job Celery can end."""
+    """Threads whose job Celery may want to end, though of a thread there is nothing to kill.
+
+    On SIGQUIT Celery (5.7) calls all of these: the job is saved and goes back to the queue. A job that was
+    revoked with ``terminate`` is cancelled by the result backend, which hears of it next.
+    """
+
+    def on_stop(self) -> None:
+        """It waits for the job, which must therefore know that it is to end."""
+        drain()
+        super().on_stop()
+
+    def on_apply(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().on_apply(*args, **kwargs)
+        result.terminate = lambda signal: None
+        return result
 
     def terminate_job(self, pid: object, signal: object = None) -> None:
-        """Of a thread there is nothing to kill.
-
-        On SIGQUIT the job is saved and goes back to the queue. A job that was revoked with ``terminate`` is
-        cancelled by the result backend, which hears of it next.
-        """
-        # An exit status, which may be 0.
-        if any(
-            asked is not None and asked is not False for asked in (state.should_stop, state.should_terminate)
-        ):
-            drain()
+        """Nothing."""
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:

@@ -269,10 +269,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     process = bootstrap.current_process()
     assert (worker.selected, forecasting.told) == (["gpu.finetune"], [])
     assert worker.intake is process.intake
-    bootstrap.FinetuningPool.terminate_job(None, 1)  # as a revocation does, of which the backend hears
-    assert not process.is_draining.is_set()
-    monkeypatch.setattr(bootstrap.state, "should_terminate", 0)
-    bootstrap.FinetuningPool.terminate_job(None, 1)
+    bootstrap.drain()
     assert process.is_draining.is_set()
     bootstrap.stop()
 
