@@ -180,7 +180,7 @@ def test_bad_candles_are_refused_by_field_and_row(client, redis):
         ({"pred_len": object()}, ErrorCode.BAD_TYPE, "pred_len"),
         ({"seed": "seven"}, ErrorCode.BAD_TYPE, "sampling.seed"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_arguments_are_coded_errors_too(client, redis, arguments, code, field):
     arguments = {"candles": CANDLES.as_dict(), "pred_len": 5} | arguments

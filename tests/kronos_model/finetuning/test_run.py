@@ -181,9 +181,7 @@ def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
 def stop_after(num_steps: int, config: Any, folder: Path) -> Events:
     events = Events()
     with pytest.raises(TrainingStopped):
-        finetune(
-            config, folder, listeners=[events], should_stop=lambda: len(events.of("step")) >= num_steps
-        )
+        finetune(config, folder, listeners=[events], should_stop=lambda: len(events.of("step")) >= num_steps)
     return events
 
 
