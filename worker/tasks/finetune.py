@@ -24,6 +24,7 @@ from worker.finetuning.process import FinetuneProcess
 from worker.finetuning.run import FinetuneRun, Interrupted
 from worker.jobs import Receipt, fingerprint
 from worker.lease import JobLease
+from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class _Delivery:
         try:
             receipt = self._begin(_content(kwargs.get("job")))
             try:
-                result = self._train(_payload(args, kwargs), receipt)
+                result = self._train(job_of(args, kwargs), receipt)
             except JobError as error:
                 self._store(states.FAILURE, error)
                 self._process.num_failed += 1
@@ -182,17 +183,3 @@ class _Delivery:
 def _content(job: Any) -> str:
     """Its fingerprint; empty for what is no job, which is answered whatever its id."""
     return fingerprint(job) if isinstance(job, Mapping) else ""
-
-
-def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The job, sent as the one keyword argument ``job``."""
-    unknown = sorted(set(kwargs) - {"job"})
-    if args or unknown:
-        raise JobError(
-            ErrorCode.UNKNOWN_FIELD,
-            "send the job as the keyword argument 'job', and nothing beside it",
-            unknown[0][:100] if unknown else None,
-        )
-    if "job" not in kwargs:
-        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
-    return kwargs["job"]

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from celery import Task
@@ -33,6 +33,7 @@ from worker.resident import Resident, ServedModel
 from worker.routing import no_gpu_worker
 from worker.runs import JobRun
 from worker.service import EngineDied, deadline_from
+from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
     process: WorkerProcess = current_process()
     job_id = str(self.request.id)
     try:
-        result = _run(self, process, job_id, _payload(args, kwargs))
+        result = _run(self, process, job_id, job_of(args, kwargs))
     except EngineDied as error:
         raise Reject(str(error), requeue=True) from None
     except Ignore:
@@ -76,20 +77,6 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
         raise JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id") from None
     _count(process)
     return result
-
-
-def _payload(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The job, sent as the one keyword argument ``job``."""
-    unknown = sorted(set(kwargs) - {"job"})
-    if args or unknown:
-        raise JobError(
-            ErrorCode.UNKNOWN_FIELD,
-            "send the job as the keyword argument 'job', and nothing beside it",
-            unknown[0][:100] if unknown else None,
-        )
-    if "job" not in kwargs:
-        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
-    return kwargs["job"]
 
 
 def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:

@@ -1,0 +1,20 @@
+"""How a task is given its job."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from worker.contract.errors import ErrorCode, JobError
+
+
+def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The job, sent as the one keyword argument ``job``; raises JobError where it is not, or not alone."""
+    unknown = sorted(set(kwargs) - {"job"})
+    if args or unknown:
+        raise JobError(
+            ErrorCode.UNKNOWN_FIELD,
+            "send the job as the keyword argument 'job', and nothing beside it",
+            unknown[0][:100] if unknown else None,
+        )
+    if "job" not in kwargs:
+        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
+    return kwargs["job"]
