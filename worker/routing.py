@@ -31,6 +31,12 @@ WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
 ANNOUNCEMENT_INTERVAL_S: Final = 5
 
+GPU_WORKERS: Final[dict[Role, str]] = {
+    "forecast": "GPU worker",
+    "finetune": "GPU worker for finetuning",
+}
+"""As messages call them."""
+
 State = Literal["loading", "ready", "draining"]
 Status = Mapping[str, Any]
 """A worker's whole status as announced; ``status.WorkerStatus`` makes it."""
@@ -112,13 +118,36 @@ def _choose(
     return cpu_queue
 
 
+def why_elsewhere(
+    wanted: str, actual: str, own_warning: str | None, *, allow_fallback: bool, role: Role = "forecast"
+) -> str | None:
+    """Why a job that asks for ``wanted`` does not run there, or its worker not where it was told to.
+
+    Args:
+        actual: the device that the worker resolved, as ``cpu`` or ``cuda:0``.
+        own_warning: the worker's, where that is not the device it was told to use.
+
+    Raises JobError NO_GPU_WORKER where the job forbids falling back.
+    """
+    kind = actual.partition(":")[0]
+    if wanted == kind == "cpu":
+        return None
+    if wanted in ("auto", kind, actual):
+        return own_warning
+    if kind == "cpu":
+        if not allow_fallback:
+            raise no_gpu_worker(wanted, role)
+        name = "MPS" if wanted == "mps" else "CUDA"
+        return f"{name} device '{wanted}' requested but no {GPU_WORKERS[role]} is ready. Falling back to CPU."
+    return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
+
+
 def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
     """The error of a job that must have a GPU and cannot."""
-    kind = "GPU worker" if role == "forecast" else "GPU worker for finetuning"
     return JobError(
         ErrorCode.NO_GPU_WORKER,
-        f"device {device!r} was asked for, no {kind} is ready, and the job forbids falling back; "
-        "start a GPU worker or allow falling back to the CPU",
+        f"device {device!r} was asked for, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
+        "back; start a GPU worker or allow falling back to the CPU",
         "device",
         {},
     )

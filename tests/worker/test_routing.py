@@ -201,3 +201,29 @@ def test_a_queue_that_was_named_is_left_alone_without_asking_redis(name):
 def test_an_announcement_is_plain_json(redis):
     announce(redis, "a@1", worker(CPU_QUEUE))
     assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "actual", "expected"),
+    [
+        ("cpu", "cpu", None),
+        ("auto", "cpu", "own"),
+        ("auto", "cuda:0", "own"),
+        ("cuda", "cuda:1", "own"),
+        ("cuda:1", "cuda:1", "own"),
+        ("cuda:0", "cuda:1", "Device 'cuda:0' requested but this worker runs on 'cuda:1'."),
+        ("cpu", "cuda:0", "Device 'cpu' requested but this worker runs on 'cuda:0'."),
+        ("cuda:0", "cpu", "CUDA device 'cuda:0' requested but no GPU worker is ready. Falling back to CPU."),
+        ("mps", "cpu", "MPS device 'mps' requested but no GPU worker is ready. Falling back to CPU."),
+    ],
+)
+def test_a_job_is_told_why_it_runs_elsewhere(wanted, actual, expected):
+    told = routing.why_elsewhere(wanted, actual, "own", allow_fallback=True)
+    assert told == expected if expected in (None, "own") else told.startswith(expected)
+
+
+def test_a_job_that_forbids_falling_back_is_refused_on_the_cpu():
+    with pytest.raises(JobError) as refused:
+        routing.why_elsewhere("cuda", "cpu", None, allow_fallback=False, role="finetune")
+    assert refused.value.code == "NO_GPU_WORKER"
+    assert "for finetuning" in refused.value.message

@@ -46,17 +46,13 @@ from worker.finetuning.training import (
 )
 from worker.jobs import Receipt, fingerprint
 from worker.own_commands import own_environment
-from worker.routing import no_gpu_worker
+from worker.routing import why_elsewhere
 
 log = logging.getLogger(__name__)
 
 OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What tells a process that it is one of several; a job trains in one."""
-
-
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
-
-
 START_RETRY_S: Final = 1.0
 
 
@@ -94,7 +90,13 @@ class FinetuneRun:
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
         self._fingerprint = fingerprint(payload)
-        self._device_warning = _check_device(self._job, process)
+        self._device_warning = why_elsewhere(
+            self._job.device,
+            process.device,
+            process.device_warning,
+            allow_fallback=self._job.allow_fallback,
+            role="finetune",
+        )
         self._starts: dict[str, str] = {}
         self._notes = JobNotes("", {}, 0.0)
         self._is_running_out: Callable[[], bool] = lambda: False
@@ -339,22 +341,3 @@ def _paths(job: FinetuneJob) -> tuple[str, ...]:
     """Below the data folder; none where the job carries its candles."""
     path = job.data.path
     return () if path is None else (path,) if isinstance(path, str) else path
-
-
-def _check_device(job: FinetuneJob, process: FinetuneProcess) -> str | None:
-    """Why the job does not train where it asked to, or this worker not where it was told to."""
-    wanted, actual = job.device, process.device
-    kind = actual.partition(":")[0]
-    if wanted == kind == "cpu":
-        return None
-    if wanted in ("auto", kind, actual):
-        return process.device_warning
-    if kind == "cpu":
-        if not job.allow_fallback:
-            raise no_gpu_worker(wanted, "finetune")
-        name = "MPS" if wanted == "mps" else "CUDA"
-        return (
-            f"{name} device '{wanted}' requested but no GPU worker for finetuning is ready. "
-            "Falling back to CPU."
-        )
-    return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."

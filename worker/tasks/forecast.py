@@ -30,7 +30,7 @@ from worker.jobs import Receipt
 from worker.loading import Loadable
 from worker.process import WorkerProcess
 from worker.resident import Resident, ServedModel
-from worker.routing import no_gpu_worker
+from worker.routing import why_elsewhere
 from worker.runs import JobRun
 from worker.service import EngineDied, deadline_from
 from worker.tasks.payload import job_of
@@ -92,7 +92,9 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
         # Delivered again after it was done, or submitted twice: the one outcome stands.
         raise Ignore
     job = parse_job(payload, process.limits)
-    device_warning = _check_device(job, process)
+    device_warning = why_elsewhere(
+        job.device, str(process.device), process.device_warning, allow_fallback=job.allow_fallback
+    )
     model = _find_model(job, process)
     series = prepare(job, job_id, process.limits)
     waited_s = receipt.waited_s(job.submitted_at)
@@ -130,23 +132,6 @@ def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: A
         warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
     )
     return result.model_dump(mode="json")
-
-
-def _check_device(job: ForecastJob, process: WorkerProcess) -> str | None:
-    """Why the job does not run where it asked to, or this worker not where it was told to."""
-    wanted, actual = job.device, process.device
-    if wanted == actual.type == "cpu":
-        return None
-    if wanted in ("auto", actual.type, str(actual)):
-        return process.device_warning
-    if actual.type == "cpu":
-        if not job.allow_fallback:
-            raise no_gpu_worker(wanted)
-        return (
-            f"{'MPS' if wanted == 'mps' else 'CUDA'} device '{wanted}' requested but no GPU worker is ready. "
-            "Falling back to CPU."
-        )
-    return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
 
 
 def _find_model(job: ForecastJob, process: WorkerProcess) -> Loadable | None:
