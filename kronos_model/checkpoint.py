@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kronos_model.checkpoint_source import bundled_names, read_metadata
+from kronos_model.checkpoint_source import bundled_names, local_origin, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -75,11 +75,15 @@ def default_max_context(model: str | os.PathLike[str]) -> int:
 
 
 def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The tokenizer that belongs to a model; raises CheckpointError where that is not known."""
+    """The tokenizer that belongs to a model; raises CheckpointError where that is not known.
+
+    CheckpointMissing where there can be no such model.
+    """
     if str(model) in _PUBLISHED:
         return _PUBLISHED[str(model)][0]
     if str(model) in bundled_names() or (Path(model) / KronosTokenizer.checkpoint_part).is_dir():
         return model
+    local_origin(model)
     raise CheckpointError(
         f"Which tokenizer belongs to '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER "
         "in KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."

@@ -62,7 +62,7 @@ def locate_checkpoint(
         CheckpointMissing: a name that is none of the three, and as in ``kronos_model.hub.fetch_checkpoint``.
         CheckpointUnreachable, CheckpointError: as there.
     """
-    if origin := _local_origin(source):
+    if origin := local_origin(source):
         if revision is not None:
             raise CheckpointError(
                 f"Revision '{revision}' cannot be had of '{source}', which is on this machine: "
@@ -78,8 +78,11 @@ def locate_checkpoint(
     return CheckpointSource(id=str(source), revision=folder.name, origin="hub", folder=folder)
 
 
-def _local_origin(source: str | os.PathLike[str]) -> Origin | None:
-    """ "bundled" or "folder" for what is on this machine, None for what may be on the hub."""
+def local_origin(source: str | os.PathLike[str]) -> Origin | None:
+    """ "bundled" or "folder" for what is on this machine, None for what may be on the hub.
+
+    Raises CheckpointMissing for a name that is none of the three.
+    """
     if isinstance(source, str) and source in bundled_names():
         return "bundled"
     # Unlike Path.is_dir, this one takes any string: empty, too long, with a zero byte.
@@ -108,7 +111,7 @@ def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     return metadata if isinstance(metadata, dict) else {}
 

@@ -15,12 +15,30 @@ from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from kronos_model.checkpoint_source import CheckpointSource, Part, locate_checkpoint
 from kronos_model.errors import CheckpointError, CheckpointMissing
 from kronos_model.hub import CONFIG_NAME, WEIGHTS_NAME
 
 _MAX_NAMED = 3
+
+
+class _Undrawn(TorchFunctionMode):
+    """Parameters are left as they are allocated, since a checkpoint's take their place.
+
+    So they take no time, and of a config that asks for more than its checkpoint has no memory either: what is
+    never written to is only addresses. The meta device would do too, but for the import of PyTorch's compiler
+    (2.13) at the first arithmetic on it, which takes longer than that of PyTorch itself.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 class PretrainedModule(nn.Module, PyTorchModelHubMixin):
@@ -83,13 +101,16 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
         )
         config = _read_config(checkpoint.folder, cls)
         tensors = _read_tensors(checkpoint.folder)
+        _check_depth(config, tensors, str(checkpoint.folder / CONFIG_NAME))
         try:
-            module = cls(**config)
-        except (ValueError, TypeError, RuntimeError, AssertionError, ArithmeticError) as error:
+            with _Undrawn():
+                module = cls(**config)
+            _check_tensors(tensors, module.state_dict(), f"{checkpoint.folder / WEIGHTS_NAME}")
+        except (ValueError, TypeError, RuntimeError, AssertionError, ArithmeticError, MemoryError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise CheckpointError(
-                f"{checkpoint.folder / CONFIG_NAME} does not describe a {cls.__name__}: {error}"
+                f"{checkpoint.folder / CONFIG_NAME} does not describe a {cls.__name__}: {reason}"
             ) from error
-        _check_tensors(tensors, module.state_dict(), f"{checkpoint.folder / WEIGHTS_NAME}")
         module.load_state_dict(tensors)
         module.checkpoint = checkpoint
         return module.to(map_location).eval()
@@ -206,6 +227,13 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}.{hint}") from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _check_depth(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse more layers than there are tensors, before a module of so many is made."""
+    layers = {key: count for key, count in config.items() if key.endswith("layers") and count > len(tensors)}
+    if layers:
+        raise CheckpointError(f"{where} does not fit the weights beside it, {len(tensors)} tensors: {layers}")
 
 
 def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:

@@ -48,14 +48,16 @@ def build_engine(
     """
     device = model.head.proj_s1.weight.device
     is_cpu = device.type == "cpu"
-    num_slots = max_slots or (CPU_SLOTS if is_cpu else GPU_SLOTS)
     chunk_bars = CPU_CHUNK_BARS if is_cpu else GPU_CHUNK_BARS
-    if memory_bytes is not None:
-        weights, per_slot = memory_of_weights(model, tokenizer), slot_bytes(model, max_context, dtype)
-        num_slots = min(num_slots, num_slots_among((memory_bytes - weights) // per_slot))
-        if num_slots < 1:
-            least = weights + (1 + num_prompt_slots(1)) * per_slot
-            raise OutOfMemory(f"weights and one path need {least} bytes; there are {memory_bytes}")
+    num_slots = num_slots_on(
+        device,
+        model,
+        tokenizer,
+        max_context=max_context,
+        max_slots=max_slots,
+        memory_bytes=memory_bytes,
+        dtype=dtype,
+    )
     try:
         runner = ModelRunner(
             model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
@@ -68,6 +70,37 @@ def build_engine(
     return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars)
 
 
+def default_slots(device: torch.device) -> int:
+    """Sample paths that run together where memory sets no bound."""
+    return CPU_SLOTS if device.type == "cpu" else GPU_SLOTS
+
+
+def num_slots_on(
+    device: torch.device,
+    model: Kronos,
+    tokenizer: KronosTokenizer,
+    *,
+    max_context: int,
+    max_slots: int | None = None,
+    memory_bytes: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> int:
+    """The slots that ``build_engine`` makes there; the two need not be on the device yet. Arguments as there.
+
+    Raises:
+        OutOfMemory: not even one slot fits.
+    """
+    num_slots = max_slots or default_slots(device)
+    if memory_bytes is None:
+        return num_slots
+    weights, per_slot = memory_of_weights(model, tokenizer), slot_bytes(model, max_context, dtype, device)
+    num_slots = min(num_slots, num_slots_among((memory_bytes - weights) // per_slot))
+    if num_slots < 1:
+        least = weights + (1 + num_prompt_slots(1)) * per_slot
+        raise OutOfMemory(f"weights and one path need {least} bytes; there are {memory_bytes}")
+    return num_slots
+
+
 def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:
     """Bytes of all parameters and buffers, twice: as loaded, and as the engine folds them."""
     return 2 * sum(
@@ -77,8 +110,13 @@ def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:
     )
 
 
-def slot_bytes(model: Kronos, max_context: int, dtype: torch.dtype = torch.float32) -> int:
-    """Bytes of one slot: keys and values of ``max_context`` bars in every layer."""
+def slot_bytes(
+    model: Kronos,
+    max_context: int,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> int:
+    """Bytes of one slot: keys and values of ``max_context`` bars in every layer; None: where the model is."""
     num_layers = len(model.transformer) + 1  # and the dependency-aware layer
-    itemsize = cache_dtype(model.head.proj_s1.weight.device, dtype).itemsize
+    itemsize = cache_dtype(device or model.head.proj_s1.weight.device, dtype).itemsize
     return 2 * num_layers * (max_context + StaticSteps.NUM_SPARE_BARS) * model.d_model * itemsize

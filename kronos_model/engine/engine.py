@@ -76,6 +76,7 @@ class Engine:
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars)
         self._live: list[Generation] = []
         self._steps_until_more = STEPS_UNTIL_MORE
+        self._is_short_of_memory = False
         self.last_step = StepReport()
 
     @property
@@ -117,7 +118,8 @@ class Engine:
         self._end_late()
         started = time.monotonic()
         for sequence in self._scheduler.admit():
-            sequence.generation.timings.admitted = started
+            timings = sequence.generation.timings
+            timings.admitted = timings.admitted or started
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             chunk.sequence.complete(chunk)
@@ -134,6 +136,7 @@ class Engine:
             prefill_s=computed - started,
             decode_s=time.monotonic() - computed,
         )
+        self._make_room()
         self._recover()
         ended = [generation for generation in self._live if generation.done]
         self._live = [generation for generation in self._live if not generation.done]
@@ -147,7 +150,10 @@ class Engine:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> list[Work]:
-        """Run it; where that fails, in halves, so that one cannot take the others along. What succeeded."""
+        """Run it; where that fails, in halves, so that one cannot take the others along. What succeeded.
+
+        What runs out of memory alone fails only where nothing else holds any, and it cannot be made smaller.
+        """
         if not work:
             return []
         try:
@@ -162,9 +168,30 @@ class Engine:
                 return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
                 return []  # the next step tries a smaller part of it
-            self._give_up(work[0].sequence if isinstance(work[0], Chunk) else work[0], error)
+            if not (is_out_of_memory(error) and self._may_fit(work[0])):
+                self._give_up(work[0].sequence if isinstance(work[0], Chunk) else work[0], error)
             return []
         return list(work)
+
+    def _may_fit(self, failed: Chunk | Sequence) -> bool:
+        """Out of memory alone: whether it is to be tried again, once less is held beside it or by itself."""
+        if self._scheduler.num_running == 1:
+            if isinstance(failed, Chunk) or failed.num_paths == 1:
+                return False
+            failed.generation.max_paths = failed.num_paths // 2
+        self._is_short_of_memory = True
+        return True
+
+    def _make_room(self) -> None:
+        """After a step in which memory was short for one: what came last starts over later.
+
+        Never what came first, unless it is alone: so that goes on, and all come to their end.
+        """
+        if self._is_short_of_memory and self._scheduler.num_running:
+            postponed = self._scheduler.postpone_newest()
+            self._runner.release(postponed)
+            log.warning("out of memory: a series starts over later, %s", self._scheduler.limits)
+        self._is_short_of_memory = False
 
     def _give_up(self, sequence: Sequence, error: Exception) -> None:
         log.error("a series failed alone", exc_info=error)

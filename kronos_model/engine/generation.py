@@ -115,6 +115,9 @@ class Generation:
     """The handle of one submitted series: its progress and, once ``done``, its paths or its error.
 
     Only the thread that steps the engine writes to it.
+
+    Attributes:
+        max_paths: run together at most; what more were too many for the memory. None for no such bound.
     """
 
     def __init__(self, request: SeriesRequest) -> None:
@@ -123,6 +126,7 @@ class Generation:
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
+        self.max_paths: int | None = None
         self._paths: NDArray[np.float32] | None = None
         self._num_paths_done = 0
 
@@ -130,6 +134,15 @@ class Generation:
     def num_bars_total(self) -> int:
         """Bars over all paths."""
         return self.request.horizon * self.request.sampling.sample_count
+
+    @property
+    def num_paths_done(self) -> int:
+        """The first ones, which were accepted."""
+        return self._num_paths_done
+
+    @property
+    def num_paths_left(self) -> int:
+        return self.request.sampling.sample_count - self._num_paths_done
 
     @property
     def paths(self) -> NDArray[np.float32]:
@@ -150,9 +163,13 @@ class Generation:
         if self._num_paths_done == self.request.sampling.sample_count:
             self._end()
 
+    def start_over(self) -> None:
+        """Of what is not accepted yet nothing is left."""
+        self.num_bars_done = self._num_paths_done * self.request.horizon
+
     def fail(self, error: KronosError) -> None:
-        """End with an error."""
-        self.error = error
+        """End with an error, without the frames that it was raised in: they hold what held the error."""
+        self.error = error.with_traceback(None)
         self._end()
 
     def _end(self) -> None:

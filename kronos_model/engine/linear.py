@@ -4,6 +4,10 @@ A decode step reads every weight for a handful of rows, so it costs what reading
 oneDNN reads weights in a blocked order faster than ``F.linear`` reads rows; what PyTorch's own compiler does
 when it freezes weights is done here by the same two operators. They are not public: where they are missing
 or refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkldnn``).
+
+oneDNN (3.12) compiles a kernel for each number of rows that it meets, some 500 kB each, and keeps it for the
+life of the process, whatever the size of its primitive cache. A worker meets every number of rows with time,
+which would come to gigabytes: so rows are multiplied in numbers of which there are few.
 """
 
 from typing import NamedTuple
@@ -14,6 +18,11 @@ from torch.nn import functional as F
 
 ROWS_HINT = 16
 """Batch that the blocked order is chosen for; measured no slower than ``F.linear`` from 1 to 2000 rows."""
+
+MAX_ROWS = 512
+"""More are multiplied in parts of so many."""
+NUM_EXACT_ROWS = 16
+"""Up to here no row is added; beyond, at most one for every eight."""
 
 
 class Affine(NamedTuple):
@@ -60,8 +69,29 @@ class FusedLinear:
         if self._reordered is None:
             assert self._weight is not None
             return F.linear(x, self._weight, self._bias)
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._reordered, self._bias, "none", [], "")
+        if x.shape[0] <= MAX_ROWS:
+            return self._product_of_few(x, self._reordered)
+        product = x.new_empty(x.shape[0], self._reordered.shape[0])
+        for first in range(0, x.shape[0], MAX_ROWS):
+            rows = slice(first, first + MAX_ROWS)
+            product[rows] = self._product_of_few(x[rows], self._reordered)
         return product
+
+    def _product_of_few(self, x: Tensor, reordered: Tensor) -> Tensor:
+        """Of at most ``MAX_ROWS``."""
+        num_rows = x.shape[0]
+        num_added = num_rows_for(num_rows) - num_rows
+        padded = F.pad(x, (0, 0, 0, num_added)) if num_added else x
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, reordered, self._bias, "none", [], "")
+        return product[:num_rows]
+
+
+def num_rows_for(num_rows: int) -> int:
+    """The number of rows, at least so many, that oneDNN is given: one of 56, up to ``MAX_ROWS``."""
+    if num_rows <= NUM_EXACT_ROWS:
+        return num_rows
+    step = 1 << ((num_rows - 1).bit_length() - 4)
+    return -(-num_rows // step) * step
 
 
 def _reorder(weight: Tensor) -> Tensor | None:

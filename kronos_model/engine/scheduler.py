@@ -6,7 +6,7 @@ starves. Chunks are taken in turn: a sequence whose chunk was computed goes behi
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
@@ -48,7 +48,12 @@ class Scheduler:
     @property
     def paths_waiting(self) -> int:
         """Of series that have no slot yet. May be read from any thread."""
-        return sum(generation.request.sampling.sample_count for generation in self._waiting.copy())
+        return sum(generation.num_paths_left for generation in self._waiting.copy())
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that have slots."""
+        return len(self._in_chunks) + len(self._decoding)
 
     def add(self, generation: Generation) -> None:
         """Queue a generation; what needs more slots than there are will run in rounds."""
@@ -107,6 +112,15 @@ class Scheduler:
         if sequence.shares_prompt:
             self._prompts.give_back((sequence.prompt_slot,))
 
+    def postpone_newest(self) -> Sequence:
+        """Take its slots from the sequence that came last; it starts over once less runs beside it."""
+        newest = max((*self._in_chunks, *self._decoding), key=lambda one: one.generation.timings.submitted)
+        self.release(newest)
+        newest.generation.start_over()
+        self._waiting.appendleft(newest.generation)
+        self.limits = replace(self.limits, paths=max(1, min(self.limits.paths, self._slots.num_used)))
+        return newest
+
     def drop(self, generation: Generation) -> Sequence | None:
         """Forget a generation; returns its sequence if that was running."""
         if generation in self._waiting:
@@ -122,8 +136,8 @@ class Scheduler:
         """Give slots to those that waited longest."""
         admitted = []
         while self._waiting:
-            sample_count = self._waiting[0].request.sampling.sample_count
-            num_paths = min(sample_count, self.num_slots)
+            first = self._waiting[0]
+            num_paths = min(first.num_paths_left, self.num_slots, first.max_paths or self.num_slots)
             in_use = self._slots.num_used
             # The limit is for several: one that is beyond it runs alone.
             if in_use + num_paths > (self.limits.paths if in_use else self.num_slots):
@@ -131,7 +145,11 @@ class Scheduler:
             slots = self._slots.take(num_paths)
             prompt_slot = slots[0] if num_paths == 1 else self._prompts.take(1)[0]
             generation = self._waiting.popleft()
-            admitted.append(Sequence(generation, num_paths, self.max_context, slots, prompt_slot))
+            admitted.append(
+                Sequence(
+                    generation, num_paths, self.max_context, slots, prompt_slot, generation.num_paths_done
+                )
+            )
         self._in_chunks.extend(admitted)
         return admitted
 

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.errors import (
     DiskFull,
     FinetuningConfigError,
@@ -318,7 +320,7 @@ class StageLoop:
     def _keep_best(self) -> None:
         try:
             self._stage.trained.save_pretrained(self._folder.best(self._stage.name))
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
             raise DiskFull(
                 f"the best checkpoint cannot be written to {self._folder.root}: {error}"
             ) from error
@@ -342,8 +344,11 @@ class StageLoop:
 def _out_of_memory_named() -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise OutOfMemory(
-            f"the device has too little memory for a training step ({error}): lower batch_size and raise "
+            f"the device has too little memory for a training step ({reason}): lower batch_size and raise "
             "gradient_accumulation_steps as much"
         ) from error

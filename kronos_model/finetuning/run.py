@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from accelerate import Accelerator
+from safetensors import SafetensorError
 
 from kronos_model.device import resolve_device
 from kronos_model.engine.generation import SamplingParams
@@ -299,6 +300,6 @@ class _Run:
             start.tokenizer.save_pretrained(staging / "tokenizer")
             RunFolder(staging).write("metadata.json", metadata)
             staging.rename(self._folder.checkpoint)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
             raise DiskFull(f"{self._folder.checkpoint} cannot be written: {error}") from error
         return metadata

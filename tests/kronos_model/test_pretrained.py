@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from kronos_model.model import Kronos
 from kronos_model.pretrained import PretrainedModule
 from kronos_model.tokenizer import KronosTokenizer
 
-REFERENCE = Path(__file__).parents[1] / "data" / "parity" / "a"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "tests" / "data" / "parity" / "a"
 BOTH = pytest.mark.parametrize("cls", [Kronos, KronosTokenizer])
 
 
@@ -317,3 +320,15 @@ class TestSaving:
         )
         assert url == "https://hub/commit"
         assert pushed == {"token": "t", "repo_id": "me/x", "files": ["config.json", "model.safetensors"]}
+
+
+@BOTH
+def test_loading_draws_nothing_and_leaves_the_compiler_alone(cls):
+    """Its import is a third of what a worker takes to start."""
+    folder = REFERENCE / cls.checkpoint_part
+    script = (
+        f"import sys, torch; from {cls.__module__} import {cls.__name__} as cls; "
+        "before = torch.get_rng_state(); cls.from_pretrained(sys.argv[1]); "
+        "assert torch.equal(before, torch.get_rng_state()); assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=True, timeout=60, cwd=ROOT)

@@ -1,9 +1,10 @@
 """How many slots an engine gets."""
 
 import pytest
+import torch
 
 from kronos_model.engine import build
-from kronos_model.engine.build import build_engine, memory_of_weights, slot_bytes
+from kronos_model.engine.build import build_engine, memory_of_weights, num_slots_on, slot_bytes
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
@@ -15,6 +16,16 @@ def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
     memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # three for paths, two for prompts
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5, memory_bytes=memory)
     assert engine.load.slots == 3
+
+
+def test_the_slots_of_another_device_are_reckoned_without_it(pair):
+    gpu, dtype = torch.device("cuda", 0), torch.bfloat16
+    assert num_slots_on(gpu, *pair, max_context=MAX_CONTEXT) == 512
+    assert num_slots_on(gpu, *pair, max_context=MAX_CONTEXT, max_slots=7) == 7
+    six_places = memory_of_weights(*pair) + 6 * slot_bytes(pair[0], MAX_CONTEXT, dtype, gpu)
+    of = {"max_context": MAX_CONTEXT, "memory_bytes": six_places, "dtype": dtype}
+    assert num_slots_on(gpu, *pair, **of) == 4
+    assert num_slots_on(torch.device("cpu"), *pair, **of) == 2  # which keeps float32
 
 
 @pytest.mark.parametrize("max_slots", [1, 2, 5, 8])

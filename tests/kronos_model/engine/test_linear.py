@@ -20,7 +20,7 @@ def reordering(request, monkeypatch) -> bool:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [0, 1, 2, 17, 130])
+@pytest.mark.parametrize("rows", [0, 1, 2, 17, 130, 512, 513, 1100])
 def test_fused_layers_give_what_each_gives(reordering, rows, bias):
     layers = [nn.Linear(24, outs, bias=bias) for outs in (8, 24, 7)]
     fused = FusedLinear(*map(Affine.of, layers))
@@ -28,6 +28,31 @@ def test_fused_layers_give_what_each_gives(reordering, rows, bias):
     x = torch.randn(rows, 24)
     expected = torch.cat([layer(x) for layer in layers], dim=-1)
     torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_are_multiplied_in_few_numbers_of_them():
+    """Each number of rows is a kernel that oneDNN never forgets."""
+    given = {num_rows: linear.num_rows_for(num_rows) for num_rows in range(linear.MAX_ROWS + 1)}
+    assert all(0 <= given[n] - n <= n / 8 for n in given)
+    assert given[linear.MAX_ROWS] == linear.MAX_ROWS
+    assert len(set(given.values()) - {0}) == 56
+
+
+@torch.inference_mode()
+def test_no_other_numbers_of_rows_reach_onednn(monkeypatch):
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    fused, met = FusedLinear(Affine.of(nn.Linear(4, 4))), set()
+    multiply = torch.ops.mkldnn._linear_pointwise
+
+    def note(x, *more):
+        met.add(x.shape[0])
+        return multiply(x, *more)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", note)
+    for num_rows in range(1, 3000, 7):
+        assert fused(torch.ones(num_rows, 4)).shape == (num_rows, 4)
+    assert met <= {linear.num_rows_for(n) for n in range(1, linear.MAX_ROWS + 1)}
 
 
 def test_operators_that_are_missing_leave_the_fallback(monkeypatch):

@@ -1,0 +1,201 @@
+"""Too little memory, in any phase: less runs at once, what fits ends the same, the rest fails alone."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.support.workload import series_request
+from kronos_model.engine.build import build_engine
+from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
+from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.sequence import Phase, Sequence
+from kronos_model.errors import KronosError
+from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.test_engine import (
+    OutOfMemoryError,
+    ScriptedRunner,
+    engine_for,
+    finish,
+    request,
+    seed_of,
+)
+from tests.kronos_model.engine.traces import assert_same_bars
+
+MANY_STEPS = 3000
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+]
+REQUESTS = [
+    series_request(seed, lookback, horizon, SamplingParams(sample_count=paths, seed=seed))
+    for seed, (lookback, horizon, paths) in enumerate(
+        [(20, 6, 1), (90, 5, 2), (28, 12, 3), (40, 32, 2), (31, 4, 1), (20, 9, 5), (25, 3, 1), (120, 7, 2)]
+    )
+]
+
+
+def exhaust(engine: Engine) -> None:
+    """Many steps: chunks become small."""
+    for _ in range(MANY_STEPS):
+        if engine.has_work:
+            engine.step()
+    assert not engine.has_work
+    assert engine.load.running == engine.load.waiting == 0
+
+
+def run(engine: Engine, requests: Iterable[Any] = REQUESTS) -> list[Generation]:
+    generations = [engine.submit(one) for one in requests]
+    exhaust(engine)
+    return generations
+
+
+@pytest.fixture
+def undisturbed(pair) -> list[np.ndarray]:
+    return [one.paths for one in run(build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8))]
+
+
+def failing(
+    work: Callable[..., Any], is_too_much: Callable[..., bool], error: Exception
+) -> Callable[..., Any]:
+    """Fails once all is done, with whatever it has written by then."""
+
+    def try_to(*args: Any) -> Any:
+        result = work(*args)
+        if is_too_much(*args):
+            raise error
+        return result
+
+    return try_to
+
+
+def crowded(work: Callable[..., Any], engine: Engine, most: int) -> Callable[..., Any]:
+    """Fails where more series than that hold memory."""
+
+    def try_to(*args: Any) -> Any:
+        if engine._scheduler.num_running > most:
+            raise NO_MEMORY[0]
+        return work(*args)
+
+    return try_to
+
+
+TOO_MUCH: dict[str, tuple[str, str, Callable[..., bool]]] = {
+    "lookback": ("_coder", "encode", lambda bars, parts: len(bars) > 70),
+    "prompt": ("_network", "fill", lambda tokens, *_: len(tokens) > 64),
+    "paths": ("_coder", "decode_paths", lambda own, *_: own.shape[0] * own.shape[1] > 64),
+    "decode": ("_network", "next_tokens", lambda tokens, *_: len(tokens) > 3),
+    "decode-alone": ("_network", "next_tokens", lambda tokens, *_: len(tokens) > 2),
+}
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("phase", TOO_MUCH)
+def test_forecasts_are_the_same_where_only_so_much_fits_at_once(pair, undisturbed, phase, error):
+    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
+    part, name, is_too_much = TOO_MUCH[phase]
+    target = getattr(engine._runner, part)
+    setattr(target, name, failing(getattr(target, name), is_too_much, error))
+    for generation, expected in zip(run(engine), undisturbed, strict=True):
+        assert_same_bars(generation.paths, expected)
+
+
+def test_forecasts_are_the_same_where_what_others_hold_is_in_the_way(pair, undisturbed):
+    """However small a step is: it needs that no more than two series run."""
+    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
+    runner: Any = engine._runner
+    for name in ("compute", "decode"):
+        setattr(runner, name, crowded(getattr(runner, name), engine, 2))
+    for generation, expected in zip(run(engine), undisturbed, strict=True):
+        assert_same_bars(generation.paths, expected)
+    assert runner._states == {}
+
+
+@pytest.mark.parametrize("phase", [*Phase])
+def test_what_cannot_fit_fails_alone_and_frees_its_slots(phase):
+    runner = ScriptedRunner(num_slots=8)
+
+    def refuse(sequence: Sequence) -> None:
+        if seed_of(sequence) == 3 and sequence.phase is phase:
+            raise OutOfMemoryError("CUDA out of memory")
+
+    compute, decode = runner.compute, runner.decode
+    runner.compute = lambda chunks: [*map(refuse, [one.sequence for one in chunks]), compute(chunks)]
+    runner.decode = lambda sequences: [*map(refuse, sequences), decode(sequences)]
+    engine = engine_for(runner)
+    generations = [engine.submit(request(seed, lookback=16, horizon=4, paths=2)) for seed in range(12)]
+    exhaust(engine)
+    assert [one.error and one.error.code for one in generations] == [
+        "OUT_OF_MEMORY" if seed == 3 else None for seed in range(12)
+    ]
+    assert set(runner.released) == set(range(12))
+
+
+def test_the_first_that_came_is_never_put_off_for_the_others_and_new_ones_keep_coming():
+    runner = ScriptedRunner(num_slots=8)
+    engine = engine_for(runner)
+    decode = runner.decode
+
+    def decode_first_alone(sequences: tuple[Sequence, ...]) -> None:
+        if any(seed_of(one) == 0 for one in sequences) and engine.load.running > 1:
+            raise MemoryError
+        decode(sequences)
+
+    runner.decode = decode_first_alone
+    runner.max_context = 4 * STEPS_UNTIL_MORE
+    first = engine.submit(request(0, horizon=3 * STEPS_UNTIL_MORE))
+    others = []
+    for seed in range(1, 4 * STEPS_UNTIL_MORE):
+        others.append(engine.submit(request(seed, horizon=1)))
+        engine.step()
+        if first.done:
+            break
+    assert first.error is None
+    assert first.done
+    assert runner.released.count(0) == 1
+    runner.decode = decode
+    while engine.has_work:
+        engine.step()
+    assert all(one.error is None for one in others)
+
+
+def test_a_job_of_many_paths_runs_in_rounds_as_small_as_the_memory():
+    runner = ScriptedRunner(num_slots=8)
+    runner.max_paths = 3
+    engine = engine_for(runner)
+    generation = engine.submit(request(1, paths=8, horizon=3))
+    finish(engine)
+    assert generation.paths[:, 0, 0].tolist() == list(range(8))
+    assert generation.num_bars_done == generation.num_bars_total
+    assert max(paths for step in runner.steps for _, paths in step) == 2
+    durations = generation.timings.durations_s()
+    assert all(duration >= 0 for duration in durations.values())
+
+
+def test_paths_that_were_done_before_are_not_computed_again():
+    runner = ScriptedRunner(num_slots=4)
+    engine = engine_for(runner)
+    generation = engine.submit(request(1, paths=8, horizon=2))
+    while generation.num_paths_done < 4:
+        engine.step()
+    runner.max_paths = 2
+    finish(engine)
+    assert generation.paths[:, 0, 0].tolist() == list(range(8))
+    assert [paths for step in runner.steps for _, paths in step] == [4, 4, 4, 2, 2, 2, 2]
+
+
+def test_cancelling_what_was_put_off_frees_it():
+    runner = ScriptedRunner(num_slots=4)
+    engine = engine_for(runner)
+    first, second = engine.submit(request(1, horizon=9)), engine.submit(request(2, horizon=9))
+    engine.step()
+    runner.decode = lambda sequences: (_ for _ in ()).throw(MemoryError)
+    engine.step()
+    assert (engine.load.running, engine.load.waiting) == (1, 1)
+    engine.cancel(second)
+    assert isinstance(second.error, KronosError)
+    engine.cancel(first)
+    assert (engine.load.running, engine.load.waiting) == (0, 0)
