@@ -7,10 +7,35 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
+from redis import Redis
+
+from worker.connection import connect
+from worker.local import LocalRedis
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
 # take many times as long as one. Child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--faults", action="store_true", help="faults last as long as in service (tests/faults; 40 minutes)"
+    )
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[LocalRedis]:
+    """A real Redis of the module's own."""
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(redis_server: LocalRedis) -> Iterator[Redis]:
+    """A connection to it; it is empty at the start of each test."""
+    with connect(redis_server.url) as client:
+        client.flushall()
+        yield client
 
 
 @pytest.fixture
@@ -38,3 +63,17 @@ def no_cuda_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
                     monkeypatch.setattr(value, constructor, refusal)
     yield called
     assert called == []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--faults"):
+        for item in items:
+            if item.get_closest_marker("at_length"):
+                item.add_marker(pytest.mark.skip(reason="takes long: run it by ./kronos test --faults"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures that tests noted. Here: who runs them side by side reads no folder's own file."""
+    for report in terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", []):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{report.nodeid.partition('::')[2]}: {name} {value}")

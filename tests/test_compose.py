@@ -1,16 +1,23 @@
 """The container files, as far as they can be checked without a container engine."""
 
 import fnmatch
+import importlib.metadata
+import importlib.util
 import json
 import re
 import shlex
+import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from pydantic import SecretStr
 
+from api_stub.guards import read_keys
+from tests.test_packages import run_without
 from worker.cli import cli
 from worker.settings import Settings
 
@@ -18,9 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_TEXT)
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = [name for name, service in SERVICES.items() if str(service["image"]).startswith("kronos-worker:")]
+OURS = [name for name, service in SERVICES.items() if str(service["image"]).startswith("kronos-")]
 WORKERS = ["worker-cpu", "worker-gpu", "finetune-cpu", "finetune-gpu"]
-DOCKERFILES = ["Dockerfile", "Dockerfile.cuda"]
+DOCKERFILES = ["Dockerfile", "Dockerfile.cuda", "Dockerfile.api"]
+WITHOUT_TORCH = ["api", "flower"]
+ELSEWHERE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.workers.yml").read_text())
+SECRETS_SCRIPT = ROOT / "deploy" / "make-secrets.sh"
 
 
 def settings_variables() -> set[str]:
@@ -35,7 +45,8 @@ def instructions(dockerfile: str) -> list[tuple[str, str]]:
 
 def test_the_compose_file_follows_the_compose_specification() -> None:
     schema = json.loads((ROOT / "tests/data/compose_spec/compose-spec.json").read_text())
-    jsonschema.Draft201909Validator(schema).validate(COMPOSE)
+    for document in (COMPOSE, ELSEWHERE):
+        jsonschema.Draft201909Validator(schema).validate(document)
 
 
 def test_the_schema_refuses_what_is_not_compose() -> None:
@@ -48,6 +59,11 @@ def test_the_schema_refuses_what_is_not_compose() -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_and_option_exists(name: str) -> None:
     command, *arguments = SERVICES[name]["command"]
+    if name in WITHOUT_TORCH:  # of that image the first word is the module
+        assert importlib.util.find_spec(f"{command}.__main__") is not None
+        if not arguments:
+            return
+        command, *arguments = arguments
     options = {option for parameter in cli.commands[command].params for option in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= options
 
@@ -55,8 +71,15 @@ def test_every_command_and_option_exists(name: str) -> None:
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_images_start_a_command_that_exists(dockerfile: str) -> None:
     parts = dict(instructions(dockerfile))
-    assert json.loads(parts["ENTRYPOINT"])[-2:] == ["-m", "worker"]
-    assert json.loads(parts["CMD"])[0] in cli.commands
+    entry, command = json.loads(parts["ENTRYPOINT"]), json.loads(parts["CMD"])
+    if dockerfile == "Dockerfile.api":
+        assert entry[-1] == "-m"
+        assert importlib.util.find_spec(f"{command[0]}.__main__") is not None
+    else:
+        assert entry[-2:] == ["-m", "worker"]
+        assert command[0] in cli.commands
+        probe = parts["HEALTHCHECK"].partition("CMD ")[2]
+        assert json.loads(probe)[-1] in cli.commands
 
 
 def test_worker_health_is_asked_of_a_command_that_exists() -> None:
@@ -68,17 +91,110 @@ def test_worker_health_is_asked_of_a_command_that_exists() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_is_a_setting(name: str) -> None:
-    assert {key for key in SERVICES[name]["environment"] if key.startswith("KRONOS_")} <= settings_variables()
+    known = settings_variables() | {f"{variable}_FILE" for variable in settings_variables()}
+    assert {key for key in SERVICES[name]["environment"] if key.startswith("KRONOS_")} <= known
 
 
-def test_what_must_be_set_is_named_in_the_example() -> None:
-    required = set(re.findall(r"\$\{(\w+):\?", COMPOSE_TEXT))
-    assert required == {"KRONOS_REDIS_PASSWORD", "KRONOS_FLOWER_PASSWORD"}
+def test_every_secret_comes_from_a_file_that_the_script_makes(tmp_path: Path) -> None:
+    made = tmp_path / "secrets"
+    said = subprocess.run([SECRETS_SCRIPT, made], capture_output=True, text=True, check=True).stdout
+    assert {path.name for path in made.iterdir()} == {*COMPOSE["secrets"], "tls"}
+    files = [path for path in made.iterdir() if path.is_file()]
+    for name, secret in COMPOSE["secrets"].items():
+        assert secret == {"file": f"./secrets/{name}"}
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    # Whichever user a container runs as reads them; the folder keeps others of this machine out.
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o444}
+    texts = {path.name: path.read_text() for path in files}
+    assert not any(text.endswith("\n") for text in texts.values()), "KEDA sends what it is given"
+    assert texts["redis_url"] == f"redis://:{texts['redis_password']}@redis:6379/0"
+    ours, scrapers = texts["api_keys"].splitlines()
+    assert f"Bearer {ours}\n" in said
+    assert scrapers == texts["metrics_key"] != ours
+    subprocess.run([SECRETS_SCRIPT, made], capture_output=True, check=True)
+    assert {path.name: path.read_text() for path in files} == texts, "what is there stays"
+
+
+def test_who_reads_metrics_is_let_in_whatever_keys_people_have(tmp_path: Path) -> None:
+    keys = "a-key-of-16-chars,another-of-16-chars\na-third-of-16-chars\n"
+    (tmp_path / "api_keys").write_text(keys)
+    subprocess.run([SECRETS_SCRIPT, tmp_path], capture_output=True, check=True)
+    scrapers = (tmp_path / "metrics_key").read_text()
+    settings = Settings.model_construct(api_keys=SecretStr((tmp_path / "api_keys").read_text()))
+    assert read_keys(settings) == tuple(
+        key.encode() for key in ("a-key-of-16-chars", "another-of-16-chars", "a-third-of-16-chars", scrapers)
+    )
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_service_is_given_the_secrets_that_it_names_and_no_others(name: str) -> None:
+    service = SERVICES[name]
+    text = json.dumps([service.get("environment"), service.get("command"), service.get("healthcheck")])
+    text += (ROOT / "deploy/prometheus/prometheus.yml").read_text() if name == "prometheus" else ""
+    assert set(re.findall(r"/run/secrets/(\w+)", text)) == set(service.get("secrets", []))
+    for variable, value in (service.get("environment") or {}).items():
+        if "PASSWORD" in variable or "KEYS" in variable or variable.startswith("KRONOS_REDIS_URL"):
+            assert variable.endswith("_FILE"), variable
+            assert value.startswith("/run/secrets/")
+
+
+def test_what_the_example_names_is_passed_on() -> None:
+    assert not re.findall(r"\$\{(\w+):\?", COMPOSE_TEXT), "nothing must be set"
     example = (ROOT / ".env.example").read_text()
-    for variable in required:
-        assert re.search(rf"^{variable}=$", example, re.MULTILINE), "named, and without a value to forget"
-    mentioned = set(re.findall(r"^#? ?(KRONOS_\w+)=", example, re.MULTILINE))
-    assert mentioned - {"KRONOS_REDIS_PASSWORD"} <= settings_variables()
+    named = set(re.findall(r"^#? ?(KRONOS_\w+)=", example, re.MULTILINE))
+    passed_on = {
+        key
+        for name in OURS
+        for key, value in SERVICES[name]["environment"].items()
+        if value is None or str(value).startswith("$")
+    }
+    assert named == passed_on | set(re.findall(r"\$\{(KRONOS_\w+):-", COMPOSE_TEXT))
+    assert named <= settings_variables()
+
+
+def test_the_api_image_has_the_versions_of_the_workers() -> None:
+    pins = {
+        name: dict(
+            line.partition(";")[0].strip().split("==")
+            for line in (ROOT / name).read_text().splitlines()
+            if "==" in line and not line.startswith("#")
+        )
+        for name in ("requirements.txt", "requirements-api.txt")
+    }
+    ours = pins["requirements-api.txt"]
+    assert "torch" not in ours
+    shared = ours.keys() & pins["requirements.txt"].keys()
+    assert {name: ours[name] for name in shared} == {name: pins["requirements.txt"][name] for name in shared}
+    for name, version in ours.items():
+        assert importlib.metadata.version(name.partition("[")[0]) == version, name
+
+
+def test_the_api_image_needs_no_more_than_it_has() -> None:
+    """Else it starts only where a worker's packages lie about."""
+    names = [
+        {
+            re.split(r"[=\[]", line)[0].lower()
+            for line in (ROOT / name).read_text().splitlines()
+            if "==" in line
+        }
+        for name in ("requirements.txt", "requirements-api.txt")
+    ]
+    blocked = {name.replace("-", "_") for name in names[0] - names[1]}
+    assert "torch" in blocked
+    imports = "import api_stub.main, api_stub.__main__, worker.cli, worker.app, flower.command"
+    done = run_without(tuple(blocked), imports)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_code_is_one_layer_behind_the_dependencies(dockerfile: str) -> None:
+    steps = instructions(dockerfile)
+    final = steps[max(index for index, (name, _) in enumerate(steps) if name == "FROM") :]
+    assert [arguments for name, arguments in final if name == "COPY"] == [
+        "--from=build /opt/venv /opt/venv",
+        "--from=code /app /app",
+    ]
+    assert sum(name == "RUN" for name, _ in final) == 1
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -101,7 +217,11 @@ def test_services_are_confined_and_watched(name: str) -> None:
 
 def test_redis_keeps_what_it_accepted_and_asks_for_a_password() -> None:
     script = SERVICES["redis"]["command"][-1].replace("$$", "$")
-    for line in ("requirepass $REDISCLI_AUTH", "appendonly yes", "maxmemory-policy noeviction"):
+    for line in (
+        "requirepass $(cat /run/secrets/redis_password)",
+        "appendonly yes",
+        "maxmemory-policy noeviction",
+    ):
         assert line in script.splitlines()
     assert shlex.split(script.splitlines()[0])[:3] == ["exec", "redis-server", "-"]
 
@@ -111,12 +231,99 @@ def test_only_gpu_workers_ask_for_a_gpu_and_only_when_wanted() -> None:
     assert profiles == {
         "worker-gpu": ["gpu"],
         "finetune-cpu": ["finetune"],
-        "finetune-gpu": ["finetune-gpu"],
+        "finetune-gpu": ["train-gpu"],
+        "prometheus": ["watch"],
+        "grafana": ["watch"],
     }
     assert {name for name in SERVICES if "deploy" in SERVICES[name]} == {"worker-gpu", "finetune-gpu"}
     for name in ("worker-gpu", "finetune-gpu"):
         (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+
+
+def test_what_stops_is_given_the_time_it_needs() -> None:
+    grace_s = {name: seconds(service["stop_grace_period"]) for name, service in SERVICES.items()}
+    settings = Settings.model_construct()
+    for name in WORKERS:
+        # Beside training's own grace, what is around it.
+        assert grace_s[name] >= settings.finetune_grace_s + 30
+    assert min(grace_s["worker-cpu"], grace_s["worker-gpu"]) >= 600
+    assert grace_s["api"] > settings.api_wait_s
+
+
+def seconds(duration: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)(s|m)", duration).groups()  # type: ignore[union-attr]
+    return int(number) * {"s": 1, "m": 60}[unit]
+
+
+def test_the_api_is_open_to_nobody_without_a_key() -> None:
+    environment = SERVICES["api"]["environment"]
+    assert environment["KRONOS_API_HOST"] == "0.0.0.0"
+    assert environment["KRONOS_API_KEYS_FILE"] == "/run/secrets/api_keys"
+
+
+def test_uploads_go_where_finetuning_reads() -> None:
+    folders = {
+        name: [volume for volume in SERVICES[name]["volumes"] if "/var/lib/kronos/data" in volume]
+        for name in ("api", "finetune-cpu", "finetune-gpu")
+    }
+    assert folders["finetune-cpu"] == folders["finetune-gpu"] == [f"{folders['api'][0]}:ro"]
+    # A volume where nothing is set: of a folder that Docker makes on the host, root is the owner.
+    (folder,) = folders["api"]
+    assert split_volume(folder) == ["${KRONOS_DATA_FOLDER:-data}", "/var/lib/kronos/data"]
+    assert "data" in COMPOSE["volumes"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_folders_that_volumes_are_mounted_on_are_the_users_in_the_image(name: str) -> None:
+    """A new volume gets the owner that its folder has in the image of whoever comes first."""
+    dockerfile = SERVICES[name]["build"]["dockerfile"]
+    (setup,) = [
+        arguments for step, arguments in instructions(dockerfile) if step == "RUN" and "useradd" in arguments
+    ]
+    owned = set(setup.partition("install -d -o kronos -g kronos ")[2].split())
+    mounted = {split_volume(volume)[1] for volume in SERVICES[name]["volumes"] if volume[0] != "."}
+    assert mounted <= owned
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("worker-cpu", "worker-cpu"), ("worker-gpu-0", "worker-gpu"), ("worker-gpu-1", "worker-gpu")],
+)
+def test_a_machine_with_workers_only_runs_the_same_services(name: str, base: str) -> None:
+    assert ELSEWHERE["services"].keys() == {"worker-cpu", "worker-gpu-0", "worker-gpu-1"}
+    service = ELSEWHERE["services"][name]
+    assert "depends_on" not in service, "there is no Redis on this machine"
+    different = {"deploy", "depends_on", "profiles"}
+    assert {key: value for key, value in service.items() if key != "deploy"} == {
+        key: value for key, value in SERVICES[base].items() if key not in different
+    }
+    if name != "worker-cpu":
+        assert service["deploy"]["resources"]["reservations"]["devices"] == [
+            {"driver": "nvidia", "device_ids": [name.rpartition("-")[2]], "capabilities": ["gpu"]}
+        ]
+    assert ELSEWHERE["secrets"] == {"redis_url": COMPOSE["secrets"]["redis_url"]}
+    assert ELSEWHERE["volumes"].keys() <= COMPOSE["volumes"].keys()
+
+
+def test_prometheus_looks_for_every_worker() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    names = {
+        name
+        for job in config["scrape_configs"]
+        for source in job["dns_sd_configs"]
+        for name in source["names"]
+    }
+    assert names == {*WORKERS, *ELSEWHERE["services"], "api"}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_files_for_tls_are_where_settings_find_them(name: str) -> None:
+    assert "./secrets/tls:/etc/kronos:ro" in SERVICES[name]["volumes"]
+    example = (ROOT / ".env.example").read_text()
+    for part in ("CA", "CERTIFICATE", "KEY"):
+        assert SERVICES[name]["environment"][f"KRONOS_REDIS_{part}_FILE"] is None
+        assert f"# KRONOS_REDIS_{part}_FILE=\n" in example
 
 
 @pytest.mark.parametrize("name", WORKERS)
@@ -154,16 +361,20 @@ def test_what_images_copy_exists_and_reaches_the_builder(dockerfile: str) -> Non
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     users = [arguments for instruction, arguments in instructions(dockerfile) if instruction == "USER"]
-    assert users == ["kronos"]
+    assert users == ["10001:10001"], "a number, which Kubernetes can check"
 
 
 @pytest.mark.parametrize(
     ("service", "dockerfile"),
-    [(name, "Dockerfile.cuda" if name.endswith("gpu") else "Dockerfile") for name in WORKERS],
+    [
+        *((name, "Dockerfile.cuda" if name.endswith("gpu") else "Dockerfile") for name in WORKERS),
+        *((name, "Dockerfile.api") for name in WITHOUT_TORCH),
+    ],
 )
 def test_services_build_from_their_dockerfile(service: str, dockerfile: str) -> None:
     assert SERVICES[service]["build"] == {"context": ".", "dockerfile": dockerfile}
     environment = dict(
         pair.split("=", 1) for i, a in instructions(dockerfile) if i == "ENV" for pair in a.split()
     )
-    assert any(volume.endswith(environment["HF_HOME"]) for volume in SERVICES[service]["volumes"])
+    if service in WORKERS:
+        assert any(volume.endswith(environment["HF_HOME"]) for volume in SERVICES[service]["volumes"])

@@ -257,6 +257,22 @@ def test_a_misspelt_command_is_refused_before_anything_is_installed(
         (["demo", "--seed", "3"], ["base"], ["-P", "-m", "worker", "demo", "--seed", "3"]),
         (["worker", "--dev"], ["base"], ["-P", "-m", "worker", "worker", "--dev"]),
         (["test", "-x"], ["base", "dev"], ["-m", "pytest", "-x"]),
+        (
+            ["test", "--faults"],
+            ["base", "dev"],
+            [
+                "-m",
+                "pytest",
+                "-n",
+                "4",
+                "--dist",
+                "loadfile",
+                "--no-loadscope-reorder",
+                "--faults",
+                "-m",
+                "faults or at_length",
+            ],
+        ),
     ],
 )
 def test_commands_are_handed_over_to_the_environments_python(

@@ -4,29 +4,44 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kronos_model
 from worker.contract.names import CPU_QUEUE
 from worker.local import LocalRedis
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for package in ("kronos_model", "worker") for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(
+    path for package in ("kronos_model", "worker", "api_stub") for path in (ROOT / package).rglob("*.py")
+)
 
+CLIENTS = ("worker.client", "worker.async_client", "worker.testing")
 WITHOUT_TORCH = (
-    "worker.client",
+    *CLIENTS,
     "worker.contract",
     "worker.contract.schemas",
     "worker.settings",
     "worker.routing",
+    "worker.messaging.queues",
+    "worker.admission",
+    "worker.messaging.ageing",
+    "worker.messaging.deliveries",
+    "worker.messaging.messages",
+    "worker.messaging.consuming",
+    "worker.messaging.queue_watch",
     "worker.jobs",
     "worker.celery_config",
     "worker.app",
-    "worker.series",
+    "worker.clients.series",
     "worker.connection",
+    "worker.tls",
     "worker.result_backend",
     "worker.cli",
     "worker.demo",
@@ -34,7 +49,7 @@ WITHOUT_TORCH = (
     "worker.local",
     "worker.takeover",
     "worker.prefetch",
-    "worker.metrics",
+    "worker.monitoring.metrics",
     "worker.bootstrap",
     "kronos_model",
     "kronos_model.engine.engine",
@@ -49,8 +64,15 @@ WITHOUT_TORCH = (
     "kronos_model.finetuning.splits",
     "worker.finetune_command",
     "worker.finetuning.run",
-    "worker.models_table",
+    "worker.tables.models",
+    "worker.forecast_files.command",
+    "worker.tables.queues",
+    "worker.tables.devices",
+    "worker.checks.installation",
     "worker.tasks.finetune",
+    "worker.controls",
+    "api_stub.main",
+    "api_stub.dataset_check",
 )
 
 BLOCKING = """
@@ -63,6 +85,22 @@ class Blocked(MetaPathFinder):
             raise ImportError(f"{{name}} is blocked")
 
 sys.meta_path.insert(0, Blocked())
+"""
+
+CHECK_A_DATASET = """
+import csv
+from pathlib import Path
+import api_stub.__main__
+from api_stub.dataset_check import check
+from kronos_model.synthetic import candles
+
+columns = candles(seed=1, bars=40).as_dict()
+file = Path(sys.argv[1], "BTC-USD.csv")
+with file.open("w", newline="") as lines:
+    writer = csv.writer(lines)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values()))
+print(check(file, {})["num_bars"])
 """
 
 ENQUEUE = """
@@ -114,7 +152,7 @@ def test_type_checkers_see_the_same_exports():
 
 @pytest.mark.parametrize(
     ("blocked", "modules"),
-    [(("torch",), WITHOUT_TORCH), (("torch", "pandas"), ("worker.client",))],
+    [(("torch",), WITHOUT_TORCH), (("torch", "pandas"), CLIENTS)],
     ids=["torch", "torch and pandas"],
 )
 def test_what_enqueues_is_imported_without(blocked, modules):
@@ -133,6 +171,35 @@ def test_a_job_is_built_checked_and_enqueued_without_torch_and_pandas():
 
         with Redis.from_url(server.url) as redis:
             assert redis.llen(f"{CPU_QUEUE}\x06\x163") == 1
+
+
+def test_the_api_needs_no_more_than_its_extra_says(tmp_path):
+    """Also where it reads an uploaded file as finetuning would."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = closure([*project["dependencies"], *project["optional-dependencies"]["api"]])
+    others = tuple(
+        package
+        for package, owners in packages_distributions().items()
+        if package.isidentifier() and not allowed & {canonicalize_name(owner) for owner in owners}
+    )
+    assert {"torch", "accelerate", "einops", "safetensors", "rich"} <= set(others)
+    done = run_without(others, CHECK_A_DATASET, str(tmp_path))
+    assert done.stdout == "40\n", done.stderr
+
+
+def closure(written: Iterable[str]) -> set[str]:
+    """The names of what these requirements bring along, directly or not."""
+    found: set[tuple[str, str]] = set()
+    left = [(text, "") for text in written]
+    while left:
+        text, of_extra = left.pop()
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": of_extra}):
+            name = canonicalize_name(requirement.name)
+            for extra in {"", *requirement.extras} - {extra for known, extra in found if known == name}:
+                found.add((name, extra))
+                left += [(line, extra) for line in requires(name) or []]
+    return {name for name, _ in found}
 
 
 def unsafe_parts(tree: ast.AST) -> Iterator[str]:
@@ -179,8 +246,14 @@ def test_every_package_that_is_imported_is_pinned():
         for line in (ROOT / file).read_text().splitlines()
         if line and not line.startswith("#")
     }
-    brought_along = {"pydantic_core": "pydantic", "yaml": "pyyaml"}
-    own = {"kronos_model", "worker", "tests", "benchmarks"}
+    brought_along = {
+        "starlette": "fastapi",
+        "anyio": "fastapi",
+        "pydantic_core": "pydantic",
+        "yaml": "pyyaml",
+        "pythonjsonlogger": "python_json_logger",
+    }
+    own = {"kronos_model", "worker", "api_stub", "tests", "benchmarks"}
     for folder in own:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

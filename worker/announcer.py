@@ -7,6 +7,7 @@ from collections.abc import Callable
 from redis import Redis
 from redis.exceptions import RedisError
 
+from worker.messaging.job_rate import JobRate
 from worker.routing import ANNOUNCEMENT_INTERVAL_S, Status, announce, withdraw
 
 log = logging.getLogger(__name__)
@@ -16,6 +17,7 @@ class Announcer:
     """Renews a worker's announcement until it is withdrawn.
 
     Args:
+        status: what to tell. To it is added ``jobs_per_s``, by the growth of its counts of jobs that ended.
         is_alive: asked before each renewal. Once it says no, the worker is announced a last time: one that
             cannot answer is not to be counted on.
     """
@@ -31,6 +33,7 @@ class Announcer:
         self._is_alive = is_alive
         self._node = node
         self._status = status
+        self._job_rate = JobRate()
         self._is_over = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="kronos-announcer", daemon=True)
@@ -41,7 +44,7 @@ class Announcer:
     def announce(self) -> None:
         """Tell it now."""
         try:
-            announce(self._redis, self._node, self._status())
+            announce(self._redis, self._node, self._with_rate(self._status()))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
@@ -60,6 +63,10 @@ class Announcer:
             withdraw(self._redis, self._node)
         except RedisError as error:
             log.warning("the announcement could not be taken back, it expires by itself: %s", error)
+
+    def _with_rate(self, status: Status) -> Status:
+        num_jobs = status.get("jobs_done", 0) + status.get("jobs_failed", 0)
+        return {**status, "jobs_per_s": round(self._job_rate.tell(num_jobs), 4)}
 
     def _renew(self) -> None:
         while not self._is_over:

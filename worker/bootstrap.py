@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
@@ -21,29 +21,37 @@ from celery import concurrency, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.utils.nodenames import gethostname
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
+from worker import transport
 from worker.app import app
+from worker.contract.names import FINETUNE_TASK
 from worker.cores import num_cores
 from worker.ending import EXIT_STATUS, end_child, end_worker
+from worker.messaging.ageing import AgeingSweep
+from worker.monitoring.job_log import OUTCOMES, log_job
+from worker.monitoring.logs import PER_JOB, log_json, use_json
+from worker.monitoring.node_name import node_name
+from worker.pools import WaitingThreadsPool
 from worker.prefetch import Prefetch
 from worker.routing import queue_for
 from worker.settings import SettingsError, explain, get_settings
 from worker.takeover import GpuTakeover
-from worker.transport import DeliveryHeartbeat, outlive_connections, reuse_clients
 
 log = logging.getLogger(__name__)
 
-outlive_connections()
-reuse_clients()
-app.steps["consumer"].update({GpuTakeover, DeliveryHeartbeat, Prefetch})
+app.steps["consumer"].update(
+    {GpuTakeover, AgeingSweep, Prefetch, transport.DeliveryHeartbeat, transport.QueueBell}
+)
 
 P = ParamSpec("P")
 
 # Not Celery's own defaults, which click calls a default map.
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
+_is_told_to_end = False
 _num_children = 0  # of the prefork pool; 0 where this process holds the model itself
 # A WorkerProcess or a FinetuneProcess; not annotated, since importing the first imports torch.
 _process: Any = None
@@ -104,6 +112,7 @@ def _start_finetuning(node: str) -> Any:
     return _process
 
 
+@cache
 def _preflight() -> dict[str, Any]:
     """The device that processes started from here will resolve, found without running torch here."""
     tried = subprocess.run(
@@ -129,23 +138,21 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    context = click.get_current_context(silent=True)
-
-    def is_given(name: str) -> bool:
-        return context is not None and context.get_parameter_source(name) in GIVEN
-
-    if context is not None and not is_given("pool"):
+    transport.install()
+    if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
-    if is_given("queues"):
+    if _is_given("queues"):
         log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
-        if is_given("concurrency"):
+        if _is_given("concurrency"):
             log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
         return
+    if issubclass(pool, ThreadsPool):
+        sender.pool_cls = WaitingThreadsPool
     is_prefork = issubclass(pool, PreforkPool)
-    if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
+    if not _is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
             num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
@@ -154,25 +161,50 @@ def choose_pool(sender: Any, **_: Any) -> None:
     _num_children = sender.concurrency if is_prefork else 0
 
 
-class FinetuningPool(ThreadsPool):
-    """Threads whose job Celery may want to end, though of a thread there is nothing to kill.
+def _is_given(parameter: str) -> bool:
+    """On the command line or in the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(parameter) in GIVEN
 
-    On SIGQUIT Celery (5.7) calls all of these: the job is saved and goes back to the queue. A job that was
-    revoked with ``terminate`` is cancelled by the result backend, which hears of it next.
-    """
+
+@signals.worker_init.connect
+@or_exit
+def leave_gossip(sender: Any, **_: Any) -> None:
+    """Workers of ours elect nobody, and Celery (5.7) leaves its connections open whenever Redis ends."""
+    sender.options["without_gossip"] = True
+
+
+@signals.celeryd_init.connect
+@or_exit
+def choose_log_format(instance: Any, **_: Any) -> None:
+    """Before Celery says anything; it sets logging up only later."""
+    if get_settings().log_format == "json":
+        log_json()
+        instance.quiet = True  # its banner is no JSON
+
+
+@signals.worker_init.connect
+@or_exit
+def name_worker(sender: Any, **_: Any) -> None:
+    """Unless the command line names it. After ``choose_pool``, and just before Celery hands the name on."""
+    if click.get_current_context(silent=True) is None or _is_given("hostname"):
+        return
+    if _num_children or get_settings().role == "finetune":
+        device = str(_preflight()["device"])
+    else:
+        from kronos_model.device import resolve_device  # imports torch
+
+        device = str(resolve_device(get_settings().device)[0])
+    sender.hostname = node_name(get_settings(), device, gethostname(), os.getpid())
+
+
+class FinetuningPool(WaitingThreadsPool):
+    """Its job is saved and goes back to the queue."""
 
     def on_stop(self) -> None:
         """It waits for the job, which must therefore know that it is to end."""
         drain()
         super().on_stop()
-
-    def on_apply(self, *args: Any, **kwargs: Any) -> Any:
-        result = super().on_apply(*args, **kwargs)
-        result.terminate = lambda signal: None
-        return result
-
-    def terminate_job(self, pid: object, signal: object = None) -> None:
-        """Nothing."""
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
@@ -194,6 +226,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
     else:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
+        transport.message_consumer().on_dead = process.metrics.messages_dead.inc
         queue, instance.intake = process.queue, process.intake
     instance.app.amqp.queues.select([queue])
 
@@ -214,13 +247,32 @@ def announce_ready(**_: Any) -> None:
 
 
 @signals.after_setup_logger.connect
-def keep_our_lines(**_: Any) -> None:
+@signals.after_setup_task_logger.connect
+def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
     """Plain ``celery worker`` logs from WARNING up; what a worker runs on must be there too."""
     logging.getLogger("worker").setLevel(logging.INFO)
+    if get_settings().log_format == "json":
+        use_json(logger)
+        for name in PER_JOB:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@signals.task_postrun.connect
+def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
+    """What ended is logged, and counted where the task does not count."""
+    if _process is None:
+        return
+    if get_settings().log_format == "json":
+        log_job(task.name, task_id, state, retval, _process.node, str(_process.device))
+    if task.name == FINETUNE_TASK and state in OUTCOMES:
+        _process.metrics.count_job(getattr(retval, "code", None))
 
 
 @signals.worker_shutting_down.connect
-def drain(**_: Any) -> None:
+def drain(sig: str | None = None, **_: Any) -> None:
+    """``sig`` is the signal that asked for it."""
+    global _is_told_to_end
+    _is_told_to_end = _is_told_to_end or sig is not None
     if _process is not None:
         _process.drain()
 
@@ -228,8 +280,11 @@ def drain(**_: Any) -> None:
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def stop(sender: Any = None, **_: Any) -> None:
-    if _process is None:
+    if _process is not None:
+        _process.stop()
+    if not hasattr(sender, "exitcode"):
         return
-    _process.stop()
-    if _process.is_dead and hasattr(sender, "exitcode"):
+    if _process is not None and _process.is_dead:
         sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again
+    elif _is_told_to_end:
+        sender.exitcode = 0  # Celery takes SIGINT for a failure

@@ -5,8 +5,10 @@ from typing import Any, Final
 from celery import Celery
 
 from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE, Role
+from worker.messaging.queues import PRIORITY_STEPS
 from worker.routing import TaskRouter
 from worker.settings import Settings
+from worker.tls import tls_options
 
 # Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
 # apps' long tasks would be delivered twice. The same holds between workers of different roles.
@@ -23,6 +25,7 @@ IMPORTS: Final[dict[Role, list[str]]] = {
         "worker.tasks.forecast",
         "worker.tasks.status",
         "worker.tasks.elsewhere",
+        "worker.controls",
     ],
     "finetune": [
         "worker.bootstrap",
@@ -41,6 +44,8 @@ def celery_config(settings: Settings) -> dict[str, Any]:
     return {
         "broker_url": url,
         "result_backend": url,
+        # The URL says it to everybody else; Flower hears it here alone.
+        "broker_use_ssl": tls_options(url) or False,
         # JSON only, in both directions: nothing from outside is unpickled.
         "task_serializer": "json",
         "result_serializer": "json",
@@ -49,6 +54,8 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "imports": IMPORTS[settings.role],
         # A job is acknowledged once its result is stored, so that a worker that dies loses none.
         "task_acks_late": True,
+        # Nor does a prefork child that dies: how often that may happen to a job, its record says.
+        "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
         "task_default_queue": CPU_QUEUE,
         "task_routes": (TaskRouter(url),),
@@ -58,18 +65,12 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "task_send_sent_event": True,
         "broker_connection_retry_on_startup": True,
         "broker_transport_options": {
-            "visibility_timeout": settings.visibility_timeout_s,
-            "unacked_key": UNACKED_KEYS[settings.role],
-            "unacked_index_key": UNACKED_INDEX_KEYS[settings.role],
-            "unacked_mutex_key": f"{UNACKED_KEYS[settings.role]}_mutex",
-            # Workers look for jobs whose holder vanished every 5 s instead of 100 s. A holder that lives
-            # renews its own (worker/transport.py).
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
-            # Only one worker at a time looks; one that is killed while it does must not stop the others long.
-            "unacked_mutex_expire": 30,
+            # For what Flower takes by kombu's own means; on kombu's keys it would see to other apps' jobs.
+            "unacked_key": "kronos.unacked",
+            "unacked_index_key": "kronos.unacked_index",
+            "unacked_mutex_key": "kronos.unacked_mutex",
             "queue_order_strategy": "priority",
-            "priority_steps": sorted(CELERY_PRIORITIES.values()),
+            "priority_steps": list(PRIORITY_STEPS),
             # Without these a half-open connection is waited on for ever.
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
@@ -93,6 +94,12 @@ WORKER_CONFIG: Final = {
 }
 
 
+CLIENT_ANSWER_S: Final = 10
+"""How long a client waits for Redis's answer to a message that it sends, before it says that it has none."""
+CLIENT_LOOK_S: Final = 5.0
+"""How long for its answer about a job; redis-py asks four times before a client says that it has none."""
+
+
 def make_app(settings: Settings, *, for_worker: bool = False) -> Celery:
     """A Celery app for these settings.
 
@@ -102,5 +109,8 @@ def make_app(settings: Settings, *, for_worker: bool = False) -> Celery:
     app.conf.update(celery_config(settings))
     if for_worker:
         app.conf.update(WORKER_CONFIG)
+    else:
+        app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S
+        app.conf.redis_socket_timeout = CLIENT_LOOK_S
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
     return app

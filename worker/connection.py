@@ -2,7 +2,7 @@
 
 from redis import Redis
 from redis.backoff import ConstantBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 3.0
@@ -10,11 +10,17 @@ ANSWER_TIMEOUT_S = 5.0
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
 
-def connect(url: str) -> Redis:
-    """A pooled client that answers in strings, gives up in bounded time, and survives a restart of Redis."""
+def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
+    """A pooled client that answers in strings, gives up in bounded time, and survives a restart of Redis.
+
+    Args:
+        decode_responses: False for answers in bytes.
+        protocol: of RESP, where the default will not do.
+    """
     return Redis.from_url(
         url,
-        decode_responses=True,
+        decode_responses=decode_responses,
+        protocol=protocol,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         socket_timeout=ANSWER_TIMEOUT_S,
         socket_keepalive=True,
@@ -28,6 +34,9 @@ def connect(url: str) -> Redis:
 def refuses_writes(error: BaseException) -> bool:
     """Whether Redis lives but takes nothing in: full, read-only after a failover, short of disk or replicas.
 
-    By the error's text, since what a script met comes wrapped in an error of the script's.
+    By the error's text too: what a script met comes wrapped in an error of the script's before Redis 7, and
+    for some codes redis-py has no class.
     """
+    if isinstance(error, OutOfMemoryError | ReadOnlyError):
+        return True
     return isinstance(error, ResponseError) and any(code in str(error) for code in REFUSALS)

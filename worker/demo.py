@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import click
 import pandas as pd
 from celery import states
 from redis import Redis
@@ -17,16 +18,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kronos_model.checkpoint_source import is_trained, read_metadata
+from kronos_model.checkpoint_source import read_metadata
 from kronos_model.synthetic import candles
-from worker.candle_file import read_candles
-from worker.children import ChildProcess, LocalStackError, ProcessStack
 from worker.client import ForecastClient, ForecastHandle
 from worker.connection import connect
 from worker.contract.names import worker_key
 from worker.contract.results import ForecastResult
+from worker.forecast_files.candle_file import read_candles
+from worker.forecast_files.caution import caution_about
 from worker.local import LocalRedis
-from worker.own_commands import (
+from worker.settings import Settings
+from worker.stack.children import ChildProcess, LocalStackError
+from worker.stack.own_commands import (
     BUNDLED_MODEL,
     model_choice,
     names_redis,
@@ -34,7 +37,7 @@ from worker.own_commands import (
     own_environment,
     own_node,
 )
-from worker.settings import Settings
+from worker.stack.process_stack import ProcessStack
 
 ANNOUNCED_TIMEOUT_S = 120  # it announces itself as loading as soon as torch is imported
 READY_TIMEOUT_S = 900  # a first start may download a model
@@ -60,15 +63,17 @@ class DemoOptions:
     output: Path | None = None
 
 
-def run_demo(options: DemoOptions, settings: Settings) -> int:
+def run_demo(options: DemoOptions, settings: Settings, *, as_json: bool = False) -> int:
     """Run it all, printing what happens; returns 0, or 130 when interrupted.
+
+    With ``as_json`` only the forecast goes to standard output, and what happens to standard error.
 
     Raises:
         InputError: the CSV file cannot be used.
         LocalStackError: Redis or the worker cannot be started; the message has the log's last lines.
         JobError: the forecast failed.
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=as_json)
     lookback, name = load_lookback(options, settings)
     chart = chart_path(options.output)
     try:
@@ -78,8 +83,13 @@ def run_demo(options: DemoOptions, settings: Settings) -> int:
         return 130
     caution = caution_about(result.model.id)
     _report(console, result, status, caution)
-    _draw(lookback, name, result, chart, caution)
+    from worker.forecast_files.chart import draw_forecast  # matplotlib: half a second, needed at the end only
+
+    draw_forecast(lookback, result, chart, name=name, caution=caution)
     console.print(f"\nChart    {chart}", soft_wrap=True)
+    if as_json:
+        told = {"chart": str(chart), "caution": caution, "result": result.model_dump(mode="json")}
+        click.echo(json.dumps(told))
     return 0
 
 
@@ -112,15 +122,6 @@ def load_lookback(options: DemoOptions, settings: Settings) -> tuple[pd.DataFram
     if options.csv_file is not None:
         return read_candles(options.csv_file, num_bars), options.csv_file.name
     return pd.DataFrame(candles(SAMPLE_SEED, num_bars).as_dict()), "synthetic candles"
-
-
-def caution_about(model: str) -> str | None:
-    """What one must know of a model before one believes its forecast; None where there is nothing to say."""
-    if is_trained(model) is False:
-        return "an untrained checkpoint: its forecast means nothing"
-    if model == BUNDLED_MODEL:
-        return "a model of synthetic candles, for trying the service, not for trading"
-    return None
 
 
 def chart_path(output: Path | None) -> Path:
@@ -236,15 +237,3 @@ def amount_text(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"
-
-
-def _draw(lookback: pd.DataFrame, name: str, result: ForecastResult, path: Path, caution: str | None) -> None:
-    from worker.chart import draw_chart, forecast_view  # matplotlib: half a second, needed at the end only
-
-    series = result.series[0]
-    note = f"{result.model.id} on {result.device}, seed {series.seed}"
-    if caution is not None:
-        note += f"; {caution}"
-    quantiles = {level: columns["close"] for level, columns in series.quantiles.items()}
-    view = forecast_view(series.timestamps, series.mean["close"], series.mean["volume"], quantiles)
-    draw_chart(lookback, view, path, title=f"{name}: {len(view.close)} bars ahead", note=note)

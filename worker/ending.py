@@ -1,14 +1,14 @@
 """How a worker ends that cannot compute any more: its jobs go back to the queue, and within bounded time.
 
-Each way begins with Celery's own, which lets the jobs at hand be handed back, and has an end of its own
-should that one hang: what is handed back by nobody is delivered again after the visibility timeout.
+Each way but the last begins with Celery's own, which lets the jobs at hand be handed back, and has an end of
+its own should that one hang: what is handed back by nobody is delivered again after the visibility timeout.
 """
 
 import logging
 import os
 import signal
 import threading
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import billiard
 
@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 ENDING_GRACE_S: Final = 30.0
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
+LAST_WORDS_S: Final = 5.0
 
 
 def end_worker() -> None:
@@ -33,6 +34,17 @@ def end_child() -> None:
     _end_after_grace()
     child: Any = billiard.current_process()
     child.inq._reader.close()
+
+
+def end_at_once(reason: str) -> NoReturn:
+    """End this process now, with its reason in the log: where a thread hangs, none of its jobs can go on.
+
+    That thread may have taken the log's lock along, so nobody waits long for the line to be written.
+    """
+    line = threading.Thread(target=log.critical, args=("%s", reason), daemon=True)
+    line.start()
+    line.join(LAST_WORDS_S)
+    os._exit(EXIT_STATUS)
 
 
 def _end_after_grace() -> None:

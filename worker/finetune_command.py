@@ -12,14 +12,14 @@ from rich.live import Live
 
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config_file import load_config
-from worker.candle_file import read_candles
 from worker.client import ForecastClient
+from worker.clients.handle import FinetuneHandle, FinetuneState
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.finetune import PLACEHOLDER_PATH
 from worker.contract.names import CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, Priority
-from worker.finetune_view import result_view, state_line, state_view
-from worker.handle import FinetuneHandle, FinetuneState
+from worker.forecast_files.candle_file import read_candles
 from worker.settings import Settings
+from worker.tables.finetune_job import result_view, state_line, state_view
 
 INTERRUPTED = 130
 NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}

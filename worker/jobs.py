@@ -2,15 +2,16 @@
 
 Each step of a job's life is one script, so that it costs one round trip and nothing can come in between.
 
-A job that takes hours has a lease: who holds it may work on the job and store its outcome, nobody else may.
-It ends by Redis's clock unless its holder renews it.
+A job under way has a lease: who holds it may work on the job and store its outcome, nobody else may. It
+ends by Redis's clock unless its holder renews it. A job whose lease ended so, and was never released, was
+lost with its holder: the record counts that.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redis import Redis
@@ -28,6 +29,12 @@ MAX_WAIT_S: Final = 7 * 24 * 3600
 
 VOLATILE_FIELDS: Final = {"submitted_at"}
 
+LOST_BEFORE_SUSPECT: Final = 2
+"""Attempts that ended with their process, of a job that is computed alone from then on."""
+
+LeaseHook = Callable[[str], object]
+"""Is called with a lease's token."""
+
 
 def fingerprint(payload: Mapping[str, Any]) -> str:
     """The same for two jobs that ask for the same, whenever they were submitted."""
@@ -43,6 +50,8 @@ class Receipt:
     Attributes:
         held_s: what is left of another's lease, who works on the job; 0 where it may be begun.
         leased_s: how long it was worked on under leases before.
+        lost: attempts that ended with their process, whoever else was in it.
+        lost_alone: attempts that ended with a process in which the job was alone.
     """
 
     now: float
@@ -50,6 +59,17 @@ class Receipt:
     is_cancelled: bool
     held_s: float = 0.0
     leased_s: float = 0.0
+    lost: int = 0
+    lost_alone: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the job may be what its processes died of: nobody else may be in its next one."""
+        return self.lost >= LOST_BEFORE_SUSPECT
+
+    def after(self, elapsed_s: float) -> "Receipt":
+        """The same, as of so much later."""
+        return replace(self, now=self.now + elapsed_s)
 
     def waited_s(self, submitted_at: float | None) -> float:
         """Seconds since ``submitted_at``, else since the job's first receipt."""
@@ -57,36 +77,23 @@ class Receipt:
 
 
 class JobRecords:
-    """Reads and writes job records; those of ended jobs live twice as long as results."""
+    """Reads and writes job records; those of ended jobs live twice as long as results.
 
-    def __init__(self, redis: Redis, result_ttl_s: int) -> None:
+    Args:
+        on_repeated: called with the token of a lease whose job is another's meanwhile.
+    """
+
+    def __init__(self, redis: Redis, result_ttl_s: int, on_repeated: LeaseHook = lambda token: None) -> None:
         self._redis = redis
+        self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
         self._ttl_s = 2 * result_ttl_s
-        self._run_claim = redis.register_script(job_scripts.CLAIM)
         self._run_begin = redis.register_script(job_scripts.BEGIN)
         self._run_store = redis.register_script(job_scripts.STORE)
         self._run_renew = redis.register_script(job_scripts.RENEW)
         self._run_release = redis.register_script(job_scripts.RELEASE)
-
-    def claim(self, job_id: str, payload: Mapping[str, Any]) -> float | None:
-        """Note what a job holds before it is enqueued; the moment of that, or None where it is not to be.
-
-        A job that was submitted before and has its outcome is not computed again, unless its result is no
-        longer kept. One that is still under way may be enqueued again: its first outcome stands.
-
-        Raises JobError ID_CONFLICT where the id was used for other content.
-        """
-        now, answer = self._run_claim(
-            keys=[job_key(job_id), cancel_key(job_id)],
-            args=[fingerprint(payload), self._result_ttl_s, MAX_WAIT_S],
-        )
-        if answer == "conflict":
-            raise JobError(
-                ErrorCode.ID_CONFLICT,
-                f"the id {job_id!r} was used for a job with other content; choose a new one",
-            )
-        return float(now) if answer == "claimed" else None
+        self._run_count = redis.register_script(job_scripts.COUNT)
+        self._run_cancel = redis.register_script(job_scripts.CANCEL)
 
     def begin(
         self,
@@ -112,16 +119,52 @@ class JobRecords:
         if answer in ("conflict", b"conflict"):
             log.warning("job %s: another job has this id and is under way; this one is dropped", job_id)
             return None
-        now, received_at, is_cancelled, held_s, leased_s = answer
-        return Receipt(float(now), float(received_at), bool(is_cancelled), float(held_s), float(leased_s))
+        now, received_at, is_cancelled, held_s, leased_s, lost, lost_alone = answer
+        return Receipt(
+            float(now),
+            float(received_at),
+            bool(is_cancelled),
+            float(held_s),
+            float(leased_s),
+            int(lost),
+            int(lost_alone),
+        )
 
-    def renew_lease(self, job_id: str, token: str, lease_s: float) -> bool:
-        """The lease lives so long from now; False where another holds it, or the job has its outcome."""
-        return bool(self._run_renew(keys=[job_key(job_id)], args=[token, lease_s, MAX_WAIT_S]))
+    def renew_leases(self, tokens: Sequence[tuple[str, str]], lease_s: float) -> list[bool]:
+        """These leases, each a job's id and its token, live so long from now.
 
-    def release_lease(self, job_id: str, token: str) -> None:
-        """Whoever takes the job next need not wait. Of another's lease nothing changes."""
-        self._run_release(keys=[job_key(job_id)], args=[token])
+        For each False where another holds it, or the job has its outcome.
+        """
+        answers = self._run_renew(
+            keys=[job_key(job_id) for job_id, _ in tokens],
+            args=[lease_s, MAX_WAIT_S, *(token for _, token in tokens)],
+        )
+        for (_, token), answer in zip(tokens, answers, strict=True):
+            if answer < 0:
+                self._on_repeated(token)
+        return [answer > 0 for answer in answers]
+
+    def release_lease(self, job_id: str, token: str, *, is_lost: bool = False) -> None:
+        """Whoever takes the job next need not wait. Of another's lease nothing changes.
+
+        ``is_lost``: the attempt ended with its process, or the engine in it.
+        """
+        self._run_release(keys=[job_key(job_id)], args=[token, "lost" if is_lost else ""])
+
+    def count_lost_alone(self, job_id: str, token: str) -> int | None:
+        """An attempt under this lease ended with a process in which the job was alone; how many did.
+
+        None where the lease is another's.
+        """
+        return self._count(job_id, token, "lost_alone")
+
+    def count_put_off(self, job_id: str, token: str) -> int | None:
+        """Likewise an attempt that came to nothing, since no process could be had for the job alone."""
+        return self._count(job_id, token, "put_off")
+
+    def _count(self, job_id: str, token: str, what: str) -> int | None:
+        answer = self._run_count(keys=[job_key(job_id)], args=[token, what])
+        return None if answer is None else int(answer)
 
     def store(
         self,
@@ -139,18 +182,19 @@ class JobRecords:
         with none while there is one, unless ``over_lease``: then its holder finds it taken away. With its
         outcome a job ends, and the wish to cancel it is met or moot.
         """
-        return bool(
-            self._run_store(
-                keys=[result_key, job_key(job_id), cancel_key(job_id)],
-                args=[
-                    state,
-                    self._result_ttl_s,
-                    self._ttl_s if is_outcome else "",
-                    lease_token,
-                    "over" if over_lease else "",
-                ],
-            )
+        answer = self._run_store(
+            keys=[result_key, job_key(job_id), cancel_key(job_id)],
+            args=[
+                state,
+                self._result_ttl_s,
+                self._ttl_s if is_outcome else "",
+                lease_token,
+                "over" if over_lease else "",
+            ],
         )
+        if answer < 0:
+            self._on_repeated(lease_token)
+        return bool(answer > 0)
 
     def explain_absence(self, job_id: str) -> JobError | None:
         """Why a job without result will never have one; None where it is still to come."""
@@ -173,9 +217,12 @@ class JobRecords:
         """Whether the job came to its outcome."""
         return bool(self._redis.hexists(job_key(job_id), ENDED_AT))
 
-    def request_cancel(self, job_id: str) -> None:
-        """Ask for a job to be cancelled, wherever it is: it may wait, or run, for days."""
-        self._redis.set(cancel_key(job_id), "1", ex=self._ttl_s if self.has_ended(job_id) else MAX_WAIT_S)
+    def request_cancel(self, job_id: str) -> bool:
+        """Ask for a job to be cancelled, wherever it is: it may wait, or run, for days.
+
+        False where it has ended already.
+        """
+        return bool(self._run_cancel(keys=[job_key(job_id), cancel_key(job_id)], args=[MAX_WAIT_S]))
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether somebody asked for it."""

@@ -10,7 +10,7 @@ import torch
 from kronos_model.checkpoint import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from kronos_model.checkpoint_source import read_metadata
 from kronos_model.device import describe_device, empty_cache, move_to_device
-from kronos_model.engine.build import build_engine
+from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.engine.engine import Engine
 from kronos_model.errors import CheckpointError, OutOfMemory
 from worker.contract.results import ModelInfo
@@ -80,6 +80,26 @@ class ModelLoader:
             CheckpointError and those below it, OutOfMemory.
         """
         return self._load(wanted, may_move=False)
+
+    def own_slots(self) -> int:
+        """Sample paths that the worker's own model would compute at once on the device, which stays as it is.
+
+        Raises:
+            CheckpointError and those below it, OutOfMemory.
+        """
+        if self.share_bytes is None:
+            return self._settings.max_slots or default_slots(self.device)
+        wanted = self._own()
+        pair = _load_pair(wanted)
+        return num_slots_on(
+            self.device,
+            pair.model,
+            pair.tokenizer,
+            max_context=self.max_context_of(wanted),
+            max_slots=self._settings.max_slots,
+            memory_bytes=self.share_bytes,
+            dtype=getattr(torch, self._settings.dtype),
+        )
 
     def max_context_of(self, wanted: Loadable) -> int:
         """Bars that a model which is not loaded yet will see; a registered one no more than in training."""

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from redis import Redis
 from redis.exceptions import RedisError
 
-from worker.children import ChildProcess, LineSink, LocalStackError
+from worker.stack.children import ChildProcess, LineSink, LocalStackError
 
 # What kombu 5.7 needs.
 MIN_VERSION = (6, 2, 0)
@@ -175,8 +175,13 @@ class LocalRedis:
 
     def _claim(self, data: Path) -> str:
         """Lock the data folder for as long as the server lives; returns the password that lies there."""
-        data.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise LocalStackError(
+                f"{data} cannot be used: {error.strerror}; give --data a folder that can be written to"
+            ) from error
         self._lock = os.fdopen(descriptor, "r+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -195,7 +195,6 @@ class ModelPool:
         log.info("loading model %s", resident.name)
         outcome = self._try_to_load(resident.name, wanted)
         if isinstance(outcome, JobError):
-            log.warning("model %s could not be loaded: %s", resident.name, outcome)
             self._loader.reclaim()
             with self._lock:  # the next job that names it tries again
                 if self._further.get(wanted) is resident:
@@ -209,9 +208,11 @@ class ModelPool:
         """An error that keeps no traceback: that would keep what was loaded so far."""
         try:
             return self._loader.load_further(wanted)
-        except OutOfMemory as error:
-            return _no_capacity(name, error.message)
         except KronosError as error:
+            # Whole, with its paths, which the jobs are not told.
+            log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)
+            if isinstance(error, OutOfMemory):
+                return _no_capacity(name, error.message)
             return JobError.from_kronos(error, prefix="model")
         except Exception:  # whatever it was, the jobs that wait for the model must be told
             log.exception("model %s could not be loaded", name)

@@ -13,6 +13,9 @@ from celery.worker import state
 
 from kronos_model.engine.engine import EngineLoad, StepReport
 
+MAX_HELD_BYTES: Final = 64 * 2**20
+"""Messages of jobs held; read, each may take ten times as much memory."""
+
 MAX_JOBS_PER_SLOT: Final = 2
 """Jobs whose forecast is done and whose result is being stored hold no slot, and are held as well."""
 
@@ -58,6 +61,7 @@ class Intake:
         self._loads = loads
         self._lock = threading.Lock()
         self._paths_on_their_way: dict[str, int] = {}  # by job id; 0 once an engine counts them
+        self._num_bytes: dict[str, int] = {}
         self._refused = False
         self._wake: Callable[[], object] = lambda: None
 
@@ -66,10 +70,11 @@ class Intake:
         """Jobs held, as of when it was last asked for room."""
         return len(self._paths_on_their_way)
 
-    def take(self, job_id: str, num_paths: int) -> None:
-        """A job was received."""
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
+        """A job was received, in a message of so many bytes."""
         with self._lock:
             self._paths_on_their_way[job_id] = num_paths
+            self._num_bytes[job_id] = num_bytes
 
     def admitted(self, job_id: str) -> None:
         """The job is in an engine: its paths are in ``load`` from now on."""
@@ -82,8 +87,10 @@ class Intake:
         with self._lock:
             on_their_way = self._paths_on_their_way
             for job_id in [job_id for job_id in on_their_way if job_id not in unfinished]:
-                del on_their_way[job_id]
+                del on_their_way[job_id], self._num_bytes[job_id]
             num_jobs, num_coming = len(on_their_way), sum(on_their_way.values())
+            if sum(self._num_bytes.values()) >= MAX_HELD_BYTES:
+                return False
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
         fullest = min(loads, key=free_slots)
         num_paths = num_coming + fullest.running + fullest.waiting
@@ -130,9 +137,7 @@ class Prefetch(bootsteps.StartStopStep):
         can_consume = channel.qos.can_consume
 
         def has_room() -> bool:
-            # An answer that Redis may be sending is taken in any case: kombu would leave it unread, and the
-            # job in it out of everybody's reach.
-            return bool(can_consume() and (channel._in_poll or intake.has_room(state.requests)))
+            return bool(can_consume() and intake.has_room(state.requests))
 
         channel.qos.can_consume = has_room
         consumer.on_task_message.add(self._take)
@@ -141,7 +146,8 @@ class Prefetch(bootsteps.StartStopStep):
 
     def _take(self, request: Any) -> None:
         # Decoded already: Celery's strategy looks into it on this thread.
-        self._intake.take(request.id, num_paths_of(request.message.payload))
+        message = request.message
+        self._intake.take(request.id, num_paths_of(message.payload), len(message.body))
 
 
 def _nothing() -> None:

@@ -19,19 +19,27 @@ from worker.connection import connect
 from worker.contract.forecast import MAX_COUNT
 from worker.contract.jobs import Limits
 from worker.cores import intra_op_threads
+from worker.ending import end_at_once
 from worker.jobs import JobRecords
+from worker.lease import LeaseKeeper
 from worker.loading import Loadable, ModelLoader
-from worker.metrics import WorkerMetrics
 from worker.models import ModelPool
+from worker.monitoring.metrics import WorkerMetrics
 from worker.prefetch import Intake
+from worker.quarantine.quarantine import Quarantine
 from worker.resident import ServedModel
+from worker.result_backend import CodedRedisBackend
 from worker.routing import State, queue_for
+from worker.runs import JobRun
 from worker.service import EngineObserver, ForecastService
 from worker.settings import Settings
+from worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 REPORTED_PACKAGES: Final = ("torch", "celery", "kombu", "redis", "numpy")
+MAX_JOBS_TOLD: Final = 16
+"""Of those that run; an announcement is to stay small."""
 
 
 class WorkerProcess:
@@ -59,16 +67,21 @@ class WorkerProcess:
         device, self.device_warning = resolve_device(settings.device)
         self.device = device
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s)
+        self.records = JobRecords(self.redis, settings.result_ttl_s, self._note_repeated)
+        self.leases = LeaseKeeper(self.records, float(settings.visibility_timeout_s))
         self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
-        self.intake = Intake(lambda: self.service.loads.values())
+        self.watchdog = Watchdog(settings.step_timeout_s, self._hang, lambda: self._announcer.tell())
+        # While a step seems to hang, no load is told: then no further job is taken.
+        self.intake = Intake(lambda: () if self.watchdog.is_stalled else self.service.loads.values())
         self.service = ForecastService(
             [self.metrics, self.intake, *observers],
+            watchdog=self.watchdog,
             on_admission=self.intake.admitted,
             on_death=self._die,
             on_start=lambda: torch.set_num_threads(self.num_threads),
         )
         self.num_threads = torch.get_num_threads()
+        self.quarantine = Quarantine(settings.max_jobs, self._hello, lambda: self.state == "draining")
         self.is_dead = False
         self._on_engine_death = on_engine_death
         self._models: ModelPool | None = None
@@ -103,6 +116,8 @@ class WorkerProcess:
     def start(self, num_processes: int = 1) -> None:
         """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
+        CodedRedisBackend.runs_here = staticmethod(self.leases.has)  # type: ignore[method-assign]
+        CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._announcer.start()
         try:
             self._models = self._load()
@@ -130,6 +145,7 @@ class WorkerProcess:
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.service.start()
+        self.watchdog.start()
         self._serve_metrics(own.name)
         return ModelPool(
             self.service,
@@ -147,6 +163,27 @@ class WorkerProcess:
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
 
+    def _hang(self, seen_s: float) -> None:
+        """Neither the engines' thread nor what it computes can be ended: the process is, as if killed."""
+        end_at_once(
+            f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The worker ends now, "
+            f"and its jobs are delivered again: {', '.join(self.service.job_ids)}"
+        )
+
+    def _hello(self) -> dict[str, Any]:
+        """What the quarantine's process must know to give the results that this one would."""
+        return {
+            "node": self.node,
+            "device": str(self.device),
+            "device_warning": self.device_warning,
+            "num_threads": self.num_threads,
+        }
+
+    def _note_repeated(self, token: str) -> None:
+        """Count a lease that was lost, once."""
+        if self.leases.take_away(token):
+            self.metrics.jobs_repeated.inc()
+
     def _die(self) -> None:
         self.is_dead = True
         self._on_engine_death()
@@ -156,7 +193,7 @@ class WorkerProcess:
 
         ``model`` and the figures behind it are the worker's own. ``slots`` and the sequences running in them
         and waiting for them, which are sample paths, are sums over ``models``; rates and means are those of
-        the last seconds.
+        the last seconds; of the jobs that run the most advanced are named.
         """
         models = self._models
         served = models.own if models else None
@@ -164,7 +201,7 @@ class WorkerProcess:
         counters = self.service.counters
         return {
             "node": self.node,
-            "state": self.state,
+            "state": "draining" if self.watchdog.is_stalled else self.state,
             "role": "forecast",
             "queue": self.queue,
             "requested_device": self.settings.device,
@@ -178,6 +215,8 @@ class WorkerProcess:
             "load_s": served.load_s if served else None,
             "jobs_done": counters.done,
             "jobs_failed": counters.failed,
+            "jobs_running": [_progress(run) for run in self.service.runs[:MAX_JOBS_TOLD]],
+            "num_jobs_running": self.service.num_jobs,
             "sequences_running": load.running,
             "sequences_waiting": load.waiting,
             "slots": load.slots,
@@ -200,8 +239,11 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """End the engine and the announcement."""
+        self.quarantine.stop()
+        self.leases.stop()
         if self._models is not None:
             self.service.stop()
+            self.watchdog.stop()
         self._announcer.withdraw()
 
     def _is_alive(self) -> bool:
@@ -210,3 +252,8 @@ class WorkerProcess:
             return True
         self.state = "draining"
         return False
+
+
+def _progress(run: JobRun) -> dict[str, Any]:
+    """How far a job is, over all paths of all its series."""
+    return {"id": run.job_id, "bars_done": run.num_bars_done, "bars_total": run.num_bars_total}

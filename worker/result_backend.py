@@ -31,9 +31,14 @@ class CodedRedisBackend(RedisBackend):
         """Whether this process has a job under a lease; a worker that takes leases replaces it."""
         return False
 
+    @staticmethod
+    def on_repeated(token: str) -> object:
+        """Hears of a lease whose job is another's meanwhile; a worker that counts them replaces it."""
+
     @cached_property
     def _records(self) -> JobRecords:
-        return JobRecords(self.client, self.expires)  # type: ignore[attr-defined]
+        ttl_s: int = self.expires  # type: ignore[attr-defined]
+        return JobRecords(self.client, ttl_s, lambda token: self.on_repeated(token))
 
     def begin(
         self, task_id: str, request: Any, *, lease_s: float = 0.0, content: str = "", **info: Any
@@ -47,6 +52,12 @@ class CodedRedisBackend(RedisBackend):
         meta = self._encoded(task_id, info, states.STARTED, None, request)
         key, token = self._result_key(task_id), lease_token_of(request)
         return self._records.begin(task_id, key, meta, lease_token=token, lease_s=lease_s, content=content)
+
+    def lose(self, request: Any) -> None:
+        """The process that a job ran in is gone: count it, and let another have the job at once."""
+        token = lease_token_of(request)
+        if token:
+            self._records.release_lease(request.id, token, is_lost=True)
 
     def tell(self, records: JobRecords, request: Any, state: str, info: Any) -> bool:
         """Store a state that is no outcome over these records' connection, and do not try again."""
@@ -113,14 +124,13 @@ class CodedRedisBackend(RedisBackend):
             error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
-        self.mark_as_failure(task_id, error, request=request, store_result=store_result)
-        if not store_result or not self._records.is_leased(task_id):
+        if store_result and self.runs_here(task_id):
+            self._records.request_cancel(task_id)  # it ends by itself, and says what it leaves
             return
-        # The lease kept it from being stored, and Celery acknowledges the message all the same. Either the
-        # job runs here, and ends by itself; or its worker is gone, or finds its lease taken away.
-        if self.runs_here(task_id):
-            self._records.request_cancel(task_id)
-        else:
+        self.mark_as_failure(task_id, error, request=request, store_result=store_result)
+        if store_result and reason != EXPIRED and self._records.is_leased(task_id):
+            # Another's lease kept it from being stored, and Celery acknowledges the message all the same. The
+            # job's worker is gone, or finds its lease taken away.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
             self._records.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_lease=True)
 

@@ -5,7 +5,6 @@ is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loa
 """
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -54,7 +53,7 @@ def finetune_queue_for(device: str) -> str:
 
 def announce(redis: Redis, node: str, status: Status) -> None:
     """Publish a worker's status, to be renewed before it expires."""
-    now_s = time.time()
+    now_s = float(redis.time()[0])  # Redis's: each machine's own may jump
     with redis.pipeline(transaction=False) as pipe:
         pipe.set(worker_key(node), json.dumps(status), ex=ANNOUNCEMENT_TTL_S)
         # The index spares readers a scan over all keys of a database that may be shared. It errs towards
@@ -88,6 +87,16 @@ def is_gpu_ready(workers: Iterable[Status]) -> bool:
 
 def _is_ready(queue: str, workers: Iterable[Status]) -> bool:
     return any(worker["queue"] == queue and worker["state"] == "ready" for worker in workers)
+
+
+def jobs_per_s(queue: str, workers: Iterable[Status]) -> float:
+    """Jobs that a queue's ready workers came to an end with each second lately; 0 where that is not known."""
+    rates = (
+        worker.get("jobs_per_s", 0.0)
+        for worker in workers
+        if worker["queue"] == queue and worker["state"] == "ready"
+    )
+    return float(sum(rates))
 
 
 def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:

@@ -14,6 +14,7 @@ class HostedEngine:
         self.model_id = model_id
         self.engine: Engine | None = engine
         self.runs: set[JobRun] = set()
+        self.has_stepped = False
         self.live: set[Generation] = set()  # submitted, and their end not observed yet
 
     @property
@@ -45,6 +46,11 @@ class JobRun:
         return self._done.is_set()
 
     @property
+    def is_inside(self) -> bool:
+        """Whether it is in its engine, also one that died with it."""
+        return self in self.hosted.runs
+
+    @property
     def num_bars_done(self) -> int:
         """Bars over all paths of all series."""
         return sum(generation.num_bars_done for generation in self.generations)
@@ -62,5 +68,8 @@ class JobRun:
     def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
         """Wake whoever waits; only the first end counts."""
         if not self.is_done:
-            self.error, self.failed_series = error, failed_series
+            # Without the frames that it was raised in: they hold the job, which would hold itself and its
+            # tensors until the garbage collector goes through all objects there are.
+            self.error = None if error is None else error.with_traceback(None)
+            self.failed_series = failed_series
             self._done.set()

@@ -1,6 +1,7 @@
 """The owner of the engines: one thread submits, steps and cancels; tasks wait for it."""
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -12,6 +13,7 @@ from kronos_model.engine.engine import Engine, EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
 from worker.runs import HostedEngine, JobRun
+from worker.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class ForecastService:
 
     Args:
         observers: hear of every step and every series that ended.
+        watchdog: notices a step that hangs; none may where left out.
         on_admission: called from the owner's thread with a job's id, once an engine's load counts it.
         on_death: called from the owner's thread when it dies, before its jobs are told.
         on_start: called from the owner's thread before anything else.
@@ -58,11 +61,13 @@ class ForecastService:
         self,
         observers: Sequence[EngineObserver] = (),
         *,
+        watchdog: Watchdog | None = None,
         on_admission: Callable[[str], None] = lambda job_id: None,
         on_death: Callable[[], None] = lambda: None,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self._observers = list(observers)
+        self._watchdog = watchdog or Watchdog(math.inf, on_hang=lambda seen_s: None)
         self._on_admission = on_admission
         self._on_death = on_death
         self._on_start = on_start
@@ -88,6 +93,17 @@ class ForecastService:
     def num_jobs(self) -> int:
         """Jobs that are in an engine."""
         return sum(len(hosted.runs) for hosted in self._hosted)
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Of the jobs that are in an engine, sorted."""
+        return sorted(run.job_id for hosted in self._hosted for run in hosted.runs.copy())
+
+    @property
+    def runs(self) -> list[JobRun]:
+        """Those that are in an engine, the most advanced first."""
+        runs = [run for hosted in self._hosted for run in hosted.runs.copy()]
+        return sorted(runs, key=lambda run: (-run.num_bars_done / run.num_bars_total, run.job_id))
 
     @property
     def load(self) -> EngineLoad:
@@ -164,7 +180,8 @@ class ForecastService:
             stopping = self._take_commands(block=not busy) or stopping
             for hosted in self._hosted:
                 if hosted.has_work:
-                    self._step(hosted)
+                    with self._watchdog.step(is_first=not hosted.has_stepped):
+                        self._step(hosted)
 
     def _take_commands(self, *, block: bool) -> bool:
         """Carry out what was asked for; True once told to stop."""
@@ -175,7 +192,8 @@ class ForecastService:
                 return False
             if command is None:
                 return True
-            command()
+            with self._watchdog.step():
+                command()
             block = False
 
     def _have_done(self, command: Callable[[], None]) -> None:
@@ -214,6 +232,7 @@ class ForecastService:
     def _step(self, hosted: HostedEngine) -> None:
         assert hosted.engine is not None
         ended = hosted.engine.step()
+        hosted.has_stepped = True
         report, load = hosted.engine.last_step, hosted.engine.load
         self._tell(lambda observer: observer.observe_step(hosted.model_id, report, load))
         self._collect(hosted, ended)

@@ -1,87 +1,170 @@
 """The one file that leans on how kombu's Redis transport works; checked against kombu 5.7.0.
 
-kombu keeps every message that is not acknowledged yet in a hash, and the moment of its delivery in a sorted
-set. Whatever is older there than the visibility timeout, any worker delivers again: so jobs of a worker that
-was killed come back, and so would a job that merely takes long. The heartbeat here renews the moments of all
-jobs that this process runs or holds. That lets the timeout be short. Moments are those of each machine's own
-clock, kombu's too: clocks must agree to within a fraction of the timeout.
+kombu takes a message by a blocking pop and notes it as unacknowledged afterwards: a worker that is killed in
+between loses it, and a message that cannot be read ends the worker. Here a worker's channels take by the
+scripts of ``messaging/deliveries.py``, and give Celery only what it can read. What Celery does with it
+afterwards, acknowledging and rejecting, goes by the same scripts over a connection of our own, whatever
+became of the channel: a job may end after it, when Redis was away meanwhile.
+
+The heartbeat renews all that this process runs or holds. That lets the visibility timeout be short.
 """
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Final
 
-from celery import bootsteps
+from celery import bootsteps, states
 from celery.worker import state
 from kombu.transport import virtual
-from kombu.transport.redis import Channel, QoS
-from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from kombu.transport.redis import Channel, MultiChannelPoller, QoS
+from redis.exceptions import RedisError
 
+from worker.app import app
 from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 from worker.connection import connect
+from worker.contract.errors import JobError
+from worker.jobs import JobRecords
+from worker.messaging.consuming import MessageConsumer
+from worker.messaging.deliveries import Deliveries, Delivery, look_interval_s
+from worker.messaging.messages import TaskMessage
+from worker.messaging.queue_watch import QueueWatch
+from worker.messaging.queues import QUEUES, ROLE_QUEUES, list_keys
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
 
-RENEWALS_PER_TIMEOUT: Final = 4
-"""Three renewals in a row may be lost before a job is taken for abandoned."""
+HEADER_BYTES: Final = 2**20
+"""What a message may take beside its job, which is in base64."""
+
+DECODED: Final = "kronos.decoded"
+"""In kombu's raw message: what its body was read as, so that it is not read again."""
 
 
-class OutlivingQoS(QoS):
-    """Acknowledges and requeues also what was delivered on a channel that has been closed meanwhile.
+@cache
+def message_consumer() -> MessageConsumer:
+    """This process's."""
+    settings = get_settings()
+    url = settings.redis_url.get_secret_value()
+    max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
+    deliveries = Deliveries(
+        connect(url, decode_responses=False),
+        UNACKED_KEYS[settings.role],
+        UNACKED_INDEX_KEYS[settings.role],
+        timeout_s=settings.visibility_timeout_s,
+        max_bytes=max_bytes,
+        max_dead=settings.max_dead_messages,
+    )
+    records = JobRecords(connect(url), settings.result_ttl_s)
 
-    When Redis goes away under a running job, the job ends after its channel. kombu 5.7.0 then asks a
-    transport that is gone for a connection, which ends the worker. What the job was delivered by is still
-    there, so that is done over a connection of our own.
+    def answer(job_id: str, error: JobError) -> bool:
+        backend: Any = app.backend
+        is_stored = backend.finish(records, SimpleNamespace(id=job_id), states.FAILURE, error)
+        return bool(is_stored or not records.is_leased(job_id))
+
+    return MessageConsumer(deliveries, max_bytes, answer)
+
+
+def put_back(delivery_tag: str, delay_s: float) -> None:
+    """Have a message delivered again after this time. Celery may then reject it, to have it requeued."""
+    message_consumer().put_back(delivery_tag, delay_s)
+
+
+class ScriptedQoS(QoS):
+    """Acknowledges, requeues and rejects by scripts.
+
+    Where Redis is away the channel forgets the message all the same, else it counts as held for ever. As
+    nobody renews it, it is delivered again, and found to have its outcome.
     """
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        virtual.QoS.append(self, message, delivery_tag)  # Redis knows of it since it was taken
 
     def ack(self, delivery_tag: str) -> None:
-        if self.channel.closed:
-            _forget(delivery_tag)
-        else:
-            super().ack(delivery_tag)
+        self._end(delivery_tag, message_consumer().deliveries.forget)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if not self.channel.closed:
-            try:
-                super().reject(delivery_tag, requeue=requeue)
-            except ResponseError as error:  # Redis is full, or may not be written to
-                log.warning("a job could not be put back, it comes by the visibility timeout: %s", error)
-                virtual.QoS.ack(self, delivery_tag)  # else it counts as held for ever
-        elif not requeue:
-            _forget(delivery_tag)
-        elif _is_sent_to_a_queue(delivery_tag):
-            self.restore_by_tag(delivery_tag, client=_own_connection(), leftmost=True)
-        # Else it comes back by the visibility timeout.
+        consumer = message_consumer()
+        self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
+
+    def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
+        """The heartbeat does: Celery's event loop, which calls this, is busy with a job in the solo pool."""
+
+    def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
+        try:
+            how(delivery_tag)
+        except RedisError as error:
+            log.warning("a message could not be ended, it is delivered again: %s", error)
+        finally:
+            virtual.QoS.ack(self, delivery_tag)
 
 
-def outlive_connections() -> None:
-    """Have this process's channels outlive a connection that is lost, as far as their messages go.
+class ReadMessage(virtual.Message):
+    """kombu's message, of which the body has been read."""
 
-    kombu puts a closing channel's messages back on their queues at once. That ends the worker as above, and
-    where it works, jobs that still run here are computed a second time elsewhere.
-    """
-    Channel.QoS = OutlivingQoS
+    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
+        decoded = payload.pop(DECODED, None)
+        super().__init__(payload, channel=channel, **kwargs)
+        self._decoded_cache = decoded
+
+
+def install() -> None:
+    """Have this process's channels work as this file says."""
+    Channel.QoS = ScriptedQoS
+    Channel.Message = ReadMessage
+    # Else a closing channel puts back what still runs here, and it is computed a second time elsewhere.
     Channel.do_restore = False
-
-
-def reuse_clients() -> None:
-    """Have each of this process's channels keep one client, where kombu makes a new one for each command.
-
-    Making one costs as much as the command. It holds no connection, but takes one from the channel's pool
-    for each command: so one will do, for all threads.
-    """
+    # Celery's event loop calls it before it waits, where a channel that consumes has room.
+    MultiChannelPoller._register_BRPOP = _take_into  # type: ignore[attr-defined]
     Channel.conn_or_acquire = _conn_or_acquire  # type: ignore[method-assign, assignment]
+
+
+_register_blocking_pop = MultiChannelPoller._register_BRPOP  # type: ignore[attr-defined]
+
+
+def _take_into(poller: MultiChannelPoller, channel: Any) -> None:
+    queues = channel._queue_cycle.consume(len(channel.active_queues))
+    if not set(QUEUES).issuperset(queues):
+        # Not of jobs: workers read each other's answers to control commands from queues of their own.
+        _register_blocking_pop(poller, channel)
+        return
+
+    def hand_over(delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
+        properties = message.payload["properties"] | {
+            "delivery_tag": delivery.tag,
+            "priority": step,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+        }
+        raw = message.payload | {"properties": properties, DECODED: message.arguments}
+        try:
+            channel.connection._deliver(raw, queue)
+        except BaseException:
+            _let_go(channel, delivery.tag)
+            raise
+
+    message_consumer().take(queues, channel.qos.can_consume, hand_over)
+
+
+def _let_go(channel: Any, delivery_tag: str) -> None:
+    """Of what Celery began to receive and could not, nothing must stay."""
+    if delivery_tag in channel.qos._delivered:
+        virtual.QoS.ack(channel.qos, delivery_tag)
+    for request in _members(state.reserved_requests):
+        if request.message.delivery_tag == delivery_tag:
+            state.task_ready(request)
 
 
 @contextmanager
 def _conn_or_acquire(channel: Any, client: Any = None) -> Iterator[Any]:
+    """One client for all of a channel's commands, where kombu makes a new one for each.
+
+    Making one costs as much as the command. It holds no connection, but takes one from the channel's pool
+    for each command: so one will do, for all threads.
+    """
     if client is None:
         client = vars(channel).get("_kronos_client")
         if client is None or client.connection_pool is not channel.pool:  # a reconnect makes a new pool
@@ -89,54 +172,27 @@ def _conn_or_acquire(channel: Any, client: Any = None) -> Iterator[Any]:
     yield client
 
 
-@cache
-def _own_connection() -> Redis:
-    return connect(get_settings().redis_url.get_secret_value())
-
-
-def _unacked_key() -> str:
-    return UNACKED_KEYS[get_settings().role]
-
-
-def _unacked_index_key() -> str:
-    return UNACKED_INDEX_KEYS[get_settings().role]
-
-
-def _forget(delivery_tag: str) -> None:
-    with _own_connection().pipeline() as pipe:
-        pipe.zrem(_unacked_index_key(), delivery_tag)
-        pipe.hdel(_unacked_key(), delivery_tag)
-        pipe.execute()
-
-
-def _is_sent_to_a_queue(delivery_tag: str) -> bool:
-    """As Celery sends jobs. The queues of any other exchange are looked up on the channel's connection,
-    and kombu drops a message whose queues it cannot look up."""
-    held = _own_connection().hget(_unacked_key(), delivery_tag)
-    if held is None:  # delivered again meanwhile
-        return False
-    _message, exchange, _routing_key = json.loads(held)
-    return not exchange
-
-
 def held_delivery_tags() -> set[str]:
     """Deliveries that this process has not come to an end with, by Celery's own account.
 
     What ended but could not be acknowledged is not among them: it shall be delivered again.
     """
-    requests: list[Any] = [*state.requests.copy().values(), *set(state.active_requests)]
+    # Not state.requests, which has one for each id: a job may have been delivered twice.
+    requests: list[Any] = [*_members(state.reserved_requests), *_members(state.active_requests)]
     return {request.message.delivery_tag for request in requests}
 
 
-def renew(redis: Redis, tags: Iterable[str]) -> None:
-    """Count these deliveries as made now. One that was acknowledged meanwhile is not brought back (XX)."""
-    moments = {tag: time.time() for tag in tags}
-    if moments:
-        redis.zadd(_unacked_index_key(), moments, xx=True)
+def _members(requests: Any) -> list[Any]:
+    """Of a set that other threads change meanwhile."""
+    while True:
+        try:
+            return list(requests)
+        except RuntimeError:  # it grew while it was gone through
+            continue
 
 
 class DeliveryHeartbeat(bootsteps.StartStopStep):
-    """Renews what this process holds, from the first connection until the process ends.
+    """Renews what this process holds, and puts back what nobody does, until the process ends.
 
     On a thread of its own, since the consumer's may be busy (solo pool); and past the consumer's end, since
     running jobs are finished after it.
@@ -146,7 +202,7 @@ class DeliveryHeartbeat(bootsteps.StartStopStep):
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        self._interval_s = get_settings().visibility_timeout_s / RENEWALS_PER_TIMEOUT
+        self._interval_s = look_interval_s(get_settings().visibility_timeout_s)
         self._thread = threading.Thread(target=self._beat, name="kronos-deliveries", daemon=True)
 
     def start(self, consumer: Any) -> None:
@@ -157,9 +213,38 @@ class DeliveryHeartbeat(bootsteps.StartStopStep):
     def _beat(self) -> None:
         while True:
             time.sleep(self._interval_s)
+            deliveries = message_consumer().deliveries
             try:
-                renew(_own_connection(), held_delivery_tags())
+                deliveries.renew(held_delivery_tags())
+                if num_restored := deliveries.restore_overdue():
+                    log.info("%d messages were renewed by nobody: they are delivered again", num_restored)
             except RedisError as error:
                 log.warning("deliveries could not be renewed, trying again: %s", error)
             except Exception:  # the next renewal must be tried, whatever became of this one
                 log.exception("deliveries could not be renewed, trying again")
+
+
+class QueueBell(bootsteps.StartStopStep):
+    """Has Celery's event loop go round when there may be messages."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        settings = get_settings()
+        keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
+        redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
+        self._watch = QueueWatch(redis, keys, lambda: message_consumer().ring())
+        self._is_started = False
+
+    def start(self, consumer: Any) -> None:
+        """Called at every (re)connection."""
+        if consumer.hub is not None:
+            message_consumer().wake_by(lambda: consumer.hub.call_soon(_nothing))
+        if not self._is_started:
+            self._is_started = True
+            self._watch.start()
+
+
+def _nothing() -> None:
+    """A callback that makes the loop go round."""

@@ -1,84 +1,90 @@
-"""Redis, workers and Flower on one machine, their logs side by side, until Ctrl-C."""
+"""Redis, workers, API and Flower on one machine, their logs side by side, until Ctrl-C."""
 
-import os
+import importlib.util
 import secrets
+import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from worker.children import LineSink, ProcessStack
 from worker.cores import num_cores
 from worker.local import LocalRedis, free_port
-from worker.own_commands import (
-    BUNDLED_MODEL,
-    model_choice,
-    names_redis,
-    own_command,
-    own_environment,
-    own_node,
-)
 from worker.settings import Settings
+from worker.stack.children import ChildProcess, LineSink, LocalStackError
+from worker.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_environment
+from worker.stack.process_stack import ProcessStack
+from worker.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 
 REDIS_PORT = 6379
 FLOWER_PORT = 5555
 WORKER_GRACE_S = 60
-STYLES = {"redis": "red", "worker": "cyan", "flower": "magenta"}
+FINETUNE_MARGIN_S: Final = 15
+"""Beyond what training may take to save what it has."""
+STYLES = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
+API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """``data`` is where the Redis that ``up`` starts keeps its jobs; None elsewhere: as the settings say."""
+    """``data`` is where jobs, candles and trained models are kept; None elsewhere: as the settings say."""
 
     data: Path
     redis_port: int | None = None
     flower_port: int | None = None
+    api_port: int | None = None
     device: str | None = None
     model: str | None = None
     tokenizer: str | None = None
     num_workers: int = 1
+    finetune: bool = True
+    api: bool = True
 
 
 def run_up(options: UpOptions, settings: Settings) -> int:
-    """Run until a signal ends it (returns 0) or one of the processes dies (returns 1).
+    """Run until a signal ends it (returns 0) or a process ends that is not started again (returns 1).
 
     :raises LocalStackError: when Redis or a process cannot be started
     """
     console = Console(highlight=False)
     workers = worker_names(options.num_workers)
-    sink = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
+    restarts = Restarts()
+    show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
+
+    def sink(name: str, line: str) -> None:
+        restarts.note_line(name, line)
+        show(name, line)
+
     with ExitStack() as exits:
         redis: LocalRedis | None = None
         url = settings.redis_url.get_secret_value()
         if not names_redis(settings):
             port = options.redis_port or free_port(REDIS_PORT)
-            redis = exits.enter_context(LocalRedis(data=options.data, port=port, sink=sink))
+            redis = exits.enter_context(LocalRedis(data=options.data / "redis", port=port, sink=sink))
             url = redis.url
         stack = exits.enter_context(ProcessStack(sink))
         if redis is not None:
             stack.adopt(redis.child)
         choice = model_choice(settings, options.model, options.tokenizer)
         device = {"KRONOS_DEVICE": options.device} if options.device else {}
-        environment = own_environment({"KRONOS_REDIS_URL": url, **choice, **device})
+        folders = shared_folders(options.data, settings)
+        common = {"KRONOS_REDIS_URL": url, **choice, **device, **folders}
         for index, name in enumerate(workers):
-            stack.start(
-                name,
-                own_command("worker", "--hostname", own_node(f"kronos-{os.getpid()}-{index + 1}")),
-                env=environment | worker_share(settings, index, len(workers)),
-                grace_s=WORKER_GRACE_S,
-                group="workers",
+            start_worker(stack, name, common | worker_share(settings, index, len(workers)), WORKER_GRACE_S)
+        if options.finetune:
+            start_worker(
+                stack,
+                "finetune",
+                common | {"KRONOS_ROLE": "finetune"} | metrics_share(settings, len(workers)),
+                settings.finetune_grace_s + FINETUNE_MARGIN_S,
             )
-
-        flower_port = options.flower_port or free_port(FLOWER_PORT)
-        given = settings.flower_password
-        password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
-        stack.start(
-            "flower",
-            own_command("flower", "--port", str(flower_port)),
-            env={**environment, "KRONOS_FLOWER_PASSWORD": password},
-        )
+        addresses = [start_flower(stack, options, settings, common)]
+        if options.api:
+            addresses.insert(0, start_api(stack, options, settings, common))
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
             console.print(
                 f"No model is set, so this serves the bundled {BUNDLED_MODEL}; for a published one:\n"
@@ -86,15 +92,95 @@ def run_up(options: UpOptions, settings: Settings) -> int:
             )
         if redis is not None:
             console.print(f"For apps and for kronos status:\n  export KRONOS_REDIS_URL={url}", soft_wrap=True)
-        shown = "" if given is not None else f", password {password}"
-        console.print(f"Flower: http://127.0.0.1:{flower_port}, user {settings.flower_user}{shown}\n")
+        if options.finetune:
+            console.print(
+                f"Candles for finetuning: {folders['KRONOS_DATA_FOLDER']}, "
+                f"trained models: {folders['KRONOS_MODEL_FOLDER']}",
+                soft_wrap=True,
+            )
+        console.print("\n".join(addresses) + "\n", soft_wrap=True)
         try:
-            dead = stack.wait()
+            dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
             console.print("Stopping; running jobs are finished first. Ctrl-C again ends at once.")
             return 0
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
         return 1
+
+
+def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
+    """Start crashed processes again; returns the first that ended for good.
+
+    :raises KeyboardInterrupt: when the end is asked for by a signal
+    :raises LocalStackError: when one cannot be started again
+    """
+    while True:
+        dead = stack.wait()
+        status = dead.exit_status
+        assert status is not None, "it has ended"
+        if not stack.can_restart(dead) or not restarts.allow(dead.name, status):
+            return dead
+        console.print(
+            f"{dead.name} ended with status {status}; it is started again, "
+            f"at most {MAX_RESTARTS} times in {WINDOW_S / 60:g} minutes."
+        )
+        stack.restart(dead)
+
+
+def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], grace_s: int) -> None:
+    """A worker; which role it has, the variables say."""
+    command = own_command("worker")
+    stack.start(name, command, env=own_environment(variables), grace_s=grace_s, group="workers")
+
+
+def start_flower(
+    stack: ProcessStack, options: UpOptions, settings: Settings, common: Mapping[str, str]
+) -> str:
+    """Flower; returns its address, with the password where it was made up here."""
+    port = options.flower_port or free_port(FLOWER_PORT)
+    given = settings.flower_password
+    password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
+    stack.start(
+        "flower",
+        own_command("flower", "--port", str(port)),
+        env=own_environment({**common, "KRONOS_FLOWER_PASSWORD": password}),
+    )
+    shown = "" if given is not None else f", password {password}"
+    return f"Flower: http://127.0.0.1:{port}, user {settings.flower_user}{shown}"
+
+
+def start_api(stack: ProcessStack, options: UpOptions, settings: Settings, common: Mapping[str, str]) -> str:
+    """The HTTP API and its page; returns its address, or why there is none."""
+    missing = [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        brings = 'pip install ".[api]" in the checkout brings them'
+        return f"No API and page: {', '.join(missing)} not installed; {brings}"
+    port = options.api_port or free_port(settings.api_port)
+    # -P: a folder named api_stub in the working folder is not this one.
+    command = [sys.executable, "-P", "-m", "api_stub"]
+    stack.start("api", command, env=own_environment({**common, "KRONOS_API_PORT": str(port)}))
+    return f"API and page: http://{settings.api_host}:{port}"
+
+
+def shared_folders(data: Path, settings: Settings) -> dict[str, str]:
+    """The folders of candles and of trained models that all processes share: as set, else below ``data``.
+
+    Raises LocalStackError where one cannot be made.
+    """
+    folders = {
+        "KRONOS_DATA_FOLDER": settings.data_folder or data / "data",
+        "KRONOS_MODEL_FOLDER": settings.model_folder or data / "models",
+    }
+    is_set = {"KRONOS_DATA_FOLDER": settings.data_folder, "KRONOS_MODEL_FOLDER": settings.model_folder}
+    for name, folder in folders.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            given = name if is_set[name] else "--data"
+            raise LocalStackError(
+                f"{folder} cannot be made: {error.strerror}; give {given} a folder that can be written to"
+            ) from error
+    return {name: str(folder.resolve()) for name, folder in folders.items()}
 
 
 def worker_names(num_workers: int) -> list[str]:
@@ -106,12 +192,17 @@ def worker_names(num_workers: int) -> list[str]:
 
 def worker_share(settings: Settings, index: int, num_workers: int) -> dict[str, str]:
     """The variables in which one of several workers on this machine differs from a worker alone."""
-    share: dict[str, str] = {}
+    share = metrics_share(settings, index)
     if num_workers > 1 and settings.threads is None:
         share["KRONOS_THREADS"] = str(max(1, num_cores() // num_workers))
-    if settings.metrics_port is not None:
-        share["KRONOS_METRICS_PORT"] = str(settings.metrics_port + index)
     return share
+
+
+def metrics_share(settings: Settings, index: int) -> dict[str, str]:
+    """A port for metrics of its own, where they are served."""
+    return (
+        {} if settings.metrics_port is None else {"KRONOS_METRICS_PORT": str(settings.metrics_port + index)}
+    )
 
 
 def prefixed_lines(console: Console, width: int) -> LineSink:

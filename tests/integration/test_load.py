@@ -14,9 +14,9 @@ from redis import Redis
 from tests.integration.conftest import StartWorker
 from worker.celery_config import UNACKED_INDEX_KEYS
 from worker.client import ForecastClient, ForecastHandle
+from worker.clients.handle import JobState
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.names import CPU_QUEUE
-from worker.handle import JobState
 from worker.local import LocalRedis, free_port
 
 WAIT_S = 60
@@ -123,6 +123,9 @@ def test_metrics_status_and_progress_tell_the_load(
     assert (status["sequences_running"], status["slots"]) == (8, 8)
     assert status["sequences_waiting"] > 8
     assert 0 < status["mean_batch_size"] <= 8
+    (job,) = status["jobs_running"]
+    assert (job["id"], job["bars_total"], status["num_jobs_running"]) == (large.id, 16 * 256 * 120, 1)
+    assert 0 < job["bars_done"] < job["bars_total"]
     end(large)
     await_true(lambda: metrics_of(port)[f'kronos_sequences_running{{model="{model}"}}'] == 0)
     worker.stop()

@@ -104,10 +104,17 @@ def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str],
     assert running(environment) == []
 
 
-def test_up_serves_jobs_and_flower_until_it_is_told_to_end(
+def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port())]
+    ports = [
+        "--redis-port",
+        str(free_port()),
+        "--api-port",
+        str(free_port()),
+        "--flower-port",
+        str(free_port()),
+    ]
     log = tmp_path / "up.log"
     command = [*COMMAND, "up", "--workers", "2", *ports]
     environment = {**environment, "KRONOS_THREADS": "1"}
@@ -121,10 +128,16 @@ def test_up_serves_jobs_and_flower_until_it_is_told_to_end(
         with ForecastClient(url) as client:
             result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
             assert result.model.id == "kronos-tiny"
-            workers = client.workers()
+            workers = [worker for worker in client.workers() if worker["role"] == "forecast"]
             assert [worker["state"] for worker in workers] == ["ready", "ready"]
             assert len({worker["node"] for worker in workers}) == 2
             assert {worker["threads"] for worker in workers} == {1}
+        api = await_match(log, r"^API and page: (\S+)")
+        await_match(log, r"^api +\| .*(Uvicorn running)")
+        with urllib.request.urlopen(f"{api}/v1/readyz", timeout=10) as answer:
+            assert json.load(answer)["queues"]["cpu"]["ready"] == 2
+        with urllib.request.urlopen(api, timeout=10) as answer:
+            assert "text/html" in answer.headers["Content-Type"]
         flower = f"http://127.0.0.1:{ports[-1]}/api/workers"
         await_match(log, r"flower +\| .*(Visit me)")
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -137,6 +150,43 @@ def test_up_serves_jobs_and_flower_until_it_is_told_to_end(
         up.send_signal(signal.SIGTERM)
         status = up.wait(timeout=60)
     assert status == 0
+    assert running(environment) == []
+
+
+def test_up_starts_a_killed_worker_again_and_trains_beside_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """With logs as JSON, so that what they say can be read; the stack must read them too."""
+    ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port()), "--no-api"]
+    log = tmp_path / "up.log"
+    environment = {**environment, "KRONOS_THREADS": "1", "KRONOS_LOG_FORMAT": "json"}
+    with log.open("w") as output:
+        command = [*COMMAND, "up", "--data", "kept", *ports]
+        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output)
+    try:
+        url = await_match(log, r"KRONOS_REDIS_URL=(\S+)")
+        first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
+        await_match(log, r"^finetune +\| .*(ready: role=finetune)")
+        with ForecastClient(url) as client:
+            nodes = {worker["role"]: worker["node"] for worker in client.workers()}
+            assert nodes["forecast"].startswith(f"forecast-cpu-kronos-tiny-{first}@")
+            assert nodes["finetune"].startswith("finetune-cpu-")
+            os.kill(int(first), signal.SIGKILL)
+            await_match(log, r"^worker ended with status -9; it is (started again)")
+            handle = client.submit(candles(seed=1, bars=64).as_dict(), pred_len=2, job_id="after-kill")
+            assert handle.wait(60).worker.startswith("forecast-cpu-kronos-tiny-")
+        line = json.loads(await_match(log, r"^worker +\| (\{.*\"job after-kill: done\".*\})"))
+        assert (line["job_id"], line["outcome"], line["device"]) == ("after-kill", "done", "cpu")
+        assert line["timings_ms"]["total"] > 0
+        assert (tmp_path / "kept" / "data").is_dir()
+        assert (tmp_path / "kept" / "models" / ".runs").is_dir()
+    finally:
+        up.send_signal(signal.SIGTERM)
+        status = up.wait(timeout=60)
+    assert status == 0
+    logged = [line.partition("| ")[2] for line in log.read_text().splitlines() if line.startswith("worker ")]
+    for line in logged:  # but for what Celery writes past all logging as it ends
+        assert line in ("", "worker: Warm shutdown (MainProcess)") or json.loads(line)
     assert running(environment) == []
 
 

@@ -18,7 +18,7 @@ from worker.client import ForecastClient
 from worker.contract.errors import ErrorCode, JobError
 from worker.local import LocalRedis, free_port
 from worker.routing import announce, withdraw
-from worker.status_table import status_table
+from worker.tables.status import status_table
 
 WAIT_S = 30
 KRONOS = ("worker", "worker")

@@ -4,14 +4,17 @@ import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import click
 import pytest
 from celery.bin.worker import worker as worker_command
+from celery.worker.consumer.gossip import Gossip
 from click.core import ParameterSource
 
 from kronos_model.errors import CheckpointMissing
-from worker import bootstrap
+from worker import bootstrap, pools
+from worker.contract.errors import ErrorCode, JobError
 from worker.ending import EXIT_STATUS, end_child, end_worker
 
 MAX_JOBS = 17
@@ -23,9 +26,12 @@ def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
     monkeypatch.setattr(bootstrap, "num_cores", lambda: NUM_CORES)
+    monkeypatch.setattr(bootstrap.transport, "install", lambda: None)
+    bootstrap._preflight.cache_clear()
     # Module state that signals change.
     monkeypatch.setattr(bootstrap, "_num_children", 0)
     monkeypatch.setattr(bootstrap, "_process", None)
+    monkeypatch.setattr(bootstrap, "_is_told_to_end", False)
 
 
 def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
@@ -38,16 +44,23 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
         # As Celery hands them to the worker before the signal.
         sender.pool_cls, sender.concurrency = context.params["pool"], context.params["concurrency"]
         bootstrap.choose_pool(sender)
-    name = sender.pool_cls if isinstance(sender.pool_cls, str) else sender.pool_cls.__module__
+    pool: Any = sender.pool_cls
+    name = (
+        pool
+        if isinstance(pool, str)
+        else pool.__name__
+        if pool.__module__ in (bootstrap.__name__, pools.__name__)
+        else pool.__module__
+    )
     return name.rpartition(".")[2], sender.concurrency
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected", "num_children"),
     [
-        ((), ("threads", MAX_JOBS), 0),
-        (("--concurrency", "5"), ("threads", 5), 0),
-        (("--pool", "threads"), ("thread", MAX_JOBS), 0),
+        ((), ("WaitingThreadsPool", MAX_JOBS), 0),
+        (("--concurrency", "5"), ("WaitingThreadsPool", 5), 0),
+        (("--pool", "threads"), ("WaitingThreadsPool", MAX_JOBS), 0),
         (("--pool", "prefork"), ("prefork", NUM_CORES), NUM_CORES),
         (("-P", "prefork", "-c", "2"), ("prefork", 2), 2),
         (("-P", "prefork", "-c", "auto"), ("prefork", NUM_CORES), NUM_CORES),
@@ -77,7 +90,7 @@ def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
 
 
 def test_celerys_own_defaults_count_as_not_given():
-    assert chosen(pool="prefork", concurrency=9) == ("threads", MAX_JOBS)
+    assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_JOBS)
 
 
 def test_the_environment_counts_as_given():
@@ -100,6 +113,7 @@ class FakeProcess:
         self.is_dead = False
         self.error = error
         self.told: list[Any] = []
+        self.metrics = SimpleNamespace(messages_dead=SimpleNamespace(inc=lambda: None))
 
     def __call__(self, settings: object, node: str, *, on_engine_death: Callable[[], None]) -> "FakeProcess":
         self.told.append(node)
@@ -236,6 +250,17 @@ def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch,
     bootstrap.stop(sender="node@host")  # a child's signal names its node
 
 
+@pytest.mark.parametrize("process", [None, FakeProcess()])
+def test_a_worker_that_is_interrupted_has_not_failed_but_one_that_broke_has(monkeypatch, process):
+    monkeypatch.setattr(bootstrap, "_process", process)
+    worker = SimpleNamespace(exitcode=1)
+    bootstrap.stop(sender=worker)
+    assert worker.exitcode == 1
+    bootstrap.drain(sender="node@host", sig="SIGINT", how="Warm", exitcode=1)
+    bootstrap.stop(sender=worker)
+    assert worker.exitcode == 0
+
+
 def test_the_solo_pool_does_not_load_twice(monkeypatch):
     process = use(monkeypatch, FakeProcess())
     bootstrap.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
@@ -251,7 +276,7 @@ def finetuning(settings, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("arguments", [(), ("--pool", "threads"), ("--concurrency", "5")])
 def test_a_finetuning_worker_has_one_thread(finetuning, arguments, caplog):
-    assert chosen(*arguments) == ("bootstrap", 1)
+    assert chosen(*arguments) == ("FinetuningPool", 1)
     assert ("--concurrency is not heeded" in caplog.text) == ("5" in arguments)
 
 
@@ -282,3 +307,79 @@ def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(fine
     with pytest.raises(SystemExit):
         bootstrap.set_up("node@host", FakeWorker())
     assert "KRONOS_MODEL_FOLDER is not set" in caplog.text
+
+
+def named(*arguments: str) -> str:
+    """What a worker started with these arguments is called; ``celery@there`` is Celery's own choice."""
+    sender = SimpleNamespace(pool_cls=None, concurrency=None, hostname="celery@there")
+    context = worker_command.make_context(
+        "worker", list(arguments), obj=SimpleNamespace(app=bootstrap.app, quiet=True)
+    )
+    with context.scope(cleanup=False):
+        sender.pool_cls, sender.concurrency = context.params["pool"], context.params["concurrency"]
+        bootstrap.choose_pool(sender)
+        bootstrap.name_worker(sender)
+    return str(sender.hostname)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(bootstrap, "gethostname", lambda: "here")
+    monkeypatch.setattr(bootstrap.os, "getpid", lambda: 7)
+
+
+def test_a_worker_is_named_by_its_device_and_model(settings, monkeypatch, here):
+    given = settings.model_copy(update={"device": "cuda:3", "model": "NeoQuasar/Kronos-base"})
+    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
+    asked = []
+    monkeypatch.setattr(
+        "kronos_model.device.resolve_device", lambda wanted: asked.append(wanted) or ("cuda:0", "why")
+    )
+    assert named() == "forecast-cuda0-kronos-base-7@here"
+    assert asked == ["cuda:3"]
+
+
+@pytest.mark.parametrize("arguments", [("--hostname", "mine@there"), ("-n", "mine@there")])
+def test_a_name_that_was_given_stays(here, arguments):
+    assert named(*arguments) == "celery@there"
+
+
+def test_a_worker_that_is_started_from_code_keeps_its_name():
+    sender = SimpleNamespace(hostname="mine@there")
+    bootstrap.name_worker(sender)
+    assert sender.hostname == "mine@there"
+
+
+@pytest.mark.parametrize(("role", "arguments"), [("finetune", ()), ("forecast", ("--pool", "prefork"))])
+def test_what_must_not_run_torch_learns_its_device_elsewhere(
+    settings, monkeypatch, here, tmp_path, role, arguments
+):
+    given = settings.model_copy(update={"role": role, "model_folder": tmp_path, "model": "kronos-tiny"})
+    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
+    monkeypatch.setattr("kronos_model.device.resolve_device", lambda wanted: pytest.fail("torch ran"))
+    tried(monkeypatch, '{"device": "cpu"}')
+    model = "-kronos-tiny" if role == "forecast" else ""
+    assert named(*arguments) == f"{role}-cpu{model}-7@here"
+
+
+def test_a_training_job_that_ended_is_counted_and_one_that_goes_back_is_not(monkeypatch):
+    counted: list[str | None] = []
+    process = SimpleNamespace(
+        node="n@h", device="cpu", metrics=SimpleNamespace(count_job=counted.append), stop=lambda: None
+    )
+    monkeypatch.setattr(bootstrap, "_process", process)
+    task = SimpleNamespace(name="kronos.finetune")
+    bootstrap.tell_job("a", task, {"name": "mine"}, "SUCCESS")
+    bootstrap.tell_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
+    bootstrap.tell_job("c", task, ValueError(), "REJECTED")
+    bootstrap.tell_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
+    assert counted == [None, "DISK_FULL"]
+
+
+def test_a_worker_stays_out_of_gossip():
+    """By the option that Celery's own step reads."""
+    sender = SimpleNamespace(options={"hostname": "a@b"})
+    bootstrap.leave_gossip(sender)
+    consumer = MagicMock(app=bootstrap.app, hostname="a@b", pid=1)
+    assert Gossip(consumer, without_gossip=False).enabled
+    assert not Gossip(consumer, **sender.options).enabled

@@ -10,8 +10,9 @@ import pytest
 from celery import Celery
 from kombu.transport.redis import Channel
 
-from worker.celery_config import UNACKED_KEYS, make_app
+from worker.celery_config import CLIENT_LOOK_S, UNACKED_INDEX_KEYS, UNACKED_KEYS, make_app
 from worker.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
+from worker.messaging.queues import PRIORITY_STEPS
 from worker.result_backend import CodedRedisBackend
 
 ROOT = Path(__file__).parents[2]
@@ -29,18 +30,10 @@ def test_only_json_is_written_and_read(app):
     assert app.conf.event_serializer == "json"
 
 
-@pytest.mark.parametrize("role", ["forecast", "finetune"])
-def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles(settings, role):
-    with (
-        make_app(settings.model_copy(update={"role": role}), for_worker=True) as app,
-        app.connection_for_read() as connection,
-    ):
-        channel = connection.default_channel
-        ours = {channel.unacked_key, channel.unacked_index_key, channel.unacked_mutex_key}
-        assert all(key.startswith(f"kronos.{role}.unacked") for key in ours)
-        assert len(ours) == 3
-        assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
-    assert len(set(UNACKED_KEYS.values())) == len(UNACKED_KEYS)
+def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles():
+    ours = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values()}
+    assert len(ours) == 4
+    assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
 
 
 def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
@@ -63,8 +56,9 @@ def test_a_job_is_acknowledged_late_and_taken_one_at_a_time(app):
 
 def test_every_priority_has_a_list_of_its_own(app):
     with app.connection_for_read() as connection:
-        assert connection.default_channel.priority_steps == sorted(CELERY_PRIORITIES.values())
+        assert connection.default_channel.priority_steps == list(PRIORITY_STEPS)
         assert connection.default_channel.queue_order_strategy == "priority"
+    assert set(CELERY_PRIORITIES.values()) <= set(PRIORITY_STEPS)
     assert app.conf.task_default_priority == CELERY_PRIORITIES["normal"]
 
 
@@ -80,7 +74,6 @@ def test_settings_reach_the_configuration(settings):
     settings = settings.model_copy(update={"result_ttl_s": 7, "visibility_timeout_s": 8})
     with make_app(settings) as app:
         assert app.conf.result_expires == 7
-        assert app.conf.broker_transport_options["visibility_timeout"] == 8
         assert app.conf.broker_url == app.conf.result_backend == settings.redis_url.get_secret_value()
 
 
@@ -116,3 +109,12 @@ def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == ("kronos" if is_ours else "host")
+
+
+def test_a_client_hears_sooner_than_a_worker_that_redis_says_nothing(settings, app):
+    """A worker may wait until its result is stored; a client has somebody who waits for its answer."""
+    with make_app(settings) as client:
+        assert client.conf.redis_socket_timeout < app.conf.redis_socket_timeout
+        assert client.backend.connparams["socket_timeout"] == CLIENT_LOOK_S
+        options = (client.conf.broker_transport_options, app.conf.broker_transport_options)
+        assert options[0]["socket_timeout"] < options[1]["socket_timeout"]

@@ -73,7 +73,7 @@ def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
     client.submit([CANDLES.as_dict()] * 5, pred_len=5, series_ids=["a", "b", "c", "d", "e"])
     headers = messages(redis)[0]["headers"]
     assert headers["argsrepr"] == "()"
-    assert headers["kwargsrepr"] == "{'series': 'a, b, c, …', 'samples': 1}"
+    assert headers["kwargsrepr"] == "{'series': 'a, b, c, … (5)', 'pred_len': 5, 'samples': 1}"
     assert len(json.dumps(headers)) < 2000
 
 
@@ -212,6 +212,50 @@ def test_a_message_beyond_the_limit_is_refused_by_its_size(settings, redis):
     assert_nothing_enqueued(redis)
 
 
+@pytest.fixture
+def narrow(settings):
+    """A client whose queues hold three jobs."""
+    with ForecastClient(settings=settings.model_copy(update={"max_queue_jobs": 3})) as client:
+        yield client
+
+
+def test_a_full_queue_refuses_jobs_of_every_priority(narrow, redis):
+    for priority in LISTS:
+        narrow.submit(CANDLES.as_dict(), pred_len=5, priority=priority)
+    for priority in LISTS:
+        with pytest.raises(JobError) as refused:
+            narrow.submit(CANDLES.as_dict(), pred_len=5, priority=priority)
+        assert refused.value.code == ErrorCode.QUEUE_FULL
+        assert refused.value.details == {"queue": "cpu", "length": 3, "limit": 3, "retry_after_s": 60}
+    assert sum(redis.llen(key) for key in LISTS.values()) == 3
+    redis.rpop(LISTS["low"])
+    narrow.submit(CANDLES.as_dict(), pred_len=5)
+
+
+def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_lately(narrow, redis):
+    for node, queue, state, rate in (
+        ("a@1", CPU_QUEUE, "ready", 0.1),
+        ("b@1", CPU_QUEUE, "ready", 0.15),
+        ("c@1", CPU_QUEUE, "draining", 5.0),
+        ("d@1", GPU_QUEUE, "loading", 5.0),
+    ):
+        announce(redis, node, {"node": node, "queue": queue, "state": state, "jobs_per_s": rate})
+    announce(redis, "old@1", {"node": "old@1", "queue": CPU_QUEUE, "state": "ready"})  # an older release
+    for _ in range(3):
+        narrow.submit(CANDLES.as_dict(), pred_len=5)
+    with pytest.raises(JobError, match="QUEUE_FULL") as refused:
+        narrow.submit(CANDLES.as_dict(), pred_len=5)
+    assert refused.value.details["retry_after_s"] == 4
+
+
+def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow):
+    handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, job_id=str(number)) for number in range(3)]
+    narrow._app.backend.mark_as_done(handles[0].id, example_result())
+    assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(5).series
+    with pytest.raises(JobError, match=r"QUEUE_FULL.*submitted before"):
+        narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="1")
+
+
 def test_without_redis_nothing_is_enqueued_and_the_error_says_so():
     with ForecastClient(f"redis://:pw@127.0.0.1:{free_port()}/0") as client:
         with pytest.raises(JobError) as ended:
@@ -234,14 +278,14 @@ def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, r
 
 def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
     with LocalRedis() as server, ForecastClient(server.url) as client:
-        claim = client._records.claim
+        admit = client._admission.admit
 
         def last_words(*arguments: Any) -> Any:
-            answer = claim(*arguments)
+            answer = admit(*arguments)
             server.stop()
             return answer
 
-        monkeypatch.setattr(client._records, "claim", last_words)
+        monkeypatch.setattr(client._admission, "admit", last_words)
         with pytest.raises(JobError) as ended:
             client.submit(CANDLES.as_dict(), pred_len=5)
     assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
@@ -308,7 +352,7 @@ def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client):
 
 
 def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch):
-    monkeypatch.setattr("worker.handle.PROGRESS_INTERVAL_S", 60.0)
+    monkeypatch.setattr("worker.clients.handle.PROGRESS_INTERVAL_S", 60.0)
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     states = handle.progress()
     assert next(states) == JobState("PENDING")
@@ -364,6 +408,40 @@ def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):
         with pytest.raises(JobError) as lost:
             follow()
         assert lost.value.code == ErrorCode.LOST
+
+
+def test_who_waits_while_redis_is_emptied_is_told_that_the_job_is_lost(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    timer = threading.Timer(0.3, redis.flushall)
+    timer.start()
+    with pytest.raises(JobError) as lost:
+        handle.wait(1000)
+    timer.join()
+    assert lost.value.code == ErrorCode.LOST
+
+
+def test_who_follows_a_job_while_redis_is_emptied_is_told_so_too(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    states = handle.progress()
+    assert next(states) == JobState("PENDING")
+    redis.flushall()
+    with pytest.raises(JobError) as lost:
+        next(states)
+    assert lost.value.code == ErrorCode.LOST
+
+
+def test_a_result_of_which_nobody_told_is_found_all_the_same(client, redis):
+    def store_unheard() -> None:
+        redis.set(
+            f"celery-task-meta-{handle.id}",
+            json.dumps({"status": "SUCCESS", "result": example_result(), "task_id": handle.id}),
+        )
+
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    timer = threading.Timer(0.3, store_unheard)
+    timer.start()
+    assert handle.wait(30).series
+    timer.join()
 
 
 def test_results_are_listened_for_by_whoever_waits_and_only_then(client, redis):

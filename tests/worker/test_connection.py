@@ -72,3 +72,15 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
 def test_a_redis_that_takes_nothing_in_is_told_from_a_wrong_command(text, expected):
     assert refuses_writes(ResponseError(text)) is expected
     assert not refuses_writes(ValueError(text))
+
+
+def test_a_full_redis_of_any_version_is_recognised(redis):
+    script = redis.register_script("return redis.call('SET', KEYS[1], ARGV[1])")
+    redis.config_set("maxmemory", 1)
+    try:
+        for write in (lambda: redis.set("a", "b"), lambda: script(keys=["a"], args=["b"])):
+            with pytest.raises(ResponseError) as caught:
+                write()
+            assert refuses_writes(caught.value)
+    finally:
+        redis.config_set("maxmemory", 0)

@@ -182,6 +182,16 @@ def test_too_many_candles_are_refused(settings, redis, limit):
     assert_nothing_enqueued(redis)
 
 
+def test_a_full_queue_refuses_further_jobs(settings, redis):
+    with ForecastClient(settings=settings.model_copy(update={"max_queue_jobs": 1})) as client:
+        client.finetune(CONFIG, name="mine", data="a.csv", priority="low")
+        with pytest.raises(JobError) as refused:
+            client.finetune(CONFIG, name="mine", data="b.csv")
+    assert refused.value.code == ErrorCode.QUEUE_FULL
+    assert refused.value.details["queue"] == CPU_FINETUNE_QUEUE
+    assert redis.llen(NORMAL) == 0
+
+
 def test_a_job_goes_where_the_announcements_send_it(client, redis):
     gpu = {
         "node": "gpu@1",

@@ -18,11 +18,11 @@ from kronos_model.synthetic import candles
 from worker import finetune_command
 from worker.cli import cli
 from worker.client import ForecastClient
+from worker.clients.handle import FinetuneHandle, FinetuneState
 from worker.connection import connect
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.examples import example_finetune_result
 from worker.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
-from worker.handle import FinetuneHandle, FinetuneState
 from worker.local import LocalRedis
 from worker.routing import announce
 from worker.settings import get_settings
@@ -104,7 +104,9 @@ def test_options_that_do_not_go_together_are_usage_errors(arguments: list[str], 
     assert reason in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("module", ["finetune_command", "finetune_request", "finetune_view", "cli"])
+@pytest.mark.parametrize(
+    "module", ["finetune_command", "clients.finetune_request", "tables.finetune_job", "cli"]
+)
 def test_what_enqueues_and_watches_imports_no_torch(module: str) -> None:
     script = f"import sys; sys.modules['torch'] = None\nimport worker.{module}"
 
@@ -247,7 +249,7 @@ def tell_in_turn(client: ForecastClient, handle: FinetuneHandle, monkeypatch: py
         ]
     )
     look = handle.state
-    monkeypatch.setattr("worker.handle.PROGRESS_INTERVAL_S", 0.01)
+    monkeypatch.setattr("worker.clients.handle.PROGRESS_INTERVAL_S", 0.01)
 
     def state() -> FinetuneState:
         seen = look()

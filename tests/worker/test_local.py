@@ -14,8 +14,8 @@ from redis.exceptions import AuthenticationError
 
 from tests.worker.process_checks import await_end
 from worker import local
-from worker.children import LocalStackError
 from worker.local import LocalRedis, RedisMissing, find_redis_server, free_port
+from worker.stack.children import LocalStackError
 
 ROOT = Path(__file__).resolve().parents[2]
 

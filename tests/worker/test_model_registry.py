@@ -555,6 +555,6 @@ def test_a_registration_that_fails_never_tells_where_it_was_to_lie(registry, che
 
 def test_the_registry_is_imported_without_torch():
     script = (
-        "import sys; import worker.model_registry, worker.models_table; assert 'torch' not in sys.modules"
+        "import sys; import worker.model_registry, worker.tables.models; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

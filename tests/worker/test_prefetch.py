@@ -8,7 +8,7 @@ from celery.worker import state
 from kombu.transport import virtual
 
 from kronos_model.engine.engine import EngineLoad, StepReport
-from worker.prefetch import Intake, Prefetch, num_jobs_allowed, num_paths_of
+from worker.prefetch import MAX_HELD_BYTES, Intake, Prefetch, num_jobs_allowed, num_paths_of
 
 SLOTS = 8
 
@@ -153,7 +153,7 @@ class FakeConsumer:
         self.connect(prefetch_count)
 
     def connect(self, prefetch_count: int = 4) -> None:
-        channel = SimpleNamespace(_in_poll=None, do_restore=False)
+        channel = SimpleNamespace(do_restore=False)
         channel.qos = virtual.QoS(channel, prefetch_count)
         self.task_consumer = SimpleNamespace(channel=channel)
 
@@ -163,7 +163,7 @@ class FakeConsumer:
 
     def receive(self, job_id: str, num_paths: int) -> None:
         job = {"series": [{}], "sampling": {"sample_count": num_paths}}
-        message = SimpleNamespace(payload=[[], {"job": job}, {}])
+        message = SimpleNamespace(payload=[[], {"job": job}, {}], body=b"")
         request = SimpleNamespace(id=job_id, message=message)
         state.requests[job_id] = request
         self.task_consumer.channel.qos.append(message, job_id)
@@ -188,12 +188,12 @@ def test_the_consumer_takes_jobs_while_there_is_room(intake):
     assert consumer.can_consume
 
 
-def test_an_answer_on_its_way_from_redis_is_taken_in_any_case(intake):
-    consumer = FakeConsumer(intake)
-    Prefetch(None).start(consumer)
-    consumer.receive("a", 64)
-    consumer.task_consumer.channel._in_poll = object()
-    assert consumer.can_consume
+def test_messages_held_are_bounded_by_their_size_too(intake):
+    intake.take("a", 1, MAX_HELD_BYTES - 1)
+    assert intake.has_room({"a"})
+    intake.take("b", 1, 1)
+    assert not intake.has_room({"a", "b"})
+    assert intake.has_room({"b"})
 
 
 def test_the_pools_concurrency_stays_the_bound(intake):

@@ -120,16 +120,16 @@ def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
     leased(app, "job", "theirs")
     app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
     assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
-    assert not app.backend._records.renew_lease("job", "theirs", 60.0)  # should it live after all
+    assert not app.backend._records.renew_leases([("job", "theirs")], 60.0)[0]  # should it live after all
 
 
 def test_a_revocation_cancels_the_job_that_runs_here(app, redis, monkeypatch):
     leased(app, "job", "ours")
     monkeypatch.setattr(CodedRedisBackend, "runs_here", staticmethod(lambda job_id: job_id == "job"))
-    app.backend.mark_as_revoked("job", "terminated", Context({"id": "job"}))
+    app.backend.mark_as_revoked("job", "terminated", Context({"id": "job"}, lease_token="ours"))
     assert stored(redis, "job")["status"] == "STARTED"
     assert app.backend._records.is_cancelled("job")
-    assert app.backend._records.renew_lease("job", "ours", 60.0)
+    assert app.backend._records.renew_leases([("job", "ours")], 60.0) == [True]
 
 
 def test_what_has_the_id_of_another_job_under_way_is_dropped(app):

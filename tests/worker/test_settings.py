@@ -10,6 +10,9 @@ from kronos_model.errors import CheckpointMissing, DeviceError
 from worker.settings import DEFAULT_REDIS_URL, Settings, SettingsError, explain, get_settings, load_settings
 
 VALUES: dict[str, tuple[str, Any]] = {
+    "redis_ca_file": ("/tls/ca.pem", Path("/tls/ca.pem")),
+    "redis_certificate_file": ("/tls/own.pem", Path("/tls/own.pem")),
+    "redis_key_file": ("/tls/own.key", Path("/tls/own.key")),
     "redis_url": ("redis://:s3cret@redis:6379/1", SecretStr("redis://:s3cret@redis:6379/1")),
     "device": ("cuda:1", "cuda:1"),
     "model": ("NeoQuasar/Kronos-base", "NeoQuasar/Kronos-base"),
@@ -31,8 +34,12 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max_paths": ("8", 8),
     "max_message_bytes": ("9000", 9000),
     "max_result_bytes": ("10000", 10000),
+    "max_queue_jobs": ("20", 20),
+    "low_priority_max_wait_s": ("1.5", 1.5),
+    "max_dead_messages": ("10", 10),
     "result_ttl_s": ("11", 11),
     "visibility_timeout_s": ("12", 12),
+    "step_timeout_s": ("2.5", 2.5),
     "gpu_grace_s": ("1.5", 1.5),
     "role": ("finetune", "finetune"),
     "model_folder": ("/srv/models", Path("/srv/models")),
@@ -42,6 +49,14 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max_inline_bars": ("1000", 1000),
     "metrics_port": ("9100", 9100),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),
+    "log_format": ("json", "json"),
+    "api_host": ("0.0.0.0", "0.0.0.0"),
+    "api_port": ("8080", 8080),
+    "api_keys": ("a-key-of-16-chars", SecretStr("a-key-of-16-chars")),
+    "api_wait_s": ("2.5", 2.5),
+    "api_max_body_bytes": ("2048", 2048),
+    "api_max_upload_bytes": ("4096", 4096),
+    "api_cors_origins": ("https://example.org", "https://example.org"),
     "flower_user": ("ops", "ops"),
     "flower_password": ("hunter2", SecretStr("hunter2")),
 }
@@ -51,11 +66,10 @@ VALUES: dict[str, tuple[str, Any]] = {
 def bare_environment(monkeypatch):
     for name in Settings.model_fields:
         monkeypatch.delenv(f"KRONOS_{name.upper()}", raising=False)
+        monkeypatch.delenv(f"KRONOS_{name.upper()}_FILE", raising=False)
 
 
-@pytest.mark.parametrize(
-    "url", ["junk", "http://redis:6379", "redis://host:port/0", "unix:///tmp/s", "redis://h/0?foo=bar"]
-)
+@pytest.mark.parametrize("url", ["junk", "http://redis:6379", "redis://host:port/0", "unix:///tmp/s"])
 def test_a_url_that_is_not_of_redis_is_refused_without_repeating_it(monkeypatch, url):
     monkeypatch.setenv("KRONOS_REDIS_URL", url)
     with pytest.raises(SettingsError, match=r"KRONOS_REDIS_URL.*redis://") as refused:
@@ -74,6 +88,84 @@ def test_each_field_is_read_from_its_variable(name, monkeypatch):
     settings = load_settings()
     assert getattr(settings, name) == expected != getattr(Settings.model_construct(), name)
     assert settings.model_fields_set == {name}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_field_is_read_from_the_file_that_its_variable_names(name, monkeypatch, tmp_path):
+    written, expected = VALUES[name]
+    path = tmp_path / "secret"
+    path.write_text(f"{written}\n")  # as an editor leaves it
+    monkeypatch.setenv(f"KRONOS_{name.upper()}_FILE", str(path))
+    settings = load_settings()
+    assert getattr(settings, name) == expected
+    assert settings.model_fields_set == {name}
+
+
+def test_a_setting_and_its_file_are_not_both_set(monkeypatch, tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("hunter2")
+    monkeypatch.setenv("KRONOS_FLOWER_PASSWORD_FILE", str(path))
+    monkeypatch.setenv("KRONOS_FLOWER_PASSWORD", "")  # as compose writes what is not set
+    assert load_settings().flower_password.get_secret_value() == "hunter2"
+    monkeypatch.setenv("KRONOS_FLOWER_PASSWORD", "hunter3")
+    with pytest.raises(SettingsError, match=r"^KRONOS_FLOWER_PASSWORD and .*_FILE are both set") as refused:
+        load_settings()
+    assert "hunter" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file"),
+        ("folder", "Is a directory"),
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"\xff\xfe s3cret", "not text in UTF-8"),
+        (b"s3cret" * 20_000, "holds more than"),
+    ],
+    ids=["missing", "folder", "empty", "blank", "binary", "endless"],
+)
+def test_a_file_that_cannot_be_used_is_an_error_that_names_its_variable(
+    content, reason, monkeypatch, tmp_path
+):
+    path = tmp_path / "secret"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(path))
+    with pytest.raises(SettingsError, match=rf"^KRONOS_REDIS_URL_FILE cannot be used: .*{reason}") as refused:
+        load_settings()
+    assert "s3cret" not in str(refused.value)
+
+
+def test_what_a_file_holds_is_checked_like_a_variable_and_not_repeated(monkeypatch, tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("http://:s3cret@redis")
+    monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(path))
+    with pytest.raises(SettingsError, match=r"^KRONOS_REDIS_URL cannot be used: write it like") as refused:
+        load_settings()
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:s3cret@[::1/0",
+        "redis://:s3cret@h:99999999/0",
+        "rediss://:s3cret@h/0?ssl_cert_reqs=s3cret",
+        "rediss://:s3cret@h/0?ssl_check_hostname=false",
+        "rediss://:s3cret@h/0?ssl_ca_certs=/nowhere.pem",
+        "redis://:s3cret@h/0?ssl_ca_certs=/nowhere.pem",
+        "redis://:s3cret@h/0;redis://:s3cret@other/0",
+        "redis://:s3cret@h/0\nredis://x",
+        "redis://:s3cret@h/0?health_check_interval=s3cret",
+    ],
+)
+def test_no_error_repeats_a_password(url):
+    with pytest.raises(SettingsError, match=r"^KRONOS_REDIS_URL cannot be used: ") as refused:
+        load_settings(redis_url=url)
+    assert "s3cret" not in str(refused.value)
 
 
 def test_without_variables_the_defaults_stand():

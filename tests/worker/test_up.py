@@ -1,12 +1,19 @@
 """What each of several workers on one machine is given."""
 
 import io
+import sys
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from worker import up
+from worker.local import LocalRedis
 from worker.settings import Settings
-from worker.up import prefixed_lines, worker_names, worker_share
+from worker.stack.children import LocalStackError
+from worker.stack.process_stack import ProcessStack
+from worker.stack.restarts import MAX_RESTARTS, Restarts
+from worker.up import keep_running, prefixed_lines, shared_folders, start_api, worker_names, worker_share
 
 BARE = Settings.model_construct()
 
@@ -41,3 +48,58 @@ def test_a_workers_lines_have_its_name_and_are_printed_as_they_came():
     show("worker-2", "[red]x[/red]")
     show("redis", "y")
     assert printed.getvalue() == "worker-2 | [red]x[/red]\nredis    | y\n"
+
+
+def test_folders_are_below_the_data_unless_the_settings_name_them(tmp_path):
+    folders = shared_folders(tmp_path / "new", BARE)
+    assert folders == {
+        "KRONOS_DATA_FOLDER": str(tmp_path / "new" / "data"),
+        "KRONOS_MODEL_FOLDER": str(tmp_path / "new" / "models"),
+    }
+    assert all(Path(folder).is_dir() for folder in folders.values())
+    theirs = BARE.model_copy(update={"model_folder": tmp_path / "mine"})
+    assert shared_folders(tmp_path, theirs)["KRONOS_MODEL_FOLDER"] == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("place", ["file", "/proc/x"])
+def test_data_that_cannot_be_kept_there_is_one_line_that_names_the_option(tmp_path, place):
+    (tmp_path / "file").touch()
+    data = tmp_path / place
+    for keep in (lambda: LocalRedis(data=data / "redis").__enter__(), lambda: shared_folders(data, BARE)):
+        with pytest.raises(LocalStackError, match="--data") as told:
+            keep()
+        assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
+    (tmp_path / "file").touch()
+    theirs = BARE.model_copy(update={"model_folder": tmp_path / "file"})
+    with pytest.raises(LocalStackError, match="give KRONOS_MODEL_FOLDER"):
+        shared_folders(tmp_path, theirs)
+
+
+def test_without_the_packages_of_the_api_the_rest_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(up, "API_PACKAGES", ("json", "no_such_package"))
+    with ProcessStack() as stack:
+        said = start_api(stack, up.UpOptions(tmp_path), BARE, {})
+        assert stack.dead() is None
+    assert said.startswith("No API and page: no_such_package not installed")
+
+
+def test_a_process_that_crashes_again_and_again_ends_the_stack():
+    printed = io.StringIO()
+    with ProcessStack() as stack:
+        stack.start("worker", [sys.executable, "-c", "raise SystemExit(70)"])
+        dead = keep_running(stack, Restarts(), Console(file=printed))
+        assert (dead.name, dead.exit_status) == ("worker", 70)
+    said = " ".join(printed.getvalue().split())
+    assert said.count("worker ended with status 70; it is started again, at most 5 times in 10 minutes.") == 5
+    assert MAX_RESTARTS == 5
+
+
+def test_a_process_that_refuses_to_start_ends_the_stack_at_once():
+    printed = io.StringIO()
+    with ProcessStack() as stack:
+        stack.start("worker", [sys.executable, "-c", "raise SystemExit(1)"])
+        assert keep_running(stack, Restarts(), Console(file=printed)).exit_status == 1
+    assert printed.getvalue() == ""

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from kronos_model.errors import KronosError
+from worker.contract.paths import without_paths
 
 
 class ErrorCode(StrEnum):
@@ -75,10 +76,13 @@ class ErrorCode(StrEnum):
     CANCELLED = "CANCELLED", "The job was cancelled, as asked."
     DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."
     OUT_OF_MEMORY = "OUT_OF_MEMORY", "The device has too little memory for the job: fewer paths."
+    QUEUE_FULL = "QUEUE_FULL", "The queue has no room: submit it again after details.retry_after_s seconds."
     ENQUEUE_UNCERTAIN = "ENQUEUE_UNCERTAIN", "The answer to enqueueing was lost: submit it again as is."
     ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new one."
     RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it anew."
     LOST = "LOST", "Nothing is known of this job: submit it anew."
+    WORKER_LOST = "WORKER_LOST", "The job ended each process that computed it: report it with the job's id."
+    BAD_MESSAGE = "BAD_MESSAGE", "No Celery message for a task there is: the message says what is wrong."
     TIMEOUT = "TIMEOUT", "No result in the time one wanted to wait: the job goes on, wait again."
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE", "Redis does not answer: check that it runs, and the URL."
     INTERNAL = "INTERNAL", "A defect in this software: report it with the job's id."
@@ -128,6 +132,9 @@ class JobError(Exception):
 
     @classmethod
     def from_kronos(cls, error: KronosError, *, prefix: str = "") -> "JobError":
-        """The same error for the wire; ``prefix`` is put before its field, as ``series.0.``."""
+        """The same error for the wire; ``prefix`` is put before its field, as ``series.0.``.
+
+        Whoever sent the job learns no path of the worker's machine.
+        """
         field = f"{prefix}{error.field}" if error.field is not None else prefix.rstrip(".") or None
-        return cls(error.code, error.message, field, error.details)
+        return cls(error.code, without_paths(error.message), field, without_paths(error.details))

@@ -19,18 +19,21 @@ from pydantic_core import PydanticCustomError
 import kronos_model
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.forecast import CandleInput, Device, WireModel
 from worker.contract.instruments import PreparedInstrument, prepare_instruments
 from worker.contract.jobs import check_version
 from worker.contract.limits import Limits, check_finetune_payload
 from worker.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
-from worker.contract.refusals import excerpt, field_path, refusal
+from worker.contract.refusals import MAX_INTEGER, escaped, excerpt, field_path, refusal
 
 MAX_CONFIG_BYTES: Final = 2**16
 MAX_DATA_PATHS: Final = 1000
 MAX_PATH_CHARS: Final = 1000
 MAX_MESSAGE_CHARS: Final = 280
+MAX_PARAMETERS: Final = 10**9
+"""Of a model that a job makes from scratch; the largest published one has half as many."""
 PLACEHOLDER_PATH: Final = "."
 """Stands for the data's place in a config that is only checked."""
 
@@ -38,6 +41,8 @@ _LOADABLE: Final = re.compile(
     r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(@[\w.-]{1,64})?", re.ASCII
 )
 """A bundled name, a hub id, or a registered model with or without its version; no path but one part below."""
+
+_REVISION: Final = re.compile(r"[\w][\w./-]{0,99}", re.ASCII)
 
 # huggingface_hub, which checkpoint_source needs, is not there where jobs are only sent.
 BUNDLED_NAMES: Final = frozenset(
@@ -197,6 +202,7 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
         raise refusal(error) from None
     config = job.finetune_config()
     _check_start(config)
+    _check_demand(config, limits)
     if job.data.instruments is not None:
         _check_fit(config, prepare_instruments(job.data.instruments))
     return job
@@ -204,21 +210,29 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
 
 def _check_config_size(config: object) -> None:
     """A config is small, and each unknown field in it would cost an error report of its own."""
+    size = 0
     try:
-        size = len(json.dumps(config))
-    except (RecursionError, TypeError, ValueError):  # ValueError: integers of thousands of digits
-        raise _invalid("config", "config cannot be written as JSON: it is nested too deeply") from None
-    if size > MAX_CONFIG_BYTES:
-        raise JobError(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"config: {size} bytes are more than the {MAX_CONFIG_BYTES} that a config may take",
-            "config",
-            {"limit": MAX_CONFIG_BYTES, "actual": size},
-        )
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
+            size += len(part.encode())
+            if size > MAX_CONFIG_BYTES:
+                raise JobError(
+                    ErrorCode.LIMIT_EXCEEDED,
+                    f"config: it takes more than the {MAX_CONFIG_BYTES} bytes that a config may take",
+                    "config",
+                    {"limit": MAX_CONFIG_BYTES, "actual": size},
+                )
+    except (RecursionError, TypeError, ValueError):  # ValueError: half a character; thousands of digits
+        raise _invalid(
+            "config", "config cannot be written as JSON: it is nested too deeply, or holds what is no text"
+        ) from None
 
 
 def _check_start(config: FinetuneConfig) -> None:
     for part in ("model", "tokenizer"):
+        revision = getattr(config.start, f"{part}_revision")
+        if revision is not None and _REVISION.fullmatch(revision) is None:
+            field = f"config.start.{part}_revision"
+            raise _invalid(field, f"{field} must be a branch, tag or commit, not {excerpt(revision)}")
         name = getattr(config.start, part)
         if isinstance(name, str) and _LOADABLE.fullmatch(name) is None:
             field = f"config.start.{part}"
@@ -228,6 +242,43 @@ def _check_start(config: FinetuneConfig) -> None:
                 f"allows, not {excerpt(name)}",
                 field,
             )
+
+
+def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
+    """Refuse what no machine would hold, or be done with; a run that is no job may try."""
+    for part in ("model", "tokenizer"):
+        shape = getattr(config.start, part)
+        if (
+            isinstance(shape, PredictorShape | TokenizerShape)
+            and (size := _num_parameters(shape)) > MAX_PARAMETERS
+        ):
+            raise _too_much(
+                f"config.start.{part}", size, MAX_PARAMETERS, "parameters of a model from scratch"
+            )
+    samples, limit = config.evaluation.sample_count, limits.max_sample_count
+    if samples > limit:
+        raise _too_much("config.evaluation.sample_count", samples, limit, "sample paths a window")
+
+
+def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
+    """About as many as it has: those of its blocks, and of its tables of tokens."""
+    num_layers, tokens = 1, 0
+    if isinstance(shape, PredictorShape):
+        num_layers += shape.n_layers
+        tokens = 2**shape.s1_bits + 2**shape.s2_bits
+    else:
+        num_layers += shape.n_enc_layers + shape.n_dec_layers
+    return num_layers * shape.d_model * (4 * shape.d_model + 3 * shape.ff_dim) + 2 * tokens * shape.d_model
+
+
+def _too_much(field: str, actual: int, limit: int, what: str) -> JobError:
+    shown = actual if actual < MAX_INTEGER else MAX_INTEGER
+    return JobError(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{field}: {shown} are more than the worker's limit of {limit} {what}",
+        field,
+        {"limit": limit, "actual": shown},
+    )
 
 
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
@@ -246,5 +297,4 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
 
 
 def _invalid(field: str, message: str) -> JobError:
-    printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in message)
-    return JobError(ErrorCode.INVALID_CONFIG, printable[:MAX_MESSAGE_CHARS], field)
+    return JobError(ErrorCode.INVALID_CONFIG, escaped(message, MAX_MESSAGE_CHARS), field)

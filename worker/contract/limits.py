@@ -51,13 +51,14 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
         if not isinstance(one, dict):
             continue
         _check_num_fields(one, f"series.{index}")
-        for name in ("timestamps", *COLUMNS):
+        for name in ("timestamps", *COLUMNS, "future_timestamps"):
             values = one.get(name)
             field = f"series.{index}.{name}"
             if isinstance(values, str):
                 num_bytes += len(values)
             elif isinstance(values, list):
-                check_num_bars(len(values), limits, field)
+                if name != "future_timestamps":  # those are the horizon, which has a limit of its own
+                    check_num_bars(len(values), limits, field)
                 num_bytes += _num_bytes(values)
     _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
@@ -73,6 +74,9 @@ def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
     instruments = data.get("instruments")
     if not isinstance(instruments, list):
         return
+    hint = "put them into files in the worker's data folder, and name those in data.path"
+    # Each counts as a bar at least; so many are not worth the look at each.
+    _check_most(len(instruments), limits.max_inline_bars, field, f"bars that a job carries: {hint}")
     num_bars = num_bytes = 0
     for index, one in enumerate(instruments):
         if not isinstance(one, dict):
@@ -87,16 +91,15 @@ def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
             for column in columns
             if isinstance(column, list | str)
         )
-    hint = "put them into files in the worker's data folder, and name those in data.path"
     _check_most(num_bars, limits.max_inline_bars, field, f"bars that a job carries: {hint}")
     _check_most(num_bytes, limits.max_message_bytes, field, f"bytes in a job: {hint}")
 
 
 def _num_bytes(values: list[Any]) -> int:
-    """The least that these values take as JSON."""
+    """The least that these values take as JSON, the comma behind each included."""
     if set(map(type, values)) == {str}:  # several times faster, and what timestamps are unless they are wrong
-        return sum(map(len, values))
-    return sum(len(value) if isinstance(value, str) else 2 for value in values)
+        return sum(map(len, values)) + 3 * len(values)
+    return sum(len(value) + 3 if isinstance(value, str) else 2 for value in values)
 
 
 def _check_num_fields(part: object, field: str) -> None:

@@ -9,6 +9,9 @@ FORECAST_TASK: Final = "kronos.forecast"
 FINETUNE_TASK: Final = "kronos.finetune"
 STATUS_TASK: Final = "kronos.status"
 
+LOAD_MODEL_COMMAND: Final = "kronos_load_model"
+"""A command of Celery's remote control, with ``model`` and ``ask``, an id under which it may be repeated."""
+
 PROGRESS_STATE: Final = "PROGRESS"
 """A job's state while it is computed; its meta holds ``bars_done`` and ``bars_total``."""
 
@@ -27,6 +30,10 @@ CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 
 
 KEY_PREFIX: Final = "kronos:"
 
+DEAD_KEY: Final = f"{KEY_PREFIX}dead"
+"""A list of messages that nobody can read or answer, the newest first: JSON objects."""
+
+MAX_ID_CHARS: Final = 200
 
 MODEL_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 """Of a registered model, as a regular expression."""

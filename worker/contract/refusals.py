@@ -96,6 +96,14 @@ def excerpt(value: Any) -> str:
     return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
 
 
+def escaped(message: str, max_chars: int) -> str:
+    """A message that may hold text from outside: printable, and cut."""
+    printable = "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in message[: max_chars + 1]
+    )
+    return printable if len(printable) <= max_chars else printable[: max_chars - 1] + "…"
+
+
 def _code(kind: str) -> ErrorCode:
     if kind in _CODES:
         return _CODES[kind]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from worker.contract.errors import ErrorCode, JobError
+from worker.contract.refusals import excerpt
 
 FIELD: Final = "data.path"
 
@@ -24,20 +25,20 @@ class DataFolder:
         if self.root is None:
             raise _refusal(field, "this worker has no data folder (KRONOS_DATA_FOLDER); send candles inline")
         if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
-            raise _refusal(field, f"{path[:200]!r} is not relative to the data folder")
+            raise _refusal(field, f"{excerpt(path)} is not relative to the data folder")
         root = self.root.resolve()
         try:
             named = (root / path).resolve(strict=True)
             if not named.is_relative_to(root):
-                raise _refusal(field, f"{path[:200]!r} leads out of the data folder")
+                raise _refusal(field, f"{excerpt(path)} leads out of the data folder")
             for entry in _entries(named):
                 if entry.is_symlink() and not entry.resolve().is_relative_to(root):
                     inside = entry.relative_to(root)
                     raise _refusal(
-                        field, f"{str(inside)[:200]!r} is a link that leads out of the data folder"
+                        field, f"{excerpt(str(inside))} is a link that leads out of the data folder"
                     )
-        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-            raise _refusal(field, f"{path[:200]!r} cannot be read in the data folder") from error
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle; no file name at all
+            raise _refusal(field, f"{excerpt(path)} cannot be read in the data folder") from error
         return named
 
 

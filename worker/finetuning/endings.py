@@ -2,9 +2,13 @@
 
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.finetune import FinetuneJob
+from worker.contract.paths import without_paths
+from worker.contract.refusals import escaped
 from worker.finetuning.training import Event, Stop
 
 KILLED = -9
+MAX_MESSAGE_CHARS = 500
+"""Of what the training process told, which may quote the job's config and candles."""
 MAX_STARTS_AT_SAVE = 5
 """Of a training process that may take its worker down with it, so that nobody sees how it ended."""
 
@@ -16,7 +20,8 @@ def failed(event: Event, job: FinetuneJob) -> JobError:
         field = "data.instruments"
     elif field is not None and field != "data.path":
         field = f"config.{field}"
-    return JobError(event["code"], event["message"], field, event.get("details"))
+    message = escaped(without_paths(event["message"]), MAX_MESSAGE_CHARS)
+    return JobError(event["code"], message, field, without_paths(event.get("details")))
 
 
 def killed(exit_status: int) -> JobError:

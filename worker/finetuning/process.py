@@ -25,6 +25,7 @@ from worker.finetuning.job_folder import RUNS
 from worker.finetuning.start_models import StartModels
 from worker.jobs import JobRecords
 from worker.model_registry import ModelRegistry
+from worker.monitoring.metrics import FinetuneMetrics
 from worker.result_backend import CodedRedisBackend
 from worker.routing import State, finetune_queue_for
 from worker.settings import Settings, SettingsError
@@ -42,7 +43,7 @@ class SingleJobIntake:
     workers that could train it at once.
     """
 
-    def take(self, job_id: str, num_paths: int) -> None:
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
         """A job was received."""
 
     def has_room(self, unfinished: Mapping[str, Any]) -> bool:
@@ -82,6 +83,7 @@ class FinetuneProcess:
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.training: dict[str, Any] | None = None
+        self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
         self.num_failed = 0
         self._description = device["description"]
@@ -100,6 +102,9 @@ class FinetuneProcess:
     def start(self) -> None:
         """Announce this worker."""
         CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
+        self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
+        if self.settings.metrics_port is not None:
+            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         self._announcer.start()
 
     def has(self, job_id: str) -> bool:

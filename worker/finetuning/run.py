@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kronos_model.errors import CheckpointError, KronosError
-from worker.children import LocalStackError
 from worker.contract.errors import JobError
 from worker.contract.finetune import FinetuneJob, parse_finetune_job
 from worker.contract.finetune_results import (
@@ -18,6 +17,7 @@ from worker.contract.finetune_results import (
     FinetuneTimings,
 )
 from worker.contract.instruments import prepare_instruments
+from worker.contract.names import CELERY_PRIORITIES
 from worker.cores import intra_op_threads
 from worker.finetuning.endings import (
     MAX_STARTS_AT_SAVE,
@@ -45,8 +45,9 @@ from worker.finetuning.training import (
     training_command,
 )
 from worker.jobs import Receipt, fingerprint
-from worker.own_commands import own_environment
 from worker.routing import why_elsewhere
+from worker.stack.children import LocalStackError
+from worker.stack.own_commands import own_environment
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class FinetuneRun:
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
         self._fingerprint = fingerprint(payload)
+        delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
+        process.metrics.observe_job_wait(delivery, payload, receipt)
         self._device_warning = why_elsewhere(
             self._job.device,
             process.device,

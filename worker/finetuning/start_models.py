@@ -8,6 +8,7 @@ from kronos_model.checkpoint_source import bundled_names
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
 from worker.contract.errors import ErrorCode, JobError
+from worker.contract.refusals import excerpt
 from worker.model_registry import ModelRegistry
 from worker.registered_model import RegisteredModel
 from worker.settings import Settings
@@ -76,12 +77,12 @@ class StartModels:
 
 
 def _refusal(part: Part, name: str, revision: str | None, allowed: dict[str, str | None]) -> JobError:
-    names = sorted(allowed)
+    names = sorted(one for one in allowed if not Path(one).is_absolute())  # which no job may name
     wanted = name if revision is None else f"{name}@{revision}"
     return JobError(
         ErrorCode.MODEL_NOT_ALLOWED,
-        f"config.start.{part}: this worker may load {', '.join(names)} and registered models, not {wanted}; "
-        "name one of them, or have KRONOS_MODELS name this one",
+        f"config.start.{part}: this worker may load {', '.join(names)} and registered models, not "
+        f"{excerpt(wanted)}; name one of them, or have KRONOS_MODELS name this one",
         f"config.start.{part}",
         {"allowed": names},
     )

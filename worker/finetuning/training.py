@@ -1,7 +1,7 @@
 """The training process of a finetuning job: started, heard, stopped, and started again where it was killed.
 
 It is a process of its own so that stopping it is real and its memory comes back. It never outlives this one:
-it ends when its standard input closes, and the guard of ``children.py`` sees to it that it does.
+it ends when its standard input closes, and the guard of ``worker/stack/children.py`` sees to it that it does.
 """
 
 import json
@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from worker.children import ChildProcess, LocalStackError
+from worker.stack.children import ChildProcess, LocalStackError
 
 log = logging.getLogger(__name__)
 

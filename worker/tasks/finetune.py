@@ -1,7 +1,7 @@
 """``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
 
-The job's lease is taken as it is begun and renewed until its outcome is stored, under that lease. Whoever
-takes the job meanwhile, delivered or submitted a second time, waits until either is over.
+The job's lease is taken as it is begun and renewed until its outcome is stored, under that lease. Whoever is
+given the job meanwhile, delivered or submitted a second time, puts it back until the lease would end.
 """
 
 import errno
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from celery import Task, states
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore
 from redis.exceptions import RedisError, ResponseError
 
 from worker.app import app
@@ -23,16 +23,16 @@ from worker.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from worker.finetuning.process import FinetuneProcess
 from worker.finetuning.run import FinetuneRun, Interrupted
 from worker.jobs import Receipt, fingerprint
-from worker.lease import JobLease
+from worker.lease import Lease, LeaseKeeper
+from worker.result_backend import lease_token_of
+from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
 from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S: Final = 1.0
-REQUEUE_DELAY_S: Final = 1.0
 STORE_RETRY_S: Final = 1.0
 STORE_FOR_S: Final = 600.0
-MAX_HELD_POLL_S: Final = 1.0
 RESULT_REPR_CHARS: Final = 64
 FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -44,6 +44,7 @@ FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCE
     typing=False,
     track_started=False,  # the result backend's begin does it
     resultrepr_maxsize=RESULT_REPR_CHARS,
+    Request=LeasedRequest,
 )
 def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Train and register one model; its result as JSON, or JobError.
@@ -51,6 +52,10 @@ def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
     Where nothing is wrong with the job, it goes back to the queue: another worker goes on with it.
     """
     return _Delivery(self, current_process()).answer(args, kwargs)
+
+
+class NotNow(Exception):
+    """Nothing is wrong with the job; something that this worker needs is away for a moment."""
 
 
 class _Delivery:
@@ -64,16 +69,16 @@ class _Delivery:
         self._run: FinetuneRun | None = None
         self._told: dict[str, Any] | None = None
         self._told_at = float("-inf")
+        self._token = lease_token_of(task.request)
         timeout_s = float(process.settings.visibility_timeout_s)
-        self._lease = JobLease(process.records, self._job_id, timeout_s, self._look_and_tell)
-        self._request.update(lease_token=self._lease.token)
+        self._leases = LeaseKeeper(process.records, timeout_s, self._look_and_tell)
 
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The task's answer: a result, or one of the exceptions that Celery knows."""
         try:
-            receipt = self._begin(_content(kwargs.get("job")))
+            receipt, lease = self._begin(_content(kwargs.get("job")))
             try:
-                result = self._train(job_of(args, kwargs), receipt)
+                result = self._train(job_of(args, kwargs), receipt, lease)
             except JobError as error:
                 self._store(states.FAILURE, error)
                 self._process.num_failed += 1
@@ -81,54 +86,51 @@ class _Delivery:
             self._store(states.SUCCESS, result)
             self._process.num_done += 1
         except Interrupted as interrupted:
-            self._requeue(str(interrupted))
+            raise self._handed_back(str(interrupted)) from None
+        except NotNow as error:
+            raise self._handed_back(str(error), REQUEUE_DELAY_S) from None
         except RedisError as error:
-            time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
-            self._requeue(f"{type(error).__name__}: {error}")
+            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
-            self._lease.end()
+            self._leases.stop()
         return result
 
-    def _begin(self, content: str) -> Receipt:
-        """Take the lease, once nobody has it; ``content`` is the job's fingerprint."""
-        while True:
-            asked_at = time.monotonic()
-            try:
-                receipt: Receipt | None = self._backend.begin(
-                    self._job_id,
-                    self._request,
-                    lease_s=self._lease.lease_s,
-                    content=content,
-                    pid=os.getpid(),
-                    hostname=self._process.node,
-                )
-            except ResponseError as error:
-                if refuses_writes(error):  # as good as away
-                    raise Interrupted(str(error)) from error
-                raise
-            if receipt is None:
-                # Delivered again after it was done, or submitted twice: the one outcome stands.
-                raise Ignore
-            if receipt.held_s == 0:
-                self._lease.taken(asked_at)
-                return receipt
-            if self._process.is_draining.wait(min(receipt.held_s, MAX_HELD_POLL_S)):
-                raise Interrupted("another worker has the job, and this one shuts down")
+    def _begin(self, content: str) -> tuple[Receipt, Lease]:
+        """Take the lease; ``content`` is the job's fingerprint. Raises HandedBack while another holds it."""
+        asked_at = time.monotonic()
+        try:
+            receipt: Receipt | None = self._backend.begin(
+                self._job_id,
+                self._request,
+                lease_s=self._leases.lease_s,
+                content=content,
+                pid=os.getpid(),
+                hostname=self._process.node,
+            )
+        except ResponseError as error:
+            if refuses_writes(error):  # as good as away
+                raise NotNow(str(error)) from error
+            raise
+        if receipt is None:
+            # Delivered again after it was done, or submitted twice: the one outcome stands.
+            raise Ignore
+        if receipt.held_s > 0:
+            raise HandedBack("it is trained already", delay_s=receipt.held_s + HELD_MARGIN_S)
+        return receipt, self._leases.take(self._job_id, self._token, asked_at)
 
-    def _train(self, payload: Any, receipt: Receipt) -> dict[str, Any]:
+    def _train(self, payload: Any, receipt: Receipt, lease: Lease) -> dict[str, Any]:
         try:
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue())
-            return self._run.run(lambda: self._lease.is_safe, lambda: self._lease.is_running_out)
+            return self._run.run(lambda: lease.is_safe, lambda: lease.is_running_out)
         except OSError as error:
             if error.errno not in FULL_OR_FORBIDDEN:  # a network file system, away for a moment
-                time.sleep(REQUEUE_DELAY_S)
-                raise Interrupted(f"the folder of models does not answer: {error}") from error
+                raise NotNow(f"the folder of models does not answer: {error}") from error
             raise JobError(
                 ErrorCode.DISK_FULL,
                 f"the folder of models cannot be written: {error.strerror}; make room there",
             ) from None
-        except (JobError, Interrupted, RedisError):
+        except (JobError, Interrupted, NotNow, RedisError):
             raise
         except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
             log.exception("job %s failed on a defect", self._job_id)
@@ -155,9 +157,9 @@ class _Delivery:
                 log.warning("job %s: its outcome cannot be stored, trying again: %s", self._job_id, error)
                 time.sleep(STORE_RETRY_S)
 
-    def _requeue(self, reason: str) -> None:
-        self._lease.release()
-        raise Reject(reason, requeue=True) from None
+    def _handed_back(self, reason: str, delay_s: float = 0.0) -> HandedBack:
+        self._leases.release(self._job_id, self._token)
+        return HandedBack(reason, delay_s=delay_s)
 
     def _look_and_tell(self) -> None:
         """Beside the lease's renewals: whether the job shall be cancelled, and how far it is."""

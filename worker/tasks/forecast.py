@@ -1,44 +1,45 @@
-"""``kronos.forecast``: one job from the queue to its one outcome."""
+"""``kronos.forecast``: one job from the queue to its one outcome.
+
+Each delivery runs under a lease of its own, taken as the job is begun and kept until its outcome is stored. A
+job whose earlier attempts ended with their processes is computed in quarantine.
+"""
 
 import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from celery import Task
-from celery.exceptions import BackendError, Ignore, Reject
+from celery import Task, signals
+from celery.exceptions import BackendError, Ignore
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from kronos_model.candles import time_features, to_bars
-from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
-from kronos_model.errors import KronosError
-from kronos_model.forecast import Forecast
 from worker.app import app
 from worker.bootstrap import current_process
 from worker.connection import refuses_writes
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.jobs import ForecastJob, PreparedSeries, parse_job, prepare
-from worker.contract.limits import check_job
 from worker.contract.names import FORECAST_TASK, PROGRESS_STATE
-from worker.contract.results import ForecastResult, SeriesForecast, Timings, series_result
+from worker.forecasting import DiedInEngine, compute
 from worker.jobs import Receipt
-from worker.loading import Loadable
+from worker.lease import Lease
 from worker.process import WorkerProcess
-from worker.resident import Resident, ServedModel
-from worker.routing import why_elsewhere
-from worker.runs import JobRun
-from worker.service import EngineDied, deadline_from
+from worker.quarantine.quarantine import ChildDied, NotNow, Unavailable
+from worker.result_backend import lease_token_of
+from worker.service import EngineDied
+from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
 from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 
-PROGRESS_INTERVAL_S: Final = 1.0
-REQUEUE_DELAY_S: Final = 1.0
+PUT_OFF_DELAY_S: Final = 5.0
+MAX_PUT_OFF: Final = 12
+LATE_GRACE_S: Final = 2.0
+"""For a quarantine to say itself that a job is late."""
+MAX_LOST_ALONE: Final = 2
 RESULT_REPR_CHARS: Final = 64
 """Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
 
@@ -50,6 +51,7 @@ RESULT_REPR_CHARS: Final = 64
     typing=False,
     track_started=False,  # the result backend's begin does it
     resultrepr_maxsize=RESULT_REPR_CHARS,
+    Request=LeasedRequest,
 )
 def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Compute one job; its result as JSON, or JobError.
@@ -57,190 +59,173 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
     Whatever goes wrong with it becomes a JobError with a code, so that every job ends in one of the two.
     Where nothing is wrong with the job, it goes back to the queue.
     """
-    process: WorkerProcess = current_process()
-    job_id = str(self.request.id)
-    try:
-        result = _run(self, process, job_id, job_of(args, kwargs))
-    except EngineDied as error:
-        raise Reject(str(error), requeue=True) from None
-    except Ignore:
-        raise
-    except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
-        time.sleep(REQUEUE_DELAY_S)  # else it comes straight back, as often as the machine can
-        raise Reject(f"{type(error).__name__}: {error}", requeue=True) from None
-    except JobError as error:
-        _count(process, error.code)
-        raise
-    except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
-        log.exception("job %s failed on a defect", job_id)
-        _count(process, ErrorCode.INTERNAL)
-        raise JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id") from None
-    _count(process)
-    return result
+    return _Delivery(self, current_process()).answer(args, kwargs)
 
 
-def _run(task: "Task[Any, Any]", process: WorkerProcess, job_id: str, payload: Any) -> dict[str, Any]:
-    started = time.monotonic()
-    backend: Any = task.backend
-    try:
-        receipt: Receipt | None = backend.begin(job_id, task.request, pid=os.getpid(), hostname=process.node)
-    except ResponseError as error:
-        if refuses_writes(error):  # as good as away
-            raise OperationalError(str(error)) from error
-        raise
-    if receipt is None:
-        # Delivered again after it was done, or submitted twice: the one outcome stands.
-        raise Ignore
-    job = parse_job(payload, process.limits)
-    device_warning = why_elsewhere(
-        job.device, str(process.device), process.device_warning, allow_fallback=job.allow_fallback
-    )
-    model = _find_model(job, process)
-    series = prepare(job, job_id, process.limits)
-    waited_s = receipt.waited_s(job.submitted_at)
-    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
-    if remaining_s is not None and remaining_s <= 0:
-        raise JobError(
-            ErrorCode.DEADLINE,
-            f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s; "
-            "allow more time or add workers",
-            "deadline_s",
-        )
-    if receipt.is_cancelled:
-        raise JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
-
-    deadline = deadline_from(remaining_s)
-    loading_started = time.monotonic()
-    with process.models.use(model) as resident:
-        served = _wait_for_model(process, job_id, resident, deadline)
-        loading_s = time.monotonic() - loading_started
-        requests = [_request(one, job, deadline) for one in series]
-        run = process.service.submit(job_id, requests, served.hosted)
-        generations = _wait(task, process, run)
-    total_s = time.monotonic() - started
-    summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
-    warnings = [warning for one in series for warning in one.warnings]
-    warnings += lookback_warnings(series, served)
-    result = ForecastResult(
-        series=tuple(summaries),
-        model=served.info,
-        device=str(process.device),
-        device_warning=device_warning,
-        queue=_queue_of(task, process),
-        worker=process.node,
-        timings_ms=_timings(generations, waited_s, loading_s, total_s),
-        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
-    )
-    return result.model_dump(mode="json")
+@signals.task_postrun.connect
+def end_lease(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
+    """The outcome is stored, or never will be from here."""
+    if task.name == FORECAST_TASK:
+        current_process().leases.drop(lease_token_of(task.request))
 
 
-def _find_model(job: ForecastJob, process: WorkerProcess) -> Loadable | None:
-    """The model that the job names and may, where it asks for no more than that one can see."""
-    model = process.models.find(job.model)
-    check_job(job, process.limits_of(model))
-    return model
+class LeaseLost(Exception):
+    """Another worker has the job."""
 
 
-def _wait_for_model(
-    process: WorkerProcess, job_id: str, resident: Resident, deadline: float | None
-) -> ServedModel:
-    """The job's model, once it is loaded; meanwhile look whether the job is late or shall be cancelled."""
-    while not resident.wait(0):
-        process.service.raise_if_dead()
-        left_s = math.inf if deadline is None else deadline - time.monotonic()
-        if left_s <= 0:
+class _Delivery:
+    """One delivery of one job; as ``forecasting.Overseer`` it looks after the job that it has computed."""
+
+    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
+        self._process = process
+        self._task = task
+        self._request: Any = task.request
+        self._backend: Any = task.backend
+        self._job_id = str(task.request.id)
+        self._token = lease_token_of(task.request)
+        self._lease: Lease | None = None
+        self._late_at = math.inf  # by time.monotonic
+
+    def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The task's answer: a result, or one of the exceptions that Celery knows."""
+        try:
+            result = self._run(job_of(args, kwargs))
+        except DiedInEngine as error:
+            raise self._handed_back(str(error), is_lost=True) from None
+        except EngineDied as error:
+            raise self._handed_back(str(error)) from None
+        except NotNow as error:
+            raise self._handed_back(str(error), error.delay_s) from None
+        except LeaseLost:
+            raise Ignore from None
+        except (Ignore, HandedBack):
+            raise
+        except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
+            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+        except JobError as error:
+            self._count(error.code)
+            raise
+        except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
+            log.exception("job %s failed on a defect", self._job_id)
+            self._count(ErrorCode.INTERNAL)
             raise JobError(
-                ErrorCode.DEADLINE,
-                f"the deadline passed while the model {resident.name} was being loaded; allow more time",
-                "deadline_s",
+                ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id"
+            ) from None
+        self._count()
+        return result
+
+    def is_cancelled(self) -> bool:
+        """Whether the job shall be cancelled; raises LeaseLost where it is another's."""
+        if self._lease is not None and self._lease.is_taken_away:
+            raise LeaseLost
+        if time.monotonic() > self._late_at:
+            raise JobError(
+                ErrorCode.DEADLINE, "the job was not done within its deadline; allow more time", "deadline_s"
             )
-        if process.records.is_cancelled(job_id):
-            raise JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
-        resident.wait(min(PROGRESS_INTERVAL_S, left_s))
-    return resident.served
+        try:
+            return self._process.records.is_cancelled(self._job_id)
+        except RedisError as error:
+            log.warning("job %s: nobody can say whether to cancel it: %s", self._job_id, error)
+            return False
+
+    def tell(self, bars_done: int, bars_total: int) -> None:
+        """Store how far it is."""
+        try:
+            progress = {"bars_done": bars_done, "bars_total": bars_total}
+            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, progress)
+        except RedisError as error:
+            log.warning("job %s: progress could not be told: %s", self._job_id, error)
+
+    def _run(self, payload: Any) -> dict[str, Any]:
+        receipt = self._begin()
+        self._process.metrics.observe_job_wait(self._request.delivery_info, payload, receipt)
+        began = time.monotonic()
+        if receipt.is_suspect:
+            return self._run_suspect(payload, receipt, began)
+        return compute(self._process, self._job_id, payload, receipt, self._queue(), self)
+
+    def _begin(self) -> Receipt:
+        """Take the lease; raises HandedBack while another holds it."""
+        asked_at = time.monotonic()
+        try:
+            receipt: Receipt | None = self._backend.begin(
+                self._job_id,
+                self._request,
+                lease_s=self._process.leases.lease_s,
+                pid=os.getpid(),
+                hostname=self._process.node,
+            )
+        except ResponseError as error:
+            if refuses_writes(error):  # as good as away
+                raise OperationalError(str(error)) from error
+            raise
+        if receipt is None:
+            # Delivered again after it was done, or submitted twice: the one outcome stands.
+            raise Ignore
+        if receipt.held_s > 0:
+            raise HandedBack("it is computed already", delay_s=receipt.held_s + HELD_MARGIN_S)
+        self._lease = self._process.leases.take(self._job_id, self._token, asked_at)
+        return receipt
+
+    def _run_suspect(self, payload: Any, receipt: Receipt, began: float) -> dict[str, Any]:
+        """Alone in a process, and again where that ends with it."""
+        self._late_at = _late_at(payload, receipt, began)
+        self._process.intake.admitted(self._job_id)  # of this process's slots it takes none
+        quarantine = self._process.quarantine
+        with quarantine.place():
+            while True:
+                now = receipt.after(time.monotonic() - began)
+                try:
+                    return quarantine.compute(self._job_id, payload, now, self._queue(), self)
+                except ChildDied as died:
+                    log.warning("job %s: %s while it was alone there", self._job_id, died)
+                    num_lost = self._process.records.count_lost_alone(self._job_id, self._token)
+                    if num_lost is None:
+                        raise LeaseLost from None
+                    if num_lost >= MAX_LOST_ALONE:
+                        raise worker_lost(died.exit_status) from None
+                except Unavailable as unavailable:
+                    log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
+                    num_put_off = self._process.records.count_put_off(self._job_id, self._token)
+                    if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
+                        raise unavailable.error from None
+                    raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
+
+    def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
+        self._process.leases.release(self._job_id, self._token, is_lost=is_lost)
+        return HandedBack(reason, delay_s=delay_s)
+
+    def _queue(self) -> str:
+        """The queue that the job came by: a CPU worker may be standing in for the gpu pool."""
+        delivery = self._request.delivery_info or {}
+        return str(delivery.get("routing_key") or self._process.queue)
+
+    def _count(self, code: str | None = None) -> None:
+        """Count a job that ended; ``code`` is that of its error."""
+        self._process.service.count(succeeded=code is None)
+        self._process.metrics.count_job(code)
 
 
-def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
-    sampling = job.sampling
-    return SeriesRequest(
-        bars=to_bars(series.columns),
-        stamps=time_features(series.wall),
-        future_stamps=time_features(series.future_wall),
-        sampling=SamplingParams(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            sample_count=sampling.sample_count,
-            seed=series.seed,
-        ),
-        deadline=deadline,
-        context_policy=job.context_policy,
+def worker_lost(exit_status: int) -> JobError:
+    """The job's process ended with it each time, and nobody else was in it."""
+    how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
+    return JobError(
+        ErrorCode.WORKER_LOST,
+        f"every process that computed the job ended with it, the last one by {how}: report it with the job's "
+        "id, or ask for fewer paths if memory may be short",
+        None,
+        {"exit_status": exit_status},
     )
 
 
-def _wait(task: "Task[Any, Any]", process: WorkerProcess, run: JobRun) -> list[Generation]:
-    """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
-    told = 0
+def _late_at(payload: Any, receipt: Receipt, began: float) -> float:
+    """When nobody waits for its quarantine any more. What is no deadline is refused there."""
+    job = payload if isinstance(payload, Mapping) else {}
+    deadline_s, submitted_at = job.get("deadline_s"), job.get("submitted_at")
+    if not isinstance(deadline_s, int | float):
+        return math.inf
+    since = submitted_at if isinstance(submitted_at, int | float) else None
     try:
-        while not process.service.wait(run, PROGRESS_INTERVAL_S):
-            try:
-                if process.records.is_cancelled(run.job_id):
-                    process.service.cancel(run)
-                elif run.num_bars_done != told:
-                    told = run.num_bars_done
-                    progress = {"bars_done": told, "bars_total": run.num_bars_total}
-                    task.update_state(state=PROGRESS_STATE, meta=progress)
-            except (RedisError, BackendError, OperationalError) as error:
-                log.warning("job %s: progress could not be told: %s", run.job_id, error)
-    finally:
-        if not run.is_done:  # nobody waits for it any more
-            process.service.cancel(run)
-    try:
-        return run.result()
-    except KronosError as error:
-        prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
-        raise JobError.from_kronos(error, prefix=prefix if error.field else "") from None
-
-
-def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -> SeriesForecast:
-    forecast = Forecast(generation.paths, series.seed)
-    if job.output.repair:
-        forecast = forecast.repaired()
-    return series_result(series, forecast, job.output)
-
-
-def lookback_warnings(series: Sequence[PreparedSeries], served: ServedModel) -> list[str]:
-    """A finetuned model has learned where the bars end that its windows are scaled by."""
-    return [
-        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
-        f"{len(one.wall)}: its forecast may be worse than it could be."
-        for one in series
-        if served.lookback is not None and len(one.wall) != served.lookback
-    ]
-
-
-def _queue_of(task: "Task[Any, Any]", process: WorkerProcess) -> str:
-    """The queue that the job came by: a CPU worker may be standing in for the gpu pool."""
-    delivery = task.request.delivery_info or {}
-    return str(delivery.get("routing_key") or process.queue)
-
-
-def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
-    """``queued`` counts the wait for worker, model and slots; of each phase, the longest of any series."""
-    phases = [generation.timings.durations_s() for generation in generations]
-    queued_s, prefill_s, decode_s = (
-        max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
-    )
-    before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
-    return Timings(
-        queued=round((before_s + loading_s + queued_s) * 1000, 3),
-        prefill=round(prefill_s * 1000, 3),
-        decode=round(decode_s * 1000, 3),
-        total=round((before_s + total_s) * 1000, 3),
-    )
-
-
-def _count(process: WorkerProcess, code: str | None = None) -> None:
-    """Count a job that ended; ``code`` is that of its error."""
-    process.service.count(succeeded=code is None)
-    process.metrics.count_job(code)
+        return began + deadline_s - receipt.waited_s(since) + LATE_GRACE_S
+    except OverflowError:
+        return math.inf

@@ -10,7 +10,7 @@ from rich.console import Console
 from worker.finetuning.process import FinetuneProcess, SingleJobIntake
 from worker.routing import is_gpu_ready, live_workers
 from worker.settings import SettingsError
-from worker.status_table import status_table
+from worker.tables.status import status_table
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
 GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from kronos_model.errors import DiskFull
-from worker.children import LocalStackError
 from worker.contract.errors import ErrorCode, JobError
 from worker.finetuning import run as finetune_run
 from worker.finetuning.endings import MAX_STARTS_AT_SAVE
@@ -18,6 +17,7 @@ from worker.finetuning.process import FinetuneProcess
 from worker.finetuning.run import FinetuneRun, Interrupted
 from worker.finetuning.training import Event, Stop, TrainingEnd
 from worker.jobs import Receipt
+from worker.stack.children import LocalStackError
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "checkpoints" / "kronos-tiny"
 METADATA = {

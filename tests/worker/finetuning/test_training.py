@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.worker.process_checks import await_end
-from worker.children import LocalStackError
 from worker.finetuning.training import ORPHAN_GRACE_S, Stop, Training, TrainingEnd, training_command
+from worker.stack.children import LocalStackError
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time

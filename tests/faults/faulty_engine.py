@@ -1,0 +1,63 @@
+"""Imported into a worker under test (``--include``): an engine that fails as the files of a folder ask for.
+
+``FAULTY_ENGINE`` names the folder. A file there asks for a fault; what happens once removes it.
+
+hang: the next step of one engine never ends.
+out-of-memory: JSON, by phase (``decode`` or a chunk's): seeds whose work fails for want of memory.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sequence import Sequence
+
+FOLDER = Path(os.environ["FAULTY_ENGINE"])
+
+step, compute, decode = Engine.step, ModelRunner.compute, ModelRunner.decode
+
+
+def hang_where_asked(engine: Engine) -> Any:
+    try:
+        (FOLDER / "hang").rename(FOLDER / f"hung-{os.getpid()}")
+    except FileNotFoundError:
+        return step(engine)
+    while True:
+        time.sleep(0.01)
+
+
+def fail(phase: str, sequences: Iterable[Sequence]) -> None:
+    """Where any of them has a seed that the phase is to fail for, as allocators do."""
+    try:
+        seeds = json.loads((FOLDER / "out-of-memory").read_text())
+    except FileNotFoundError:
+        return
+    if any(sequence.request.sampling.seed in seeds.get(phase, []) for sequence in sequences):
+        with (FOLDER / "failed").open("a") as file:
+            file.write(f"{phase}\n")
+        if phase == "decode":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+
+def compute_or_fail(runner: ModelRunner, chunks: Any) -> None:
+    for chunk in chunks:
+        fail(chunk.phase.name, [chunk.sequence])
+    compute(runner, chunks)
+
+
+def decode_or_fail(runner: ModelRunner, sequences: Any) -> None:
+    fail("decode", sequences)
+    decode(runner, sequences)
+
+
+Engine.step = hang_where_asked  # type: ignore[method-assign]
+ModelRunner.compute = compute_or_fail  # type: ignore[method-assign]
+ModelRunner.decode = decode_or_fail  # type: ignore[method-assign]

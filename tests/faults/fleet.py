@@ -1,0 +1,156 @@
+"""Workers that a test starts, kills and stops, and what they counted before they went."""
+
+import contextlib
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import marked
+from tests.faults.redis_under_fault import RedisUnderFault, closed_port
+from tests.integration.conftest import WorkerUnderTest
+
+MARK = "TEST_FAULTS"
+PACED = ("--include", "tests.faults.paced_engine")
+REPEATED = "kronos_jobs_repeated_total"
+BARS = "kronos_bars_generated_total"
+
+
+class Worker(WorkerUnderTest):
+    """A worker with metrics; what was read last is kept, since a killed one cannot be asked."""
+
+    port: int
+    num_repeated = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def read_metrics(self) -> dict[str, float]:
+        """Samples by name and labels; empty where it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return {}
+        samples = {
+            name: float(value)
+            for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        }
+        self.num_repeated = samples.get(REPEATED, self.num_repeated)
+        return samples
+
+    def kill(self) -> None:
+        """SIGKILL, to this process alone."""
+        self.read_metrics()
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self, *signals: signal.Signals, timeout_s: float = 60, pause_s: float = 0.3) -> int:
+        """Send these one after the other; the exit status."""
+        self.read_metrics()
+        for number in signals or (signal.SIGTERM,):
+            if self.is_running:
+                self.process.send_signal(number)
+                time.sleep(pause_s)
+        return self.process.wait(timeout_s)
+
+
+class Fleet:
+    """All workers of one test. Every process that comes from them carries the fleet's mark."""
+
+    def __init__(self, redis: RedisUnderFault, folder: Path, **settings: str) -> None:
+        self.workers: list[Worker] = []
+        self._redis = redis
+        self._folder = folder
+        self._settings = settings
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """For the environment of whatever else the test starts."""
+        return {MARK: str(self._folder)}
+
+    def begin(self, *arguments: str, command: tuple[str, ...] = (), **settings: str) -> Worker:
+        """Start one, and do not wait until it is ready. ``KRONOS_REDIS_URL`` may lead through a proxy."""
+        port = closed_port()
+        settings = (
+            {"KRONOS_METRICS_PORT": str(port), "OMP_NUM_THREADS": "1", "PACE_S": "0.02"}
+            | self._settings
+            | self.mark
+            | settings
+        )
+        command = command or ("celery", "-A", "worker.app", "worker", "--loglevel", "INFO", *PACED)
+        log = self._folder / f"{len(self.workers)}-{os.getpid()}.log"
+        worker = Worker(self._redis, log, [*command, *arguments], settings)  # type: ignore[arg-type]
+        worker.port = port
+        self.workers.append(worker)
+        return worker
+
+    def start(self, *arguments: str, num_processes: int = 1, **settings: str) -> Worker:
+        """Start one and wait until it is ready."""
+        worker = self.begin(*arguments, **settings)
+        worker.wait_until_ready(num_processes)
+        return worker
+
+    @property
+    def running(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.is_running]
+
+    def num_repeated(self) -> float:
+        """Jobs that were computed a second time, as far as those could tell who live or lived long enough."""
+        for worker in self.running:
+            assert REPEATED in worker.read_metrics(), f"{worker.node} tells nothing"
+        return sum(worker.num_repeated for worker in self.workers)
+
+    def num_bars(self) -> float:
+        """Bars that all workers have generated, over all paths; those of killed ones are not known."""
+        return sum(
+            value
+            for worker in self.running
+            for name, value in worker.read_metrics().items()
+            if name.startswith(BARS)
+        )
+
+    def logs(self) -> str:
+        """The last lines of each, for a test that fails."""
+        return "\n".join(
+            f"--- {worker.log.stem} ({worker.process.poll()})\n"
+            + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-25:])
+            for worker in self.workers
+        )
+
+    def stop(self) -> None:
+        """End all of them well, and see that nothing which they started is left."""
+        for worker in self.running:
+            worker.read_metrics()
+            worker.process.send_signal(signal.SIGTERM)
+        statuses = {}
+        for worker in self.workers:
+            with contextlib.suppress(Exception):  # the assertion below says which did not end
+                statuses[worker.log.stem] = worker.process.wait(30)
+        hung = [worker for worker in self.workers if worker.is_running]
+        try:
+            assert hung == [], f"did not end on SIGTERM\n{self.logs()}"
+            self.assert_no_orphans()
+        finally:
+            self.end_all()
+
+    def assert_no_orphans(self, timeout_s: float = 10) -> None:
+        """No process of the fleet's is left; those of a killed worker have a moment to notice."""
+        deadline = time.monotonic() + timeout_s
+        while (left := marked(MARK, str(self._folder))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if left:
+            pytest.fail(f"left running: {left}")
+
+    def end_all(self) -> None:
+        """Kill whatever carries the mark: all of it was started by this test."""
+        for pid in marked(MARK, str(self._folder)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for worker in self.workers:
+            worker.process.wait(10)

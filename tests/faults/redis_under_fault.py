@@ -1,0 +1,142 @@
+"""A real Redis that a test kills, restarts, pauses and fills, under one URL and with nothing forgotten."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
+from worker.local import LocalRedis
+from worker.stack.children import LocalStackError
+
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+"""Below those that outgoing connections are given, so that nobody takes the port while Redis is away."""
+
+
+def closed_port() -> int:
+    """A port that nobody listens on, and that no outgoing connection is given."""
+    for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
+class RedisUnderFault:
+    """Appends every write to a file in ``folder``, and is started at once.
+
+    ``connection`` is the test's own, for which no fault is meant; it answers in strings.
+    """
+
+    connection: Any = None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port: int | None = None
+        for _ in range(5):
+            try:
+                self.start(closed_port())
+                break
+            except LocalStackError:  # another test took the port first
+                continue
+        else:
+            raise AssertionError("no Redis could be started")
+
+    def start(self, port: int | None = None) -> None:
+        """Begin, with all that was there before."""
+        self._server = LocalRedis(data=self._folder, port=port or self._port)
+        self._server.__enter__()
+        self._port = port or self._port
+        self.url = self._server.url
+        if self.connection is None:
+            self.connection = Redis.from_url(self.url, decode_responses=True)
+        self.keep_at_once()
+
+    def keep_at_once(self) -> None:
+        """Write before each answer. By default Redis may put a write off for up to 2 s, while it syncs."""
+        self.connection.config_set("appendfsync", "always")
+
+    @property
+    def pid(self) -> int:
+        return self._server.child.pid
+
+    def stop(self) -> None:
+        """End as on SIGTERM."""
+        self._server.__exit__(None, None, None)
+
+    def kill(self) -> None:
+        """End as on SIGKILL. With ``keep_at_once`` what it answered to is in its file."""
+        self._server.child.kill()
+        self.stop()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Nobody listens on its port."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Connections are taken by the kernel, and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """What takes memory is refused."""
+        self.connection.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            self.connection.config_set("maxmemory", 0)
+
+    def kill_connections(self) -> int:
+        """Close every connection but the test's own; how many there were."""
+        closed = 0
+        for kind in ("normal", "pubsub"):
+            closed += int(self.connection.client_kill_filter(_type=kind, skipme=True))
+        return closed
+
+    def is_there(self) -> bool:
+        """Whether it answers."""
+        with contextlib.suppress(RedisError):
+            return bool(self.connection.ping())
+        return False
+
+    def queued(self) -> dict[str, int]:
+        """The length of each list but our own notes: messages that wait."""
+        names = [str(key) for key in self.connection.scan_iter(count=1000, _type="list")]
+        return {name: int(self.connection.llen(name)) for name in names if not name.startswith("kronos:")}
+
+    def held(self) -> dict[str, int]:
+        """Deliveries that nobody has acknowledged, by key."""
+        keys = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values(), "unacked", "unacked_index"}
+        counts: dict[str, int] = {}
+        for key in sorted(keys):
+            kind = self.connection.type(key)
+            if kind in ("hash", "zset"):
+                counts[key] = int(self.connection.hlen(key) if kind == "hash" else self.connection.zcard(key))
+        return counts
+
+
+def await_true(condition, what: str, timeout_s: float = 30) -> float:
+    """Until it holds; the seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began

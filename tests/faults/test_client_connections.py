@@ -1,0 +1,81 @@
+"""A client behind connections that fall silent: it hears, within bounds, what is known of its job."""
+
+import threading
+import time
+
+import pytest
+
+from tests.faults.accounting import Accounts
+from tests.faults.conftest import MakeClient, Note
+from tests.faults.fleet import Fleet
+from tests.faults.proxy import SilentProxy
+from worker.client import ForecastClient, ForecastHandle
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.results import ForecastResult
+
+
+@pytest.mark.at_length
+def test_a_client_whose_open_connections_fall_silent(
+    fleet: Fleet,
+    accounts: Accounts,
+    client: ForecastClient,
+    make_client: MakeClient,
+    proxy: SilentProxy,
+    note: Note,
+):
+    fleet.start(PACE_S="0.06")
+    behind = make_client(proxy.url)
+    handle = accounts.submit(behind, "endless", seed=1)
+    outcomes: list[object] = []
+    waiter = threading.Thread(target=lambda: outcomes.append(wait_again(handle)), daemon=True)
+    waiter.start()
+    time.sleep(0.5)  # it waits by now
+    began = time.monotonic()
+    assert proxy.silence_open_connections() > 0
+    other, refusals = accounts.submit_until_accepted(behind, "small")
+    assert {code for code, _ in refusals} <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
+    assert wait_again(other).series
+    waiter.join(90)
+    note("client back after s", time.monotonic() - began)
+    assert len(outcomes) == 1, "who waited has no answer"
+    accounts.assert_balanced()
+    accounts.assert_computed_once()
+
+
+def wait_again(handle: ForecastHandle, tries: int = 3) -> ForecastResult:
+    """As an app should: who hears that Redis does not answer waits once more."""
+    for _ in range(tries):
+        try:
+            return handle.wait(60)
+        except JobError as error:
+            if error.code != ErrorCode.BROKER_UNREACHABLE:
+                raise
+    raise AssertionError(f"Redis was not reached in {tries} tries")
+
+
+def test_an_answer_that_is_lost_is_told_with_the_id_and_may_be_sent_again(
+    fleet: Fleet,
+    accounts: Accounts,
+    client: ForecastClient,
+    make_client: MakeClient,
+    proxy: SilentProxy,
+    note: Note,
+):
+    behind = make_client(proxy.url)
+    proxy.lost_answer = b"kronos.forecast"  # in the message's headers alone
+    job_id = accounts.next_id()
+    began = time.monotonic()
+    with pytest.raises(JobError) as uncertain:
+        accounts.submit(behind, "small", job_id=job_id)
+    assert proxy.num_lost_answers == 1
+    assert uncertain.value.code == ErrorCode.ENQUEUE_UNCERTAIN
+    assert uncertain.value.details["job_id"] == job_id
+    assert time.monotonic() - began < 60
+    note("told after s", time.monotonic() - began)
+    proxy.lost_answer = b""
+    again = [accounts.submit(client, "small", job_id=job_id) for _ in range(3)]
+    fleet.start()
+    assert len({handle.wait(60).series[0].mean["close"] for handle in again}) == 1
+    accounts.assert_balanced()
+    assert accounts.num_told_outcomes(job_id) == 1
+    accounts.assert_computed_once()

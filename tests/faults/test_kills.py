@@ -1,0 +1,91 @@
+"""Workers that are killed with jobs in hand: others do their jobs, and none counts as failed."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.faults.accounting import Accounts
+from tests.faults.conftest import SHORT_TIMEOUT_S, Note
+from tests.faults.fleet import Fleet, Worker
+from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from worker.client import ForecastClient
+
+NUM_IN_FLIGHT = 32
+NUM_QUEUED = 100
+NUM_KILLS, NUM_SHORT = 5, 2
+ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT)}
+
+
+def num_queued(redis: RedisUnderFault) -> int:
+    return sum(redis.queued().values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit_s"),
+    [
+        ({"KRONOS_VISIBILITY_TIMEOUT_S": str(SHORT_TIMEOUT_S)}, 10),
+        ({"KRONOS_VISIBILITY_TIMEOUT_S": ""}, 75),
+    ],
+    ids=["short", "default"],
+)
+def test_kills_of_a_busy_worker_cost_no_job(
+    fleet: Fleet,
+    redis: RedisUnderFault,
+    accounts: Accounts,
+    client: ForecastClient,
+    at_length: bool,
+    note: Note,
+    settings: dict[str, str],
+    limit_s: float,
+):
+    if not settings["KRONOS_VISIBILITY_TIMEOUT_S"] and not at_length:
+        pytest.skip("takes minutes: run it by ./kronos test --faults")
+    for worker in [fleet.begin(**settings, **ROOM) for _ in range(2)]:
+        worker.wait_until_ready()
+    recoveries_s = []
+    for _ in range(NUM_KILLS if at_length else NUM_SHORT):
+        for worker in fleet.running:
+            worker.wait_until_ready()
+        victim = await_full(fleet, redis, accounts, client)
+        lost = accounts.in_hand(victim.node)
+        known = accounts.lost_before(lost)
+        victim.kill()
+        killed_at = time.monotonic()
+        assert len(lost) >= NUM_IN_FLIGHT - 4  # some may have ended in the last moment
+        fleet.begin(**settings, **ROOM)
+        # What a process has died with before is a suspect now: those go on one at a time.
+        recoveries_s.append(accounts.await_restart(lost - known, killed_at, limit_s))
+    note("begun again after s", recoveries_s)
+    accounts.assert_balanced(timeout_s=max(60, 3 * limit_s))
+    note("jobs", len(accounts.accepted))
+
+
+def await_full(fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient) -> Worker:
+    """Until a worker has all in hand that it takes, and there is more than that in the queue."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        accounts.submit_many(client, "long", max(0, NUM_QUEUED + NUM_IN_FLIGHT // 2 - num_queued(redis)))
+        for worker in fleet.running:
+            if len(accounts.in_hand(worker.node)) >= NUM_IN_FLIGHT and num_queued(redis) >= NUM_QUEUED:
+                return worker
+        time.sleep(0.01)
+    hands = {worker.node: len(accounts.in_hand(worker.node)) for worker in fleet.running}
+    raise AssertionError(f"no worker has {NUM_IN_FLIGHT} jobs in hand: {hands}\n{fleet.logs()}")
+
+
+def test_kills_of_prefork_children_cost_no_job(
+    fleet: Fleet, accounts: Accounts, client: ForecastClient, at_length: bool
+):
+    worker = fleet.start("--pool", "prefork", "--concurrency", "2", num_processes=2, PACE_S="0.03")
+    for _ in range(3 if at_length else 1):
+        accounts.submit_many(client, "endless", 1)
+        accounts.submit_many(client, "small", 10)
+        await_true(lambda: len(accounts.in_hand(worker.node)) >= 1, "a child has a job")
+        (job_id, *_) = accounts.in_hand(worker.node)
+        node = accounts.listener.events[job_id][-1].node or worker.node
+        pids = {entry["node"]: entry["pid"] for entry in worker.announcements()}
+        os.kill(pids.get(node) or next(iter(pids.values())), signal.SIGKILL)
+        accounts.settle(60)
+    accounts.assert_balanced()

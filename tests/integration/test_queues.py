@@ -1,0 +1,109 @@
+"""Priorities, full queues and ageing, with real workers that take one job at a time."""
+
+import time
+import urllib.request
+
+import pandas as pd
+import pytest
+from celery import Celery
+from redis import Redis
+
+from kronos_model.candles import COLUMNS
+from tests.integration.conftest import StartWorker, WorkerUnderTest
+from worker.client import ForecastClient
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.names import FORECAST_TASK, job_key
+from worker.local import LocalRedis, free_port
+from worker.messaging.queues import list_key, queue_lengths
+from worker.settings import load_settings
+
+WAIT_S = 60
+ONE_AT_A_TIME = {"KRONOS_MAX_JOBS": "1", "KRONOS_MAX_SLOTS": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def connection(redis: LocalRedis):
+    with Redis.from_url(redis.url, decode_responses=True) as connection:
+        connection.flushall()
+        yield connection
+
+
+@pytest.fixture
+def start(start_worker: StartWorker):
+    """Starts workers that take one job at a time, and stops them behind the test."""
+    started = []
+
+    def start(*arguments: str, **settings: str) -> WorkerUnderTest:
+        started.append(start_worker(*arguments, **ONE_AT_A_TIME, **settings))
+        return started[-1]
+
+    yield start
+    assert [worker.stop() for worker in started] == [0] * len(started)
+
+
+def plain_job(candles: pd.DataFrame) -> dict:
+    series = {name: candles[name][:40].tolist() for name in COLUMNS}
+    series |= {"id": "x", "timestamps": candles["timestamps"][:40].tolist()}
+    return {"series": [series], "pred_len": 2}
+
+
+def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, client, candles):
+    begun = []
+    for number in range(3):
+        for priority in ("low", "normal", "high"):
+            job_id = f"{priority}-{number}"
+            client.submit(candles[:40], pred_len=2, priority=priority, job_id=job_id)
+            begun.append(job_id)
+    app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
+    lowest = app.send_task(
+        FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", priority=9, task_id="low-plain"
+    )
+    app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", task_id="high-plain")
+    begun += ["low-plain", "high-plain"]
+    assert queue_lengths(connection)["cpu"] == {"high": 4, "normal": 3, "low": 4}
+
+    port = free_port()
+    start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
+    lowest.get(timeout=WAIT_S)  # the very last
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    for priority in ("high", "normal", "low"):  # those that say when they were submitted
+        assert f'kronos_job_wait_seconds_count{{priority="{priority}",queue="cpu"}} 3.0' in metrics
+    begun.sort(key=lambda job_id: float(connection.hget(job_key(job_id), "received_at")))
+    assert begun == [
+        *("high-0", "high-1", "high-2", "high-plain"),
+        *("normal-0", "normal-1", "normal-2"),
+        *("low-0", "low-1", "low-2", "low-plain"),
+    ]
+
+
+def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connection, candles):
+    settings = load_settings(redis_url=redis.url, max_queue_jobs=5)
+    with ForecastClient(settings=settings) as client:
+        accepted = [client.submit(candles[:40], pred_len=2) for _ in range(5)]
+        with pytest.raises(JobError) as refused:
+            client.submit(candles[:40], pred_len=2, job_id="refused")
+        assert refused.value.code == ErrorCode.QUEUE_FULL
+        assert not connection.exists(job_key("refused"))
+        start().wait_until_ready()
+        for handle in accepted:
+            assert handle.wait(WAIT_S).series
+        assert client.submit(candles[:40], pred_len=2, job_id="refused").wait(WAIT_S, forget=True).series
+        deadline = time.monotonic() + WAIT_S
+        while not any(told["jobs_per_s"] > 0 for told in client.workers()):
+            assert time.monotonic() < deadline, client.workers()
+            time.sleep(0.2)
+
+
+def test_a_low_job_runs_though_normal_ones_never_end(start, connection, client, candles):
+    start(KRONOS_LOW_PRIORITY_MAX_WAIT_S="2")
+    low = client.submit(candles[:40], pred_len=2, priority="low")
+    submitted_at = time.monotonic()
+    num_waiting = []
+    while not low.state().has_ended:
+        assert time.monotonic() < submitted_at + WAIT_S
+        num_waiting.append(connection.llen(list_key("cpu", 3)))
+        for _ in range(max(0, 20 - num_waiting[-1])):
+            client.submit(candles[:40], pred_len=40)
+    assert low.wait(WAIT_S).timings_ms.queued > 2000
+    assert min(num_waiting[1:]) > 0  # else it would have had its turn anyway

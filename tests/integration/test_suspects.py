@@ -1,0 +1,252 @@
+"""Jobs whose processes end with them, beside healthy ones, on real workers that are started again."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.worker.process_checks import await_end
+from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
+from worker.client import ForecastClient
+from worker.contract.errors import ErrorCode, JobError
+from worker.contract.names import CPU_QUEUE, DEAD_KEY, job_key
+from worker.local import LocalRedis
+
+WAIT_S = 90
+POISON = 666
+HELD = 7
+HOOK = Path(__file__).parent / "watched_engine"
+
+
+class Watched:
+    """What engines are to do with a job, and what they were given; see ``watched_engine``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def let(self, what: str, seed: int) -> Path:
+        """``hold``, ``raise`` or ``crash``; until the file is removed."""
+        file = self.folder / f"{what}-{seed}"
+        file.touch()
+        return file
+
+    def pids(self, seed: int) -> list[int]:
+        """The processes whose engines were given the seed, in turn."""
+        file = self.folder / "submitted"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [int(line.split()[1]) for line in lines if line.split()[0] == str(seed)]
+
+
+def wait_until(holds: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path)
+
+
+@pytest.fixture
+def start(start_worker: StartWorker, watched: Watched) -> Callable[..., WorkerUnderTest]:
+    def start(*arguments: str) -> WorkerUnderTest:
+        return start_worker(
+            "--loglevel",
+            "INFO",
+            *arguments,
+            KRONOS_VISIBILITY_TIMEOUT_S="3",
+            WATCHED_ENGINE=str(watched.folder),
+            PYTHONPATH=f"{HOOK}:{ROOT}",
+        )
+
+    return start
+
+
+@pytest.fixture
+def keep_running(start) -> Iterator[Callable[..., None]]:
+    """As a service manager: a worker that ends is started again."""
+    is_over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def keep(*arguments: str) -> None:
+        def run() -> None:
+            while not is_over.is_set():
+                worker = start(*arguments)
+                while not is_over.wait(0.1) and worker.process.poll() is None:
+                    pass
+            worker.stop()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+
+    yield keep
+    is_over.set()
+    for thread in threads:
+        thread.join(60)
+
+
+def assert_nothing_is_left(redis: LocalRedis) -> None:
+    with Redis.from_url(redis.url, decode_responses=True) as connection:
+        unacked = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
+        wait_until(lambda: not connection.exists(*unacked) and not connection.keys(f"{CPU_QUEUE}*"), 15)
+        assert connection.lrange(DEAD_KEY, 0, -1) == []
+
+
+def make_suspect(redis: LocalRedis, job_id: str) -> None:
+    with Redis.from_url(redis.url) as connection:
+        connection.hset(job_key(job_id), "lost", 2)
+
+
+def record(redis: LocalRedis, job_id: str) -> dict[str, str]:
+    with Redis.from_url(redis.url, decode_responses=True) as connection:
+        return connection.hgetall(job_key(job_id))
+
+
+@pytest.mark.parametrize("what", ["crash", pytest.param("raise", marks=pytest.mark.at_length)])
+def test_a_job_that_ends_every_process_ends_coded_and_its_neighbours_well(
+    keep_running, watched: Watched, client: ForecastClient, redis: LocalRedis, candles, what: str
+):
+    watched.let(what, POISON)
+    poison = client.submit(candles[:40], pred_len=3, seed=POISON)
+    neighbours = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(1, 9)]
+    keep_running("--pool", "threads")
+    with pytest.raises(JobError) as ended:
+        poison.wait(WAIT_S)
+    assert ended.value.code == ErrorCode.WORKER_LOST
+    assert ended.value.details["exit_status"] == {"crash": -11, "raise": 70}[what]
+    assert len({tuple(one.wait(WAIT_S).series[0].mean["close"]) for one in neighbours}) == len(neighbours)
+    assert len(watched.pids(POISON)) == len(set(watched.pids(POISON))) == 4
+    assert_nothing_is_left(redis)
+
+
+@pytest.mark.at_length
+def test_a_prefork_child_that_is_killed_fails_nothing_and_poison_ends_coded(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    worker = start("--pool", "prefork", "--concurrency", "1").wait_until_ready()
+    watched.let("crash", POISON)
+    poison = client.submit(candles[:40], pred_len=3, seed=POISON)
+    neighbours = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(1, 4)]
+    with pytest.raises(JobError) as ended:
+        poison.wait(WAIT_S)
+    assert ended.value.code == ErrorCode.WORKER_LOST
+    assert len({tuple(one.wait(WAIT_S).series[0].mean["close"]) for one in neighbours}) == len(neighbours)
+    assert worker.process.poll() is None
+    assert_nothing_is_left(redis)
+    assert worker.stop() == 0
+
+
+def test_a_healthy_job_whose_workers_were_killed_twice_gives_what_it_always_gives(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    hold = watched.let("hold", HELD)
+    handle = client.submit(candles[:40], pred_len=3, seed=HELD)
+    for killed in range(2):
+        worker = start().wait_until_ready()
+        wait_until(lambda n=killed: len(watched.pids(HELD)) > n)
+        worker.process.kill()
+        worker.process.wait()
+    hold.unlink()
+    worker = start().wait_until_ready()
+    forecast = handle.wait(WAIT_S)
+    *_, third = watched.pids(HELD)
+    assert third != worker.process.pid
+    assert record(redis, handle.id)["lost"] == "2"
+    assert forecast.worker == worker.node
+    again = client.forecast(candles[:40], pred_len=3, seed=HELD, timeout_s=WAIT_S)
+    assert watched.pids(HELD)[-1] == worker.process.pid
+    assert again.series == forecast.series
+    assert (again.model, again.device, again.device_warning) == (
+        forecast.model,
+        forecast.device,
+        forecast.device_warning,
+    )
+    assert_nothing_is_left(redis)
+    assert worker.stop() == 0
+
+
+def test_a_job_submitted_again_while_it_runs_is_computed_once(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    workers = [start().wait_until_ready() for _ in range(2)]
+    hold = watched.let("hold", HELD)
+    handles = [client.submit(candles[:40], pred_len=3, seed=HELD, job_id="twice") for _ in range(2)]
+    put_back = "reject requeue=True: it is computed already"
+    wait_until(lambda: any(put_back in worker.log.read_text() for worker in workers))
+    hold.unlink()
+    assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 1
+    assert len(watched.pids(HELD)) == 1
+    assert_nothing_is_left(redis)
+    assert [worker.stop() for worker in workers] == [0, 0]
+
+
+@pytest.mark.at_length
+def test_suspects_are_cancelled_and_late_like_others_which_go_on_meanwhile(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    watched.let("hold", HELD)
+    cancelled = client.submit(candles[:40], pred_len=3, seed=HELD)
+    make_suspect(redis, cancelled.id)
+    worker = start().wait_until_ready()
+    wait_until(lambda: watched.pids(HELD))
+    late = client.submit(candles[:40], pred_len=3, seed=HELD, deadline_s=1)
+    make_suspect(redis, late.id)  # should it have begun already, it is late all the same
+    assert client.forecast(candles[:40], pred_len=3, seed=1, timeout_s=WAIT_S).worker == worker.node
+    cancelled.cancel()
+    codes = []
+    for handle in (cancelled, late):
+        with pytest.raises(JobError) as ended:
+            handle.wait(WAIT_S)
+        codes.append(ended.value.code)
+    assert codes == [ErrorCode.CANCELLED, ErrorCode.DEADLINE]
+    assert "lost_alone" not in record(redis, cancelled.id)
+    assert_nothing_is_left(redis)
+    assert worker.stop() == 0
+
+
+@pytest.mark.at_length
+def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    hold = watched.let("hold", HELD)
+    handle = client.submit(candles[:40], pred_len=3, seed=HELD)
+    make_suspect(redis, handle.id)
+    worker = start().wait_until_ready()
+    for killed in range(3):
+        wait_until(lambda n=killed: len(watched.pids(HELD)) > n)
+        os.kill(watched.pids(HELD)[-1], signal.SIGKILL)
+    hold.unlink()
+    assert handle.wait(WAIT_S).worker == worker.node
+    assert "lost_alone" not in record(redis, handle.id)
+    assert_nothing_is_left(redis)
+    assert worker.stop() == 0
+
+
+@pytest.mark.at_length
+def test_the_quarantine_ends_with_its_worker_and_that_is_no_proof(
+    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
+):
+    hold = watched.let("hold", HELD)
+    handle = client.submit(candles[:40], pred_len=3, seed=HELD)
+    make_suspect(redis, handle.id)
+    worker = start().wait_until_ready()
+    wait_until(lambda: watched.pids(HELD))
+    worker.process.kill()
+    worker.process.wait()
+    assert await_end(watched.pids(HELD)[0])
+    hold.unlink()
+    worker = start().wait_until_ready()
+    assert handle.wait(WAIT_S).worker == worker.node
+    assert record(redis, handle.id)["lost"] == "3"
+    assert "lost_alone" not in record(redis, handle.id)
+    assert_nothing_is_left(redis)
+    assert worker.stop() == 0
+    assert await_end(watched.pids(HELD)[1])

@@ -1,0 +1,233 @@
+"""What the metrics say of what engines and jobs did."""
+
+import logging
+import socket
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+
+from kronos_model.engine.engine import EngineLoad, StepReport
+from worker.contract.errors import ErrorCode
+from worker.jobs import Receipt
+from worker.local import free_port
+from worker.monitoring.load_window import LoadWindow, Recently
+from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
+
+MODEL = "kronos-tiny"
+NOW = 1.8e9
+FIRST = Receipt(NOW, NOW, False)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.25
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def generation(queued_s: float) -> SimpleNamespace:
+    timings = SimpleNamespace(durations_s=lambda: {"queued": queued_s, "prefill": 0.0, "decode": 0.0})
+    return SimpleNamespace(timings=timings)
+
+
+@pytest.fixture
+def loads() -> dict[str, EngineLoad]:
+    return {MODEL: EngineLoad(3, 5, 64)}
+
+
+@pytest.fixture
+def metrics(loads) -> WorkerMetrics:
+    return WorkerMetrics(lambda: loads, lambda: 2)
+
+
+def value(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_loads_are_those_of_the_moment_of_asking(metrics, loads):
+    names = ("kronos_sequences_running", "kronos_sequences_waiting", "kronos_slots")
+    assert [value(metrics, name, model=MODEL) for name in names] == [3, 5, 64]
+    loads |= {MODEL: EngineLoad(0, 0, 64), "other": EngineLoad(1, 0, 8)}
+    assert [value(metrics, name, model=MODEL) for name in names] == [0, 0, 64]
+    assert [value(metrics, name, model="other") for name in names] == [1, 0, 8]
+    assert value(metrics, "kronos_jobs_running") == 2
+
+
+@pytest.mark.parametrize(
+    ("delivery", "queue", "priority"),
+    [
+        ({"routing_key": "cpu", "priority": 3}, "cpu", "normal"),
+        ({"routing_key": "gpu.finetune", "priority": 9}, "gpu.finetune", "low"),
+        ({"routing_key": "cpu", "priority": None}, "cpu", "high"),
+        ({"routing_key": "x" * 1000, "priority": "?"}, "", "high"),
+        ({"routing_key": ["cpu"]}, "", "high"),
+        (None, "", "high"),
+    ],
+)
+def test_the_wait_of_a_job_is_told_by_queue_and_priority(metrics, delivery, queue, priority):
+    labels = {"queue": queue, "priority": priority}
+    for waited_s in (2.5, -0.5):  # a sender's clock may be ahead
+        metrics.observe_job_wait(delivery, {"submitted_at": NOW - waited_s}, FIRST)
+    assert value(metrics, "kronos_job_wait_seconds_count", **labels) == 2
+    assert value(metrics, "kronos_job_wait_seconds_sum", **labels) == 2.5
+    assert value(metrics, "kronos_job_wait_seconds_bucket", **labels, le="1.0") == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "receipt"),
+    [
+        ({}, FIRST),
+        ({"submitted_at": None}, FIRST),
+        ({"submitted_at": "yesterday"}, FIRST),
+        ({"submitted_at": 0}, FIRST),
+        ({"submitted_at": float("nan")}, FIRST),
+        ({"submitted_at": 10**400}, FIRST),
+        (["no job"], FIRST),
+        ({"submitted_at": NOW - 2}, Receipt(NOW + 60, NOW, False)),  # delivered again
+    ],
+)
+def test_a_wait_that_is_not_known_is_not_told(metrics, payload, receipt):
+    metrics.observe_job_wait({"routing_key": "cpu", "priority": 3}, payload, receipt)
+    assert value(metrics, "kronos_job_wait_seconds_count", queue="cpu", priority="normal") is None
+
+
+def test_steps_are_counted_by_model_and_phase(metrics, loads):
+    for report in (
+        StepReport(num_prefill_bars=400, num_bars=0, prefill_s=0.03, decode_s=0.0),
+        StepReport(num_prefill_bars=100, num_bars=10, prefill_s=0.01, decode_s=0.004),
+        StepReport(num_prefill_bars=0, num_bars=20, prefill_s=0.0, decode_s=0.006),
+    ):
+        metrics.observe_step(MODEL, report, loads[MODEL])
+    metrics.observe_step("other", StepReport(num_bars=1, decode_s=0.001), loads[MODEL])
+    assert value(metrics, "kronos_bars_generated_total", model=MODEL) == 30
+    assert value(metrics, "kronos_bars_generated_total", model="other") == 1
+    assert value(metrics, "kronos_prefill_bars_total", model=MODEL) == 500
+    seconds = {
+        phase: (
+            value(metrics, "kronos_step_seconds_count", model=MODEL, phase=phase),
+            value(metrics, "kronos_step_seconds_sum", model=MODEL, phase=phase),
+        )
+        for phase in ("prefill", "decode")
+    }
+    assert seconds == {"prefill": (2, pytest.approx(0.04)), "decode": (2, pytest.approx(0.01))}
+    assert value(metrics, "kronos_batch_size_count", model=MODEL) == 2
+    assert value(metrics, "kronos_batch_size_sum", model=MODEL) == 30
+    assert value(metrics, "kronos_batch_size_bucket", model=MODEL, le="16.0") == 1
+
+
+def test_a_step_in_which_nothing_ran_is_none(metrics, loads):
+    metrics.observe_step(MODEL, StepReport(), loads[MODEL])
+    assert value(metrics, "kronos_step_seconds_count", model=MODEL, phase="decode") == 0
+    assert metrics.window.recently().mean_batch_size is None
+
+
+def test_the_wait_for_slots_is_told_by_series(metrics):
+    for queued_s in (0.5, 1.5):
+        metrics.observe_generation(MODEL, generation(queued_s))
+    assert value(metrics, "kronos_queue_wait_seconds_sum", model=MODEL) == 2
+    assert value(metrics, "kronos_queue_wait_seconds_count", model=MODEL) == 2
+    assert metrics.window.recently().queue_wait_s == 1
+
+
+def test_jobs_are_counted_by_their_outcome(metrics):
+    for code in (None, None, ErrorCode.DEADLINE):
+        metrics.count_job(code)
+    assert value(metrics, "kronos_jobs_total", outcome="done", code="") == 2
+    assert value(metrics, "kronos_jobs_total", outcome="failed", code="DEADLINE") == 1
+
+
+def test_a_worker_says_what_it_is_once(metrics):
+    for device in ("cuda:0", "cpu"):
+        metrics.describe(device=device, model=MODEL, queue="cpu", dtype="float32")
+    (info,) = (family for family in metrics.registry.collect() if family.name == "kronos_worker_info")
+    (sample,) = info.samples
+    assert sample.labels == {"device": "cpu", "model": MODEL, "queue": "cpu", "dtype": "float32"}
+    assert sample.value == 1
+
+
+def test_two_in_one_process_know_nothing_of_each_other(metrics, loads):
+    other = WorkerMetrics(lambda: {}, lambda: 0)
+    metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=0.1), loads[MODEL])
+    assert value(other, "kronos_bars_generated_total", model=MODEL) is None
+
+
+def test_metrics_are_served_where_they_are_told_to_be(metrics):
+    server = metrics.serve("127.0.0.1", free_port())
+    assert server is not None
+    try:
+        host, port = server.server_address[:2]
+        assert host == "127.0.0.1"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert f'kronos_slots{{model="{MODEL}"}} 64.0' in text.splitlines()
+
+
+def test_a_port_that_is_taken_is_a_warning(metrics, caplog):
+    with socket.socket() as taken, caplog.at_level(logging.WARNING):
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert metrics.serve("127.0.0.1", taken.getsockname()[1]) is None
+    assert "KRONOS_METRICS_PORT" in caplog.text
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("203.0.113.1", 9100)])
+def test_what_cannot_be_listened_on_is_a_warning(metrics, caplog, host, port):
+    assert metrics.serve(host, port) is None
+    assert "KRONOS_METRICS_PORT" in caplog.text
+
+
+def test_rates_are_those_of_the_last_seconds():
+    clock = Clock()
+    window = LoadWindow(5, clock)
+    assert window.recently() == Recently(0.0, None, None)
+    clock.now_s += 0.5
+    window.add_step(64)
+    assert window.recently().bars_per_s == pytest.approx(128)
+    clock.now_s += 1.5
+    window.add_step(32)
+    assert window.recently() == Recently(48.0, 48.0, None)
+    clock.now_s += 3  # 1005.25: the first step was in second 1000
+    assert window.recently().bars_per_s == pytest.approx(96 / 5)
+    clock.now_s += 1
+    assert window.recently() == Recently(pytest.approx(32 / 5.25), 32.0, None)
+    clock.now_s += 100
+    assert window.recently() == Recently(0.0, None, None)
+
+
+def test_the_window_does_not_grow():
+    clock = Clock()
+    window = LoadWindow(5, clock)
+    for _ in range(1000):
+        clock.now_s += 1
+        window.add_step(2)
+    assert window.recently().mean_batch_size == 2
+    assert len(window._tallies) == 6
+
+
+def test_a_finetuning_worker_tells_how_far_its_job_is():
+    training = None
+    metrics = FinetuneMetrics(lambda: training)
+    labels = {"model": "mine", "stage": "predictor"}
+    assert metrics.registry.get_sample_value("kronos_jobs_running") == 0
+    assert metrics.registry.get_sample_value("kronos_training_loss", labels) is None
+    training = {"job_id": "a", "name": "mine", "stage": "predictor", "step": 7, "num_steps": 20, "loss": 2.5}
+    names = ("step", "steps", "loss")
+    assert [metrics.registry.get_sample_value(f"kronos_training_{name}", labels) for name in names] == [
+        7,
+        20,
+        2.5,
+    ]
+    assert metrics.registry.get_sample_value("kronos_jobs_running") == 1
+    training = {"job_id": "b", "name": "mine", "stage": None, "step": None, "num_steps": None, "loss": None}
+    assert metrics.registry.get_sample_value("kronos_training_loss", {"model": "mine", "stage": ""}) is None
+
+
+def test_a_finetuning_worker_tells_nothing_of_engines_that_it_has_not():
+    names = {family.name for family in FinetuneMetrics(lambda: None).registry.collect()}
+    assert {"kronos_jobs", "kronos_job_wait_seconds", "kronos_messages_dead", "kronos_worker_info"} <= names
+    assert not {"kronos_slots", "kronos_bars_generated"} & names

@@ -1,0 +1,271 @@
+"""Names in jobs that are meant to lead elsewhere: out of the folders, or to a model nobody listed."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kronos_model import checkpoint_source, hub
+from kronos_model.errors import CheckpointError
+from kronos_model.finetuning.config import parse_config
+from tests.worker.contract.contract_jobs import series
+from tests.worker.fake_engine import WAIT_S
+from tests.worker.test_models import FakeLoader, loaded
+from worker.contract.errors import JobError
+from worker.contract.finetune import parse_finetune_job
+from worker.contract.jobs import Limits, parse_job
+from worker.finetuning.data_folder import DataFolder
+from worker.finetuning.start_models import StartModels
+from worker.model_names import parse_model_names
+from worker.model_registry import ModelRegistry
+from worker.models import ModelPool
+from worker.service import ForecastService
+from worker.settings import Settings
+from worker.tasks.payload import job_of
+
+LIMITS = Limits()
+SECRET = "what-no-job-may-see"
+OUTSIDE = [
+    "../{secret}",
+    "inside/../../{secret}",
+    "inside/../../data/../{secret}",
+    "./../{secret}",
+    "..",
+    "../",
+    "{folder}/{secret}",
+    "//{folder}/{secret}",
+    "file://{folder}/{secret}",
+    "~/{secret}",
+    "~root/{secret}",
+    "inside/link-out",
+    "link-out-folder/{secret}",
+    "link-up/../{secret}",
+    "inside\\..\\..\\{secret}",
+    "..\\{secret}",
+    "%2e%2e/{secret}",
+    "%2e%2e%2f{secret}",
+    "..%c0%af{secret}",
+    "\u2024\u2024/{secret}",  # one dot leaders
+    "\uff0e\uff0e/{secret}",  # fullwidth full stops
+    "..\u2215{secret}",  # division slash
+    "..\uff0f{secret}",  # fullwidth solidus
+    "\u202e../{secret}",
+    "../{secret}\0",
+    "inside\0/../../{secret}",
+    "../{secret}\n",
+    "a" * 256,
+    "a/" * 400,
+    "a" * 5000,
+    "../" * 400 + "{secret}",
+    "/proc/self/environ",
+    "/dev/stdin",
+    "\udcff\udcfe",
+    "\ud800",
+    "$HOME/{secret}",
+    "`id`",
+    "C:\\{secret}",
+    "",
+    " ",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder, with a secret beside it and links to that."""
+    data = tmp_path / "data"
+    (data / "inside").mkdir(parents=True)
+    (data / "inside" / "candles.csv").write_text("x")
+    secret = tmp_path / SECRET
+    secret.mkdir()
+    (secret / SECRET).write_text(SECRET)
+    (data / "inside" / "link-out").symlink_to(secret / SECRET)
+    (data / "link-out-folder").symlink_to(secret)
+    (data / "link-up").symlink_to("..")
+    return data
+
+
+def told(error: JobError) -> str:
+    return json.dumps(error.args)
+
+
+def open_data(path: object, folder: Path) -> None:
+    """As a worker does with a job's."""
+    data = parse_finetune_job({"name": "mine", "data": {"path": path}}, LIMITS).data
+    for one in (data.path,) if isinstance(data.path, str) else data.path or ():
+        DataFolder(folder).check(one)
+
+
+def written(name: str, folder: Path) -> str:
+    return name.format(secret=SECRET, folder=folder.parent) if "{" in name else name
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
+def test_no_path_of_a_job_leads_out_of_the_data_folder(name: str, folder: Path) -> None:
+    path = written(name, folder)
+    with pytest.raises(JobError) as refused:
+        DataFolder(folder).check(path)
+    assert refused.value.code == "DATA_NOT_ALLOWED"
+    assert len(refused.value.message) < 200
+    assert refused.value.message.isprintable()
+    if str(folder.parent) not in path:
+        assert str(folder.parent) not in told(refused.value)
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
+def test_a_job_that_comes_as_far_as_the_data_folder_has_no_other_path(name: str, folder: Path) -> None:
+    path = written(name, folder)
+    for data in (path, [path], ["inside/candles.csv", path]):
+        with pytest.raises(JobError) as refused:
+            open_data(data, folder)
+        assert refused.value.code in {"DATA_NOT_ALLOWED", "BAD_VALUE", "BAD_TYPE"}
+        assert len(refused.value.message) < 300
+        assert refused.value.message.isprintable()
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever would ask the hub, or anybody, fails the test."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError(f"the network was asked: {arguments}")
+
+    monkeypatch.setattr(hub, "fetch_checkpoint", refuse)
+    monkeypatch.setattr(checkpoint_source, "fetch_checkpoint", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+UNLISTED = [
+    "NeoQuasar/Kronos-base",
+    "neoquasar/kronos-small",
+    "NeoQuasar/Kronos-small@main",
+    "NeoQuasar/Kronos-small=x/y",
+    "NeoQuasar/Kronos-small,x/y",
+    "NeoQuasar/Kronos-small ",
+    " NeoQuasar/Kronos-small",
+    "NeoQuasar//Kronos-small",
+    "NeoQuasar/Kronos-small/",
+    "NeoQuasar/\u212aronos-small",  # the Kelvin sign
+    "Neo\u200bQuasar/Kronos-small",
+    "https://huggingface.co/NeoQuasar/Kronos-small",
+    "hf://NeoQuasar/Kronos-small",
+    "kronos-tiny@1",
+    "./kronos-tiny",
+    "kronos-tiny/model",
+    "../checkpoints/kronos-tiny",
+    "registered@0",
+    "registered@01",
+    "registered@9",
+    "registered@1/../..",
+    "registered/1",
+    "registered/../registered",
+    "Registered",
+    "registered\0",
+    ".runs",
+    ".staging-1",
+    ".last",
+    "..",
+    ".",
+    "/",
+    "",
+    *OUTSIDE,
+]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ModelRegistry:
+    registry = ModelRegistry(tmp_path / "models")
+    bundled = Path(checkpoint_source.BUNDLED_FOLDER) / "kronos-tiny"
+    registry.register(bundled, "registered", job_id="a", fingerprint="f", metadata={"max_context": 64})
+    return registry
+
+
+@pytest.fixture
+def service() -> Iterator[ForecastService]:
+    service = ForecastService()
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("name", UNLISTED, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
+def test_a_forecast_cannot_name_a_model_that_is_not_listed(
+    name: str, registry: ModelRegistry, service: ForecastService, folder: Path
+) -> None:
+    further = parse_model_names("NeoQuasar/Kronos-small")
+    loader = FakeLoader()
+    pool = ModelPool(service, loader, loaded("own"), further, 2, registry)
+    name = written(name, folder)
+    with pytest.raises(JobError) as refused:
+        pool.find(parse_job({"series": [series()], "pred_len": 5, "model": name}, LIMITS).model)
+    assert refused.value.code in {"MODEL_NOT_ALLOWED", "BAD_VALUE"}
+    assert refused.value.field == "model"
+    assert len(refused.value.message) < 300
+    assert loader.started == []
+    assert str(registry.folder) not in told(refused.value)
+
+
+def test_of_a_damaged_model_jobs_learn_what_is_wrong_and_not_where(
+    service: ForecastService, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = FakeLoader()
+    loader.errors["further"] = CheckpointError(
+        "/srv/models/further/model.safetensors is damaged", details={"in": ["/srv/models/further"]}
+    )
+    pool = ModelPool(service, loader, loaded("own"), parse_model_names("further"), 2)
+    with pool.use(pool.find("further")) as resident:
+        assert resident.wait(WAIT_S)
+        with pytest.raises(JobError) as refused:
+            assert resident.served
+    assert refused.value.message == "…/model.safetensors is damaged"
+    assert "srv" not in told(refused.value)
+    assert "/srv/models/further/model.safetensors is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["\ud800", "\n" * 500, "\x1b[31m"])
+def test_what_stands_beside_a_job_is_told_short_and_escaped(key: str) -> None:
+    with pytest.raises(JobError) as refused:
+        job_of((), {"job": {}, key: 1})
+    assert len(refused.value.field) < 400
+    assert refused.value.field.isprintable()
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("part", ["model", "tokenizer"])
+@pytest.mark.parametrize("name", UNLISTED, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
+def test_training_cannot_start_from_a_model_that_is_not_listed(
+    name: str, part: str, registry: ModelRegistry, folder: Path
+) -> None:
+    settings = Settings.model_construct(model="NeoQuasar/Kronos-small", models=str(folder))
+    name = written(name, folder)
+    payload = {"name": "mine", "data": {"path": "a.csv"}, "config": {"start": {part: name}}}
+    with pytest.raises(JobError) as refused:
+        StartModels(settings, registry).check(parse_finetune_job(payload, LIMITS).finetune_config())
+    # Of a tokenizer, also the workers' own model is none.
+    assert refused.value.code in {"MODEL_NOT_ALLOWED", "INVALID_CONFIG", "LIMIT_EXCEEDED"}
+    assert len(refused.value.message) < 400
+    assert refused.value.message.isprintable()
+    if str(folder.parent) not in name:
+        assert str(folder.parent) not in told(refused.value)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) -> None:
+    settings = Settings.model_construct(model="owner/own", model_revision="abc")
+    for revision in ("main", "abc/../main", "ABC", "refs/pr/1"):
+        config = parse_config(
+            {"data": {"path": "."}, "start": {"model": "owner/own", "model_revision": revision}}
+        )
+        with pytest.raises(JobError, match="MODEL_NOT_ALLOWED"):
+            StartModels(settings, registry).check(config)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../a", "A", "a" * 65, "a\n", "\u0430", "kronos-tiny", "-a", "a@1"]
+)
+def test_no_model_is_registered_by_a_name_that_is_a_path_or_anothers(name: str) -> None:
+    with pytest.raises(JobError) as refused:
+        parse_finetune_job({"name": name, "data": {"path": "a.csv"}}, LIMITS)
+    assert refused.value.field == "name"

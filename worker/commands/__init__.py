@@ -1,0 +1,1 @@
+"""The larger commands of ``kronos``, one each file, with what it needs imported late."""

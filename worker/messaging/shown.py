@@ -1,0 +1,48 @@
+"""What events and Flower show of a job's arguments, whoever sent it: instruments and horizon, no candles."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+MAX_SERIES: Final = 3
+MAX_CHARS: Final = 32
+"""Of one name."""
+
+
+def shown_arguments(kwargs: Any) -> str:
+    """A task's keyword arguments in short, as ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
+
+    Of a finetuning job the name of its model. Nothing in it has been checked: what is odd is left out.
+    """
+    job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
+    if not isinstance(job, Mapping):
+        return "{}"
+    shown: dict[str, Any] = {}
+    name, series = job.get("name"), job.get("series")
+    if isinstance(name, str):
+        shown["name"] = _text(name)
+    if _is_list(series):
+        ids = [_text(one.get("id")) for one in series[:MAX_SERIES] if isinstance(one, Mapping)]
+        more = [f"… ({len(series)})"] if len(series) > MAX_SERIES else []
+        shown["series"] = ", ".join(ids + more)
+        horizon = job.get("pred_len") or _num_future(series)
+        if isinstance(horizon, int):
+            shown["pred_len"] = horizon
+    sampling = job.get("sampling")
+    if isinstance(sampling, Mapping) and isinstance(sampling.get("sample_count"), int):
+        shown["samples"] = sampling["sample_count"]
+    return repr(shown)
+
+
+def _num_future(series: Sequence[Any]) -> int | None:
+    first = series[0] if series and isinstance(series[0], Mapping) else {}
+    future = first.get("future_timestamps")
+    return len(future) if _is_list(future) else None
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) and value.isprintable() else "?"
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

@@ -1,0 +1,252 @@
+"""What operators see of a worker's load: Prometheus metrics, and its status's last seconds. No torch."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from worker.jobs import MAX_WAIT_S, Receipt
+from worker.messaging.queues import QUEUES, priority_of
+from worker.monitoring.load_window import LoadWindow
+
+if TYPE_CHECKING:
+    from kronos_model.engine.engine import EngineLoad, StepReport
+    from kronos_model.engine.generation import Generation
+
+log = logging.getLogger(__name__)
+
+STEP_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+WAIT_BUCKETS_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+JOB_WAIT_BUCKETS_S: Final = (0.01, 0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600)
+BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class EngineLoads(Collector):
+    """Paths and slots as they are when Prometheus asks: after a cancelled job no step would correct them."""
+
+    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]]) -> None:
+        self._loads = loads
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        running = GaugeMetricFamily(
+            "kronos_sequences_running", "Sample paths that hold a slot", labels=["model"]
+        )
+        waiting = GaugeMetricFamily(
+            "kronos_sequences_waiting", "Sample paths that wait for a slot", labels=["model"]
+        )
+        slots = GaugeMetricFamily("kronos_slots", "Sample paths that may run together", labels=["model"])
+        for model, load in self._loads().items():
+            running.add_metric([model], load.running)
+            waiting.add_metric([model], load.waiting)
+            slots.add_metric([model], load.slots)
+        yield from (running, waiting, slots)
+
+
+class TrainingState(Collector):
+    """How far the job is that a finetuning worker trains; nothing where it trains none.
+
+    Args:
+        training: as the worker announces it.
+    """
+
+    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+        self._training = training
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        training = self._training() or {}
+        for name, key, text in (
+            ("step", "step", "Steps that the stage has taken"),
+            ("steps", "num_steps", "Steps that the stage has in all"),
+            ("loss", "loss", "Training loss as last told"),
+        ):
+            gauge = GaugeMetricFamily(f"kronos_training_{name}", text, labels=["model", "stage"])
+            if training.get(key) is not None:
+                gauge.add_metric([str(training["name"]), str(training.get("stage") or "")], training[key])
+            yield gauge
+
+
+class ModelMetrics:
+    """One model's children of the labelled metrics, looked up once."""
+
+    def __init__(self, metrics: "WorkerMetrics", model_id: str) -> None:
+        self.num_bars = metrics.num_bars.labels(model_id)
+        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
+        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
+        self.decode_s = metrics.step_s.labels(model_id, "decode")
+        self.batch_size = metrics.batch_size.labels(model_id)
+        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
+
+
+class JobMetrics:
+    """What workers of every role tell of their process and its jobs, in a registry of its own.
+
+    Args:
+        num_jobs: jobs that are computed now.
+    """
+
+    def __init__(self, num_jobs: Callable[[], int]) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.job_wait_s = Histogram(
+            "kronos_job_wait_seconds",
+            "Time from a job's submission until a worker first began it",
+            ("queue", "priority"),
+            buckets=JOB_WAIT_BUCKETS_S,
+            registry=registry,
+        )
+        self.jobs = Counter(
+            "kronos_jobs",
+            "Jobs that ended: done, or failed with the code of their error",
+            ("outcome", "code"),
+            registry=registry,
+        )
+        self.jobs_repeated = Counter(
+            "kronos_jobs_repeated",
+            "Jobs that another worker was given meanwhile: what was computed here is discarded",
+            registry=registry,
+        )
+        self.messages_dead = Counter(
+            "kronos_messages_dead", "Messages moved to kronos:dead, which nobody can read", registry=registry
+        )
+        running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=registry)
+        running.set_function(num_jobs)
+        self.info = Gauge(
+            "kronos_worker_info",
+            "What this worker runs on and serves; always 1",
+            ("device", "model", "queue", "dtype"),
+            registry=registry,
+        )
+
+    def describe(self, *, device: str, model: str, queue: str, dtype: str) -> None:
+        """What the process turned out to be."""
+        self.info.clear()
+        self.info.labels(device, model, queue, dtype).set(1)
+
+    def observe_job_wait(self, delivery: Mapping[str, Any] | None, payload: Any, receipt: Receipt) -> None:
+        """As a worker begins a job, which counts once: where it says when it was submitted, and truly.
+
+        Args:
+            delivery: its message's ``delivery_info``.
+        """
+        submitted_at = payload.get("submitted_at") if isinstance(payload, Mapping) else None
+        if receipt.now > receipt.received_at or not isinstance(submitted_at, int | float):
+            return
+        # The message's sender wrote all of it: no NaN, nothing from before records are kept, no new labels.
+        if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
+            delivery = delivery or {}
+            queue = delivery.get("routing_key")
+            labels = queue if queue in QUEUES else "", priority_of(delivery.get("priority"))
+            self.job_wait_s.labels(*labels).observe(max(0.0, receipt.waited_s(submitted_at)))
+
+    def count_job(self, code: str | None) -> None:
+        """A job that ended; ``code`` is one of ``ErrorCode``, None where it is done."""
+        self.jobs.labels("done" if code is None else "failed", str(code or "")).inc()
+
+    def serve(self, host: str, port: int) -> WSGIServer | None:
+        """Answer Prometheus on that port from now on; None where it cannot be had, which the log tells."""
+        try:
+            server, _ = start_http_server(port, addr=host, registry=self.registry)
+        except (OSError, OverflowError) as error:  # no port beyond 65535, says the latter
+            log.warning("no metrics on %s:%d (KRONOS_METRICS_PORT): %s", host, port, error)
+            return None
+        log.info("metrics: http://%s:%d/metrics", host, port)
+        return server
+
+
+class WorkerMetrics(JobMetrics):
+    """Those of a forecasting process. It observes engines, on their owner's thread.
+
+    Args:
+        loads: each engine's load by model id, from any thread.
+        num_jobs: jobs that are computed now.
+    """
+
+    def __init__(
+        self,
+        loads: Callable[[], Mapping[str, "EngineLoad"]],
+        num_jobs: Callable[[], int],
+        window: LoadWindow | None = None,
+    ) -> None:
+        super().__init__(num_jobs)
+        self.window = window or LoadWindow()
+        registry = self.registry
+        registry.register(EngineLoads(loads))
+        model = ("model",)
+        self.num_bars = Counter(
+            "kronos_bars_generated", "Bars generated, over all sample paths", model, registry=registry
+        )
+        self.num_prefill_bars = Counter(
+            "kronos_prefill_bars",
+            "Bars computed in chunks beside decoding, those of lookbacks above all",
+            model,
+            registry=registry,
+        )
+        self.step_s = Histogram(
+            "kronos_step_seconds",
+            "Time of one step's phase",
+            ("model", "phase"),
+            buckets=STEP_BUCKETS_S,
+            registry=registry,
+        )
+        self.batch_size = Histogram(
+            "kronos_batch_size",
+            "Sample paths that one step gave a bar",
+            model,
+            buckets=BATCH_BUCKETS,
+            registry=registry,
+        )
+        self.queue_wait_s = Histogram(
+            "kronos_queue_wait_seconds",
+            "Time a series waited in this worker for its slots",
+            model,
+            buckets=WAIT_BUCKETS_S,
+            registry=registry,
+        )
+        self._by_model: dict[str, ModelMetrics] = {}
+
+    def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
+        """After each step of an engine."""
+        metrics = self._of(model_id)
+        if report.num_prefill_bars:
+            metrics.num_prefill_bars.inc(report.num_prefill_bars)
+            metrics.prefill_s.observe(report.prefill_s)
+        if report.num_bars:
+            metrics.num_bars.inc(report.num_bars)
+            metrics.decode_s.observe(report.decode_s)
+            metrics.batch_size.observe(report.num_bars)
+            self.window.add_step(report.num_bars)
+
+    def observe_generation(self, model_id: str, generation: "Generation") -> None:
+        """After each series that came to its end, well or not."""
+        queued_s = generation.timings.durations_s()["queued"]
+        self._of(model_id).queue_wait_s.observe(queued_s)
+        self.window.add_wait(queued_s)
+
+    def _of(self, model_id: str) -> ModelMetrics:
+        metrics = self._by_model.get(model_id)
+        if metrics is None:
+            metrics = self._by_model[model_id] = ModelMetrics(self, model_id)
+        return metrics
+
+
+class FinetuneMetrics(JobMetrics):
+    """Those of a finetuning worker.
+
+    Args:
+        training: the running job as the worker announces it; None where there is none.
+    """
+
+    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+        super().__init__(lambda: int(training() is not None))
+        self.registry.register(TrainingState(training))

@@ -1,0 +1,70 @@
+"""One delivery of a job to this worker, in Celery's terms: its lease's token, and how it goes back."""
+
+import logging
+import uuid
+from typing import Any, Final
+
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Reject
+from celery.worker.request import Request
+from redis.exceptions import RedisError
+
+from worker import transport
+
+log = logging.getLogger(__name__)
+
+HELD_MARGIN_S: Final = 0.1
+"""After the end of another's lease."""
+REQUEUE_DELAY_S: Final = 1.0
+"""What cannot be done just now would else come straight back, as often as the machine can."""
+
+
+class HandedBack(Reject):
+    """The job goes back to its queue, and is delivered again after ``delay_s``. No thread waits for that."""
+
+    def __init__(self, reason: str, requeue: bool = True, delay_s: float = 0.0) -> None:
+        super().__init__(reason, requeue)
+        # Raised in a prefork child, it is made again from these in the parent.
+        self.args = (reason, requeue, delay_s)
+        self.delay_s = delay_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """A filter: that a job goes back takes one line; its reason says why."""
+    if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], HandedBack):
+        record.exc_info = None
+    return True
+
+
+logging.getLogger("celery.app.trace").addFilter(without_traceback)
+
+
+class LeasedRequest(Request):
+    """Celery's request (5.7), with the token of the lease that the job is to run under.
+
+    The task finds it in its own request, also in a prefork child. So does whatever the parent stores for it.
+    """
+
+    _request_dict: dict[str, Any]
+    _context: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request_dict["lease_token"] = uuid.uuid4().hex
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Also called for what was rejected, and where the process that ran the job is gone."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps what a child raised
+        try:
+            if isinstance(error, HandedBack) and error.delay_s > 0:
+                transport.put_back(self.message.delivery_tag, error.delay_s)
+            elif isinstance(error, (WorkerLostError, SystemExit)):
+                # Rejected by task_reject_on_worker_lost: who is given it next need not wait.
+                backend: Any = self.task.backend
+                backend.lose(self._context)
+        except RedisError as failure:
+            log.warning("job %s: it comes back later than it could: %s", self.id, failure)
+        return super().on_failure(exc_info, *args, **kwargs)
