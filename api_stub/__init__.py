@@ -1,0 +1,1 @@
+"""One app on the workers: forecasts, finetuning and operation over HTTP. It only enqueues and reads."""

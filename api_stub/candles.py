@@ -1,0 +1,99 @@
+"""Candles as the requests for predictions have them: one record a bar, or one array a column."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+
+from kronos_model.candles import COLUMNS, PRICE_COLUMNS
+
+MAX_CANDLES: Final = 2048
+MAX_PREDICTION_TIMESTAMPS: Final = 512
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Column = Annotated[list[Number], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True)]
+
+
+class Candle(BaseModel):
+    """One bar. Further fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    open: Number = Field(examples=[187.15])
+    high: Number = Field(examples=[188.4])
+    low: Number = Field(examples=[186.9])
+    close: Number = Field(examples=[187.92])
+    volume: Number | None = Field(default=None, examples=[50080500])
+    amount: Number | None = None
+
+
+class CandleColumns(BaseModel):
+    """The same bars by column: shorter to write and to read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    open: Column
+    high: Column
+    low: Column
+    close: Column
+    volume: Column | None = None
+    amount: Column | None = None
+
+
+def _kind(candles: object) -> Literal["records", "columns"]:
+    return "columns" if isinstance(candles, dict | CandleColumns) else "records"
+
+
+CANDLE_KINDS: Final = ("records", "columns")
+"""Pydantic names these in the place of an error; requests do not have them."""
+
+Candles = Annotated[
+    Annotated[list[Candle], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True), Tag(CANDLE_KINDS[0])]
+    | Annotated[CandleColumns, Tag(CANDLE_KINDS[1])],
+    Discriminator(_kind),
+]
+Timestamps = Annotated[
+    list[datetime],
+    Field(
+        min_length=1,
+        max_length=MAX_CANDLES,
+        fail_fast=True,
+        description="ISO 8601, one a candle, strictly ascending",
+    ),
+]
+FutureTimestamps = Annotated[
+    list[datetime],
+    Field(
+        min_length=1,
+        max_length=MAX_PREDICTION_TIMESTAMPS,
+        fail_fast=True,
+        description="of the bars to forecast, strictly ascending, after the last candle",
+    ),
+]
+
+_TIMES: Final = TypeAdapter(list[datetime])
+
+
+def as_texts(times: Sequence[datetime]) -> list[str]:
+    """Times in the contract's form, in which they are answered too."""
+    texts: list[str] = _TIMES.dump_python(list(times), mode="json")
+    return texts
+
+
+def num_candles(candles: list[Candle] | CandleColumns) -> int:
+    """How many bars; of columns that differ, as many as the first has."""
+    return len(candles.open) if isinstance(candles, CandleColumns) else len(candles)
+
+
+def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float]]:
+    """The contract's columns. Of records, volume is there where any has one, then 0 where one has none."""
+    if isinstance(candles, CandleColumns):
+        given = {name: getattr(candles, name) for name in COLUMNS}
+        return {name: values for name, values in given.items() if values is not None}
+    columns = {name: [getattr(candle, name) for candle in candles] for name in COLUMNS}
+    return {
+        name: [0.0 if value is None else value for value in values]
+        for name, values in columns.items()
+        if name in PRICE_COLUMNS or any(value is not None for value in values)
+    }

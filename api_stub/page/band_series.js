@@ -1,0 +1,68 @@
+/** A band between two values at each time, and many lines at once: series that the chart library leaves to us. */
+
+import { customSeriesDefaultOptions } from "./vendor/lightweight-charts/lightweight-charts.js"
+
+class View {
+  #data = null
+  #options = null
+
+  renderer() {
+    return { draw: (target, toY) => target.useBitmapCoordinateSpace((scope) => this.#draw(scope, toY)) }
+  }
+
+  update(data, options) {
+    this.#data = data
+    this.#options = options
+  }
+
+  isWhitespace(item) {
+    return item.values === undefined
+  }
+
+  priceValueBuilder({ values }) {
+    return [Math.min(...values), Math.max(...values), values[0]]
+  }
+
+  #draw(scope, toY) {
+    const range = this.#data?.visibleRange
+    if (!range) return
+    const points = this.#data.bars.slice(Math.floor(range.from), Math.ceil(range.to)).map((bar) => ({
+      x: bar.x * scope.horizontalPixelRatio,
+      ys: bar.originalData.values.map((value) => toY(value) * scope.verticalPixelRatio),
+    }))
+    if (points.length) this.paint(scope, points, this.#options)
+  }
+}
+
+/** Items: `{time, values: [low, high]}`; option `color`. */
+export class BandView extends View {
+  defaultOptions() {
+    return { ...customSeriesDefaultOptions, color: "#888" }
+  }
+
+  paint({ context }, points, { color }) {
+    context.beginPath()
+    points.forEach(({ x, ys }) => context.lineTo(x, ys[0]))
+    points.toReversed().forEach(({ x, ys }) => context.lineTo(x, ys[1]))
+    context.closePath()
+    context.fillStyle = color
+    context.fill()
+  }
+}
+
+/** Items: `{time, values}` with one value a line; option `color`. */
+export class LinesView extends View {
+  defaultOptions() {
+    return { ...customSeriesDefaultOptions, color: "#888" }
+  }
+
+  paint({ context, horizontalPixelRatio }, points, { color }) {
+    context.strokeStyle = color
+    context.lineWidth = horizontalPixelRatio
+    for (let line = 0; line < points[0].ys.length; line += 1) {
+      context.beginPath()
+      points.forEach(({ x, ys }) => context.lineTo(x, ys[line]))
+      context.stroke()
+    }
+  }
+}

@@ -1,0 +1,182 @@
+/** The finetuning section: candles are uploaded, a model is trained on them, its losses drawn as they come. */
+
+import { get, post, upload } from "./api.js"
+import { badField, byId, made, numberIn, offer, tell } from "./elements.js"
+import { JobLine } from "./job_line.js"
+import { LossChart } from "./loss_chart.js"
+import { isForecasting, isReady } from "./pool.js"
+import { bars, duration, reason } from "./texts.js"
+
+const SILENT_LOOKS = 4 // at the workers: within as many, one that trains has told of it
+
+export class FinetunePanel {
+  #hasDatasets = false
+  #datasets = []
+  #uploaded = new Set()
+  #jobId = null
+  #news = ""
+  #numSilentLooks = 0 // since a worker, or the job itself, told that it is trained
+  #charts = new Map()
+
+  /** `onModel` is called with the id of a model that was trained. */
+  constructor(pool, onModel) {
+    this.pool = pool
+    this.onModel = onModel
+    this.job = new JobLine({
+      box: "training", state: "training-state", progress: "training-progress", share: "training-share",
+      cancel: "stop-training", problem: "training-problem",
+    })
+    pool.onChange((seen) => {
+      if (seen) this.#lookForTrainer(seen.workers)
+      this.job.refresh()
+      if (seen) this.#readDatasets()
+    })
+    byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
+    byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
+  }
+
+  /** Once; where nobody can tell now, again with the next look at the workers. */
+  async #readDatasets() {
+    if (this.#hasDatasets) return
+    this.#hasDatasets = true
+    try {
+      const { datasets } = await get("datasets")
+      this.#datasets = datasets.map(({ name }) => name)
+      this.#offerDatasets()
+      tell(byId("datasets-problem"), null)
+    } catch (error) {
+      this.#hasDatasets = error.status >= 400 && error.status < 500 && error.status !== 429
+      tell(byId("datasets-problem"), reason(error))
+    }
+  }
+
+  /** What was uploaded is there, whether the list was read before that or not at all. */
+  #offerDatasets() {
+    offer(byId("dataset"), [...new Set([...this.#datasets, ...this.#uploaded])].map((name) => [name, name]))
+  }
+
+  async #upload(file) {
+    if (!file) return
+    const state = byId("dataset-state")
+    tell(byId("finetune-form-problem"), null)
+    state.textContent = `Uploading ${file.name}…`
+    const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
+    const address = `datasets?name=${encodeURIComponent(name)}&replace=${byId("dataset-replace").checked}`
+    try {
+      const dataset = await upload(address, file, name.endsWith(".csv") ? "text/csv" : "application/octet-stream")
+      state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
+        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".")
+      this.#uploaded.add(dataset.name)
+      this.#offerDatasets()
+      byId("dataset").value = dataset.name
+    } catch (error) {
+      state.textContent = ""
+      tell(byId("finetune-form-problem"), reason(error))
+    }
+    byId("dataset-file").value = ""
+  }
+
+  #jobOf() {
+    const tokenizerEpochs = numberIn("tokenizer-epochs")
+    const rate = { learning_rate: numberIn("learning-rate") }
+    const config = {
+      data: { lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon") },
+      start: { model: byId("start").value },
+      stages: tokenizerEpochs ? ["tokenizer", "predictor"] : ["predictor"],
+      predictor: { epochs: numberIn("epochs"), optimiser: rate },
+    }
+    if (tokenizerEpochs) config.tokenizer = { epochs: tokenizerEpochs }
+    return {
+      schema_version: 1,
+      name: byId("finetune-name").value,
+      config,
+      data: { path: byId("dataset").value },
+      device: byId("finetune-device").value,
+    }
+  }
+
+  async #submit(event) {
+    event.preventDefault()
+    if (this.#isTraining) return
+    for (const id of ["finetune-form-problem", "training-problem", "training-warning"]) tell(byId(id), null)
+    const bad = byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first."
+    if (bad) {
+      tell(byId("finetune-form-problem"), bad)
+      return
+    }
+    byId("trained").hidden = true
+    this.#isTraining = true
+    try {
+      const { id, queue } = await post("finetunes", this.#jobOf())
+      this.#jobId = id
+      this.pool.look()
+      byId("losses").replaceChildren()
+      this.#charts.clear()
+      this.#report(await this.job.follow(`finetunes/${id}`, (state) => this.#describe(state, queue)))
+    } catch (error) {
+      tell(byId("training-problem"), reason(error))
+    } finally {
+      this.#isTraining = false
+      this.#jobId = null
+    }
+  }
+
+  /** Workers tell which job they train. */
+  #lookForTrainer(workers) {
+    const isTrained = workers.some(({ training }) => training?.job_id === this.#jobId)
+    this.#numSilentLooks = isTrained ? 0 : this.#numSilentLooks + 1
+  }
+
+  get #isTraining() {
+    return byId("train").ariaDisabled === "true"
+  }
+
+  set #isTraining(is) {
+    byId("train").ariaDisabled = String(is)
+  }
+
+  #describe({ state, progress }, queue) {
+    const news = JSON.stringify([this.#jobId, state, progress])
+    if (news !== this.#news) this.#numSilentLooks = 0
+    this.#news = news
+    if (state !== "running") {
+      const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
+      const text = serving || !this.pool.last ? `Waiting in the queue ${queue}`
+        : `No worker for finetuning is ready. The job waits in the queue ${queue} and begins once one is.`
+      return { text, share: null }
+    }
+    if (this.#numSilentLooks >= SILENT_LOOKS) {
+      const text = "The worker that trained this is gone. The job goes on from its last save once another takes it."
+      return { text, share: null }
+    }
+    if (!progress?.stage) return { text: "Reading the candles", share: null }
+    const { stage, step, num_steps: steps, epoch, num_epochs: epochs, seconds_left: left, device } = progress
+    this.#draw(progress)
+    const parts = [stage === "evaluation" ? "Evaluating on the held-out end" : `Training the ${stage}`]
+    if (epoch !== null) parts.push(`epoch ${epoch} of ${epochs}`)
+    if (device) parts.push(`on ${device}`)
+    if (left !== null) parts.push(`about ${duration(left)} left`)
+    return { text: parts.join(", "), share: steps ? (step ?? 0) / steps : null }
+  }
+
+  #draw(progress) {
+    if (progress.loss === null) return
+    if (!this.#charts.has(progress.stage)) {
+      this.#charts.set(progress.stage, new LossChart(byId("losses"), progress.stage))
+    }
+    this.#charts.get(progress.stage).add(progress)
+  }
+
+  #report({ model, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
+    tell(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean))].join(" "))
+    const use = made("button", { type: "button" }, "Forecast with it")
+    use.addEventListener("click", () => this.onModel(model.id))
+    byId("trained").replaceChildren(
+      made("p", {}, made("strong", {}, model.id), ` was trained on ${device} in ${duration(timings.training / 1000)}.`),
+      ...verdict.map((line) => made("p", {}, line)),
+      made("div", { class: "row" }, use),
+    )
+    byId("trained").hidden = false
+    this.onModel(model.id, false)
+  }
+}

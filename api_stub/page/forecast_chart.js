@@ -1,0 +1,229 @@
+/** The chart of a forecast: candles, what came after them, mean, quantiles, sample paths, volume below. */
+
+import {
+  CandlestickSeries, HistogramSeries, LineSeries, createChart,
+} from "./vendor/lightweight-charts/lightweight-charts.js"
+import { BandView, LinesView } from "./band_series.js"
+import { chartOptions, colour, withColours } from "./colours.js"
+import { chartTimes, isAscending, isIntraday } from "./times.js"
+
+const BARS_BEFORE = 3 // shown at first for each bar of the forecast; the actual ones may go on as far again
+const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
+
+export class ForecastChart {
+  #series = {}
+  #points = new Map()
+  #times = []
+  #at = null
+  #drawn = null
+
+  /** `onValues` is called with what is known of the bar under the pointer, or of the last one. */
+  constructor(element, onValues) {
+    this.element = element
+    this.chart = createChart(element, {
+      ...chartOptions(),
+      autoSize: true,
+      localization: { locale: "en-GB" },
+      handleScroll: { vertTouchDrag: false }, // a finger that goes up or down scrolls the page
+    })
+    this.onValues = onValues
+    const add = (name, kind, pane = 0) => {
+      this.#series[name] = typeof kind === "function"
+        ? this.chart.addCustomSeries(kind(), UNMARKED, pane)
+        : this.chart.addSeries(kind, UNMARKED, pane)
+    }
+    add("outer", () => new BandView())
+    add("inner", () => new BandView())
+    add("paths", () => new LinesView())
+    add("candles", CandlestickSeries)
+    add("mean", LineSeries)
+    add("volume", HistogramSeries, 1)
+    add("meanVolume", LineSeries, 1)
+    this.chart.panes()[0].setStretchFactor(4)
+    this.chart.panes()[1].setStretchFactor(1)
+    this.chart.subscribeCrosshairMove(({ time }) => this.#tell(time))
+    // What is seen, as bars counted from the first: told to whoever looks from outside, as tests do.
+    this.chart.timeScale().subscribeVisibleLogicalRangeChange((range) => {
+      Object.assign(element.dataset, { from: range?.from ?? "", to: range?.to ?? "" })
+    })
+    element.addEventListener("keydown", (event) => this.#onKey(event))
+    withColours(() => this.#paint())
+  }
+
+  /**
+   * Shows bars, and what was forecast from them.
+   *
+   * @param lookback Candles that the forecast begins after.
+   * @param actual Candles that came after those, or none.
+   * @param forecast a series of a result, or null.
+   */
+  show(lookback, actual, forecast) {
+    this.#drawn = { lookback, actual, forecast }
+    this.#fill()
+    this.#tell()
+    this.showAll()
+    if (forecast) {
+      const [now, horizon] = [lookback.length, forecast.timestamps.length]
+      const end = Math.min(this.#times.length, now + 2 * horizon)
+      this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - BARS_BEFORE * horizon), to: end + 1 })
+    }
+  }
+
+  showAll() {
+    this.chart.timeScale().fitContent()
+  }
+
+  /** The chart as it is seen now, below a title. */
+  picture(title) {
+    const drawn = this.chart.takeScreenshot(true)
+    const canvas = document.createElement("canvas")
+    const scale = drawn.width / this.element.clientWidth
+    const head = Math.round(32 * scale)
+    Object.assign(canvas, { width: drawn.width, height: drawn.height + head })
+    const context = canvas.getContext("2d")
+    context.fillStyle = colour("ground")
+    context.fillRect(0, 0, canvas.width, canvas.height)
+    context.fillStyle = colour("text")
+    context.font = `${14 * scale}px sans-serif`
+    context.fillText(title, 8 * scale, 21 * scale, canvas.width - 16 * scale)
+    context.drawImage(drawn, 0, head)
+    return new Promise((resolve) => canvas.toBlob(resolve))
+  }
+
+  #fill() {
+    const { lookback, actual, forecast } = this.#drawn
+    const stamps = [...lookback.timestamps, ...actual.timestamps]
+    const known = new Set(stamps)
+    const future = forecast?.timestamps.filter((stamp) => !known.has(stamp)) ?? []
+    let texts = [...stamps, ...future]
+    let seconds = chartTimes(texts)
+    if (!isAscending(seconds)) {
+      // A forecast among actual bars that it does not match one by one: put in order.
+      const order = seconds.map((_, index) => index).sort((one, other) => seconds[one] - seconds[other])
+      texts = order.map((index) => texts[index])
+      seconds = order.map((index) => seconds[index])
+    }
+    const timeOf = new Map(texts.map((text, index) => [text, seconds[index]]))
+    this.#times = [...timeOf.values()]
+    this.#points = new Map([...timeOf].map(([text, time]) => [time, { text }]))
+    this.#at = null
+    this.#fillBars(lookback, "bar", timeOf)
+    this.#fillBars(actual, "actual", timeOf)
+    forecast?.timestamps.forEach((stamp, index) => {
+      const quantiles = Object.entries(forecast.quantiles).map(([level, table]) => [level, table.close[index]])
+      const mean = Object.fromEntries(Object.entries(forecast.mean).map(([name, of]) => [name, of[index]]))
+      const paths = forecast.paths?.close.map((path) => path[index]) ?? null
+      Object.assign(this.#points.get(timeOf.get(stamp)), { mean, quantiles, paths })
+    })
+    const digits = digitsFor(lookback.columns.close.at(-1) ?? 1)
+    const priceFormat = { type: "price", precision: digits, minMove: 10 ** -digits }
+    for (const name of ["candles", "mean", "outer", "inner", "paths"]) {
+      this.#series[name].applyOptions({ priceFormat })
+    }
+    for (const name of ["volume", "meanVolume"]) {
+      this.#series[name].applyOptions({ priceFormat: { type: "volume" } })
+    }
+    this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
+    this.digits = digits
+    this.#paint()
+  }
+
+  #fillBars(candles, name, timeOf) {
+    candles.timestamps.forEach((stamp, index) => {
+      const bar = Object.fromEntries(Object.entries(candles.columns).map(([title, of]) => [title, of[index]]))
+      this.#points.get(timeOf.get(stamp))[name] = bar
+    })
+  }
+
+  /** Draws what there is in the colours of now. */
+  #paint() {
+    this.chart.applyOptions(chartOptions())
+    const { outer, inner, paths, candles, mean, volume, meanVolume } = this.#series
+    const [up, down] = [colour("up"), colour("down")]
+    candles.applyOptions({
+      upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
+    })
+    outer.applyOptions({ color: colour("outer-band") })
+    inner.applyOptions({ color: colour("inner-band") })
+    paths.applyOptions({ color: colour("path") })
+    mean.applyOptions({ color: colour("mean"), lineWidth: 2 })
+    volume.applyOptions({ color: colour("volume") })
+    meanVolume.applyOptions({ color: colour("mean"), lineWidth: 2 })
+    if (!this.#drawn) return
+
+    const points = [...this.#points].sort(([one], [other]) => one - other)
+    const anchor = points.findLast(([, { bar }]) => bar)
+    const from = (value) => points.filter(([, point]) => value(point) !== undefined).map(([time, point]) => (
+      { time, ...value(point) }
+    ))
+    candles.setData(from(({ bar, actual }) => bar ?? (actual && { ...actual, color: colour("ground") })))
+    const volumeOf = ({ bar, actual }) => (bar ?? actual)?.volume
+    volume.setData(from((point) => volumeOf(point) === undefined ? undefined : { value: volumeOf(point) }))
+    const hasVolume = this.#drawn.lookback.columns.volume !== undefined
+    meanVolume.setData(hasVolume ? from(({ mean }) => mean && { value: mean.volume }) : [])
+
+    // All of the future begins where the past ended.
+    const close = anchor?.[1].bar.close
+    const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
+    mean.setData(begun(from((point) => point.mean && { value: point.mean.close }), { value: close }))
+    const band = (series, count) => {
+      const values = ({ quantiles }) => {
+        const low = quantiles?.[count]?.[1]
+        const high = quantiles?.at(-1 - count)?.[1]
+        return low === undefined || quantiles.length < 2 * count + 2 ? undefined : { values: [low, high] }
+      }
+      series.setData(begun(from(values), { values: [close, close] }))
+    }
+    band(outer, 0)
+    band(inner, 1)
+    const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
+    paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
+  }
+
+  #tell(time) {
+    this.#at = time === undefined ? null : this.#times.indexOf(time)
+    const point = this.#points.get(time ?? this.#times.at(-1))
+    if (point) this.onValues(point, this.digits)
+  }
+
+  #onKey(event) {
+    const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key]
+    const zoom = { "+": 0.8, "=": 0.8, "-": 1.25 }[event.key]
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.#times.length) return
+    if (move) this.#step(move)
+    else if (zoom) this.#zoom(zoom)
+    else if (event.key === "0") this.showAll()
+    else if (event.key === "Escape") this.#leave()
+    else return
+    event.preventDefault()
+  }
+
+  #step(bars) {
+    const last = this.#times.length - 1
+    this.#at = Math.min(last, Math.max(0, (this.#at ?? last) + bars))
+    const time = this.#times[this.#at]
+    const { bar, actual, mean } = this.#points.get(time)
+    const [price, series] = mean ? [mean.close, this.#series.mean] : [(bar ?? actual).close, this.#series.candles]
+    const { from, to } = this.chart.timeScale().getVisibleLogicalRange()
+    const shift = this.#at < from ? this.#at - from - 1 : this.#at > to ? this.#at - to + 1 : 0
+    if (shift) this.chart.timeScale().setVisibleLogicalRange({ from: from + shift, to: to + shift })
+    this.chart.setCrosshairPosition(price, time, series)
+    this.#tell(time)
+  }
+
+  #leave() {
+    this.chart.clearCrosshairPosition()
+    this.#tell() // the library says nothing of it
+  }
+
+  #zoom(factor) {
+    const { from, to } = this.chart.timeScale().getVisibleLogicalRange()
+    const [middle, half] = [(from + to) / 2, Math.max(2, ((to - from) / 2) * factor)]
+    this.chart.timeScale().setVisibleLogicalRange({ from: middle - half, to: middle + half })
+  }
+}
+
+/** Decimal places in which a ten-thousandth of a price shows, two at least. */
+function digitsFor(price) {
+  return Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(price) || 1))))
+}

@@ -1,0 +1,28 @@
+/** Numbers, times and errors as people read them. */
+
+export function count(number) {
+  return number.toLocaleString("en-GB")
+}
+
+export function bars(number) {
+  return `${count(number)} ${number === 1 ? "bar" : "bars"}`
+}
+
+/** As "480 ms", "12.3 s", "5 min", "3 h" or "2 d". */
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`
+  }
+  return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`
+}
+
+/** A quantile's level, as "10 %". */
+export function percent(level) {
+  return `${Math.round(Number(level) * 1000) / 10} %`
+}
+
+/** An error in a line: what the API or the job says, with its code. */
+export function reason(error) {
+  return error.code ? `${error.message} (${error.code})` : error.message
+}

@@ -1,0 +1,74 @@
+/** The workers, one card each, and how many jobs wait in each queue. */
+
+import { byId, fillRows, made, tell } from "./elements.js"
+import { isForecasting, isReady } from "./pool.js"
+import { count, duration, reason } from "./texts.js"
+
+export function showPool(pool, error) {
+  tell(byId("workers-problem"), error && reason(error))
+  showReadiness(pool)
+  if (!pool) {
+    // What was seen last may no longer be so.
+    byId("worker-cards").replaceChildren()
+    byId("queues").tBodies[0].replaceChildren()
+    return
+  }
+  const cards = pool.workers.map(card)
+  byId("worker-cards").replaceChildren(...(cards.length ? cards : [
+    made("p", {}, "No worker is there. Jobs wait in their queues until one is: start one with ",
+      made("code", {}, "kronos worker"), "."),
+  ]))
+  fillRows(byId("queues").tBodies[0], Object.entries(pool.queues).map(([queue, { ready, lengths }]) => (
+    [queue, ready, count(lengths.high), count(lengths.normal), count(lengths.low)]
+  )))
+}
+
+/** The line at the top of the page. */
+function showReadiness(pool) {
+  const line = byId("readiness")
+  const ready = pool?.workers.filter((worker) => isReady(worker) && isForecasting(worker)) ?? []
+  const devices = [...new Set(ready.map(({ device }) => device))].sort().join(", ")
+  const text = !pool ? "The service does not answer"
+    : ready.length ? `${ready.length} ${ready.length === 1 ? "worker" : "workers"} ready on ${devices}`
+    : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is there"
+  line.className = `readiness ${!pool ? "away" : ready.length ? "ready" : ""}`
+  if (line.textContent !== text) line.textContent = text // else it would be read out again
+}
+
+function card(worker) {
+  const facts = isForecasting(worker) ? forecastFacts(worker) : finetuneFacts(worker)
+  const list = made("dl")
+  for (const [name, value] of [...commonFacts(worker), ...facts]) {
+    list.append(made("dt", {}, name), made("dd", {}, value))
+  }
+  const parts = [made("h3", {}, worker.node), list]
+  if (worker.device_warning) parts.push(made("p", { class: "warning" }, worker.device_warning))
+  return made("article", { class: "card" }, ...parts)
+}
+
+function commonFacts(worker) {
+  const name = worker.device_description?.name
+  return [
+    ["State", worker.state],
+    ["Device", name ? `${worker.device}, ${name}` : worker.device],
+    ["Queue", worker.queue],
+    ["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`],
+    ["Up", duration(worker.uptime_s)],
+  ]
+}
+
+function forecastFacts(worker) {
+  const models = (worker.models ?? []).map(({ id }) => id)
+  return [
+    ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
+    ["Paths", `${count(worker.sequences_running ?? 0)} running, ${count(worker.sequences_waiting ?? 0)} waiting`],
+    ["Speed", `${count(Math.round(worker.bars_per_s ?? 0))} bars/s`],
+  ]
+}
+
+function finetuneFacts({ training }) {
+  if (!training) return [["Training", "nothing now"]]
+  const parts = [training.name, training.stage]
+  if (training.step !== null) parts.push(`step ${count(training.step)} of ${count(training.num_steps)}`)
+  return [["Training", parts.filter(Boolean).join(", ")]]
+}

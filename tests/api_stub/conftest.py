@@ -1,0 +1,113 @@
+"""The app on a real Redis, in this process; and jobs that end without a worker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from redis import Redis
+
+from api_stub.main import create_app
+from worker.clients.endings import result_key
+from worker.contract.examples import example_result
+from worker.contract.names import job_key
+from worker.local import LocalRedis
+from worker.routing import announce
+from worker.settings import Settings
+
+ADDRESS = "http://127.0.0.1:8000"
+
+STATUS: dict[str, Any] = {
+    "node": "worker@test",
+    "state": "ready",
+    "role": "forecast",
+    "queue": "cpu",
+    "device": "cpu",
+    "device_warning": None,
+    "model": {
+        "id": "kronos-tiny",
+        "revision": None,
+        "tokenizer_id": "kronos-tiny",
+        "tokenizer_revision": None,
+    },
+    "models": [{"id": "kronos-tiny", "revision": None, "state": "ready"}],
+}
+
+
+@pytest.fixture
+def settings(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> Settings:
+    """The defaults, whatever the environment says; requests do not wait for what nobody computes."""
+    settings = Settings.model_construct().with_redis_url(redis_server.url)
+    return settings.model_copy(update={"api_wait_s": 0, "data_folder": tmp_path / "data"})
+
+
+@pytest.fixture
+def http(settings: Settings) -> Iterator[TestClient]:
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        yield client
+
+
+class Jobs:
+    """Stands in for a worker: stores and tells what one would."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    def sent(self) -> list[dict[str, Any]]:
+        """The jobs in the queues, the oldest first, with their ids."""
+        import base64
+
+        found = []
+        for queue in ("cpu", "cpu.finetune"):
+            for priority in ("", "\x06\x163", "\x06\x166"):
+                for text in reversed(self._redis.lrange(queue + priority, 0, -1)):
+                    message = json.loads(text)
+                    body = json.loads(base64.b64decode(message["body"]))
+                    found.append(body[1]["job"] | {"id": message["headers"]["id"]})
+        return found
+
+    def tell(self, job_id: str, status: str, result: Any) -> None:
+        meta = json.dumps({"status": status, "result": result, "task_id": job_id, "children": []})
+        if status in ("SUCCESS", "FAILURE"):
+            self._redis.hset(job_key(job_id), "ended_at", str(self._redis.time()[0]))
+        self._redis.set(result_key(job_id), meta)
+        self._redis.publish(result_key(job_id), meta)
+
+    def fail(self, job_id: str, code: str, message: str, field: str | None = None, **details: Any) -> None:
+        error = {"exc_type": "JobError", "exc_module": "worker.contract.errors"}
+        self.tell(job_id, "FAILURE", error | {"exc_message": [code, message, field, details]})
+
+    def finish(self, job_id: str, result: dict[str, Any] | None = None) -> dict[str, Any]:
+        result = result or example_result()
+        self.tell(job_id, "SUCCESS", result)
+        return result
+
+
+@pytest.fixture
+def jobs(redis: Redis) -> Jobs:
+    return Jobs(redis)
+
+
+@pytest.fixture
+def ready_worker(redis: Redis) -> dict[str, Any]:
+    """A worker is announced; there is none."""
+    announce(redis, STATUS["node"], STATUS)
+    return STATUS
+
+
+def series(num_candles: int = 8, num_future: int = 3, **fields: Any) -> dict[str, Any]:
+    """A request for one prediction, five minutes a bar."""
+    times = [f"2024-06-18T{9 + minute // 60:02}:{minute % 60:02}:00" for minute in range(0, 5 * 100, 5)]
+    candles = [
+        {"open": 100.0 + bar, "high": 102.0 + bar, "low": 99.0 + bar, "close": 101.0 + bar, "volume": 10.0}
+        for bar in range(num_candles)
+    ]
+    return {
+        "series_id": "AAPL",
+        "candles": candles,
+        "timestamps": times[:num_candles],
+        "prediction_timestamps": times[num_candles : num_candles + num_future],
+        **fields,
+    }

@@ -1,0 +1,66 @@
+"""The description says what is really sent: problems, keys, and examples that hold."""
+
+import pytest
+from pydantic import SecretStr
+
+from api_stub.job_views import FinetuneView, ForecastView
+from api_stub.main import create_app
+from api_stub.predictions import Prediction
+from worker.contract.finetune import parse_finetune_job
+from worker.contract.jobs import Limits, parse_job, prepare
+
+JSON = "application/json"
+OPEN = ("/v1/healthz", "/v1/readyz")
+
+
+@pytest.fixture
+def described(settings):
+    return create_app(settings).openapi()
+
+
+def operations(described):
+    return [
+        (path, method, operation)
+        for path, methods in described["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_problems_are_described_as_what_they_are_sent_as(described):
+    for _, _, operation in operations(described):
+        for status in ("4XX", "5XX"):
+            (content,) = operation["responses"][status]["content"].items()
+            assert content[0] == "application/problem+json"
+            assert content[1]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    problem = described["components"]["schemas"]["Problem"]["properties"]
+    assert {"type", "title", "status", "detail", "code", "field"} <= problem.keys()
+
+
+def test_keys_are_described_where_they_are_needed(settings, described):
+    keys = SecretStr("a-key-of-sixteen-characters")
+    guarded = create_app(settings.model_copy(update={"api_keys": keys})).openapi()
+    (name,) = guarded["components"]["securitySchemes"]
+    assert guarded["components"]["securitySchemes"][name]["scheme"] == "bearer"
+    for (path, _, needed), (_, _, optional) in zip(operations(guarded), operations(described), strict=True):
+        assert needed.get("security") == (None if path in OPEN else [{name: []}])
+        assert optional.get("security") == (None if path in OPEN else [{}, {name: []}])
+
+
+def test_the_examples_are_whole_and_hold(http, jobs):
+    described = http.get("/v1/openapi.json").json()["paths"]
+
+    def body(path):
+        return described[path]["post"]["requestBody"]["content"][JSON]["example"]
+
+    def answer(path, method):
+        return described[path][method]["responses"]["200"]["content"][JSON]["example"]
+
+    for path in ("/v1/predict/single", "/v1/predict/batch", "/v1/forecasts", "/v1/finetunes"):
+        assert http.post(path, json=body(path)).status_code == 202, path
+    assert len(jobs.sent()) == 4
+    prepare(parse_job(body("/v1/forecasts"), Limits()), "a", Limits())
+    parse_finetune_job(body("/v1/finetunes"), Limits())
+    Prediction.model_validate(answer("/v1/predict/single", "post"))
+    assert answer("/v1/predict/batch", "post") == [answer("/v1/predict/single", "post")]
+    assert ForecastView.model_validate(answer("/v1/forecasts/{job_id}", "get")).result is not None
+    assert FinetuneView.model_validate(answer("/v1/finetunes/{job_id}", "get")).result is not None

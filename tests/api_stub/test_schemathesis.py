@@ -1,0 +1,46 @@
+"""Requests made from the app's own description find nothing, on a real server with a real worker."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api_process import ApiUnderTest
+from tests.integration.conftest import StartWorker, redis, start_worker  # noqa: F401
+from worker.local import LocalRedis
+
+NUM_EXAMPLES = 10
+
+
+@pytest.fixture
+def address(redis: LocalRedis, start_worker: StartWorker, tmp_path: Path):  # noqa: F811
+    start_worker().wait_until_ready()
+    settings = {
+        "KRONOS_DATA_FOLDER": str(tmp_path / "data"),
+        "KRONOS_MODEL_FOLDER": str(tmp_path / "models"),
+        "KRONOS_API_WAIT_S": "5",
+    }
+    api = ApiUnderTest(redis.url, tmp_path / "api.log", settings)
+    yield api.url.rstrip("/")
+    assert api.stop() in (0, -signal.SIGTERM)
+    assert "Traceback" not in api.log.read_text()
+
+
+def test_nothing_is_found(address: str, tmp_path: Path):
+    found = subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("st")), "run", f"{address}/v1/openapi.json"),
+            *("--max-examples", str(NUM_EXAMPLES), "--generation-deterministic", "--continue-on-failure"),
+            *("--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"),
+            # What has the form of a forecast may still say that a high is below a low, which is refused.
+            *("--exclude-checks", "positive_data_acceptance"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]

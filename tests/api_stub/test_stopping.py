@@ -1,0 +1,58 @@
+"""A service that is told to end: who waits is answered, and the jobs go on."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+from redis import Redis
+
+from tests.api_process import ApiUnderTest
+from tests.api_stub.conftest import series
+from worker.contract.examples import example_job
+from worker.local import LocalRedis
+
+NUM_WAITING = 8
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def service(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> Iterator[ApiUnderTest]:
+    """A process of its own, in which requests wait for a minute."""
+    service = ApiUnderTest(redis_server.url, tmp_path / "api.log", {"KRONOS_API_WAIT_S": "60"})
+    yield service
+    service.stop()
+    assert "Traceback" not in service.log.read_text()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_whoever_waits_is_told_where_the_job_goes_on(service, jobs):
+    process, address = service.process, service.url.rstrip("/")
+    with ThreadPoolExecutor(NUM_WAITING + 1) as threads:
+        waiting = [
+            threads.submit(httpx2.post, f"{address}/v1/predict/single", json=series(), timeout=TIMEOUT_S)
+            for _ in range(NUM_WAITING)
+        ]
+        job_id = httpx2.post(f"{address}/v1/forecasts", json=example_job()).json()["id"]
+        events = threads.submit(httpx2.get, f"{address}/v1/forecasts/{job_id}/events", timeout=TIMEOUT_S)
+        # Each of them, and not only its job.
+        metric = f"kronos_http_jobs_waited_for {NUM_WAITING + 1}.0"
+        until(lambda: metric in httpx2.get(f"{address}/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        answers = [asked.result(TIMEOUT_S) for asked in waiting]
+        # Before STOP_S (10) is over, at which the server would have ended them.
+        told = events.result(TIMEOUT_S)
+    assert process.wait(TIMEOUT_S) in (0, -signal.SIGTERM)
+    assert {answer.status_code for answer in answers} == {202}
+    assert {answer.json()["id"] for answer in answers} | {job_id} == {job["id"] for job in jobs.sent()}
+    assert all(answer.headers["location"] == answer.json()["url"] for answer in answers)
+    assert (told.status_code, told.text.count("event: ")) == (200, 1)

@@ -1,0 +1,1 @@
+"""The web page in a real browser, on the real API, Redis and workers."""

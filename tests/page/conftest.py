@@ -1,0 +1,153 @@
+"""Debian's Chromium, and the HTTP API as a process on the tests' Redis; workers are started as elsewhere."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.api_process import ApiUnderTest
+from tests.integration.conftest import ROOT, redis, start_worker  # noqa: F401
+from worker.local import LocalRedis
+
+if TYPE_CHECKING:  # without it the tests are skipped
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route
+
+CHROMIUM = shutil.which("chromium")
+SCREENSHOTS = ROOT / "output" / "screenshots"
+WAIT_MS = 60_000
+
+TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
+"""Settings of a worker that serves the bundled checkpoint."""
+
+
+class Visit:
+    """A page that is open, and all that it should not have done: errors, and requests to other hosts."""
+
+    def __init__(self, context: "BrowserContext", url: str) -> None:
+        self.page: Page = context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
+        self.url = url
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        self.expected_failures = 0
+        """Requests that the test means to fail: each leaves a line in the browser's console."""
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        context.route("**/*", self._on_request)
+
+    def open(self) -> "Page":
+        self.page.goto(self.url)
+        return self.page
+
+    def use_sample(self, **fields: Any) -> "Page":
+        """Open, load the sample, fill fields by their ids."""
+        page = self.open()
+        page.click("#sample")
+        page.wait_for_selector("#run:enabled")
+        for name, value in fields.items():
+            page.fill(f"#{name.replace('_', '-')}", str(value))
+        return page
+
+    def forecast(self, **fields: Any) -> "Page":
+        """Likewise, and wait for the forecast."""
+        page = self.use_sample(**fields)
+        page.click("#run")
+        page.wait_for_selector("#downloads")
+        return page
+
+    def shoot(self, name: str) -> None:
+        """Keep the whole page as a picture."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+    def _on_console(self, message: "ConsoleMessage") -> None:
+        if message.type not in ("error", "warning"):
+            return
+        if message.text.startswith("Failed to load resource") and self.expected_failures:
+            self.expected_failures -= 1
+            return
+        self.errors.append(message.text)
+
+    def _on_request(self, route: "Route", request: "Request") -> None:
+        if request.url.startswith((self.url, "data:", "blob:")):
+            route.continue_()
+            return
+        self.foreign.append(request.url)
+        route.abort()
+
+
+def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
+    """Until a function in the page is true. Playwright evaluates a text there, which the page forbids."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not page.evaluate(predicate, argument):
+        assert time.monotonic() < deadline, f"it did not come true: {predicate}"
+        page.wait_for_timeout(50)
+
+
+StartApi = Callable[..., ApiUnderTest]
+OpenPage = Callable[..., Visit]
+
+
+@pytest.fixture(scope="module")
+def start_api(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartApi]:  # noqa: F811
+    """Starts the API on the module's Redis, with an empty data folder each, and ends it with it."""
+    folder = tmp_path_factory.mktemp("api")
+    started: list[ApiUnderTest] = []
+
+    def start(**settings: str) -> ApiUnderTest:
+        data = folder / f"data-{len(started)}"
+        data.mkdir()
+        own = {"KRONOS_DATA_FOLDER": str(data)}
+        api = ApiUnderTest(redis.url, folder / f"{len(started)}.log", own | settings)
+        started.append(api)
+        return api
+
+    yield start
+    for api in started:
+        api.stop()
+
+
+@pytest.fixture(scope="module")
+def api(start_api: StartApi) -> ApiUnderTest:
+    """One with the defaults."""
+    return start_api()
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    reason = "there is no Playwright: requirements-dev.txt has it"
+    playwright_api = pytest.importorskip("playwright.sync_api", reason=reason)
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    with playwright_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
+    """Opens pages, of the module's API where no other is named; in the end none may have done wrong."""
+    opened: list[tuple[BrowserContext, Visit]] = []
+
+    def make(at: ApiUnderTest | None = None, **context_options: Any) -> Visit:
+        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context_options))
+        visit = Visit(context, (at or api).url)
+        opened.append((context, visit))
+        return visit
+
+    yield make
+    for context, visit in opened:
+        context.close()
+        assert visit.errors == []
+        assert visit.foreign == []
+
+
+@pytest.fixture
+def visit(open_page: OpenPage) -> Visit:
+    """A page of the module's API, not opened yet."""
+    return open_page()

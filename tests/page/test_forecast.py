@@ -1,0 +1,429 @@
+"""A forecast on the page: from a file to a chart, a table and downloads; warnings, refusals, cancelling."""
+
+import json
+import re
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from kronos_model.synthetic import candles
+from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.page.conftest import TINY, OpenPage, Visit, wait_until
+from worker.client import ForecastClient
+
+LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 8, 7
+SETTINGS = {"lookback": LOOKBACK, "horizon": HORIZON, "samples": SAMPLES, "seed": SEED}
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+WHITE = (255, 255, 255)
+MEAN_COLOUR = (0x7C, 0x3A, 0xED)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(browser, start_worker: StartWorker) -> WorkerUnderTest:
+    return start_worker(**TINY).wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def bars() -> pd.DataFrame:
+    return pd.DataFrame(candles(3, 150).as_dict())
+
+
+@pytest.fixture
+def csv_file(bars, tmp_path):
+    """As people keep them: other names, another order, a column too many."""
+    path = tmp_path / "my bars.csv"
+    columns = ["volume", "close", "open", "high", "low", "timestamps"]
+    renamed = bars[columns].rename(columns=str.title).rename(columns={"Timestamps": "Date"})
+    renamed.assign(Note="a, b").to_csv(path, index=False)
+    return path
+
+
+def upload(visit: Visit, path, **fields):
+    page = visit.open()
+    page.set_input_files("#file", path)
+    page.wait_for_selector("#run:enabled")
+    for name, value in fields.items():
+        page.fill(f"#{name.replace('_', '-')}", str(value))
+    page.click("#run")
+    return page
+
+
+def downloaded(page, kind: str, folder):
+    with page.expect_download() as waiting:
+        page.click(f"#download-{kind}")
+    path = folder / waiting.value.suggested_filename
+    waiting.value.save_as(path)
+    return path
+
+
+def prices_of(path) -> np.ndarray:
+    """A picture above the volume, whose forecast has the mean path's colour; (rows, columns, 3) of 255."""
+    picture = matplotlib.image.imread(path)[..., :3] * 255
+    return picture[: len(picture) * 2 // 3]
+
+
+def shade(ground, colour, alpha: float) -> np.ndarray:
+    """A colour that is seen through."""
+    return np.multiply(ground, 1 - alpha) + np.multiply(colour, alpha)
+
+
+def is_of(picture: np.ndarray, colour) -> np.ndarray:
+    """Which pixels have that colour."""
+    return (np.abs(picture - colour) < 2.5).all(axis=-1)
+
+
+def assert_is_filled(picture: np.ndarray, colour) -> None:
+    pixels = is_of(picture, colour)
+    assert pixels.any(axis=0).sum() > 50, "it is not drawn"
+    assert pixels.sum(axis=0).max() > 5, "it is a line at most"
+
+
+def test_a_forecast_by_upload_is_the_one_that_the_client_gets(visit, csv_file, bars, redis, tmp_path):
+    page = upload(visit, csv_file, **SETTINGS)
+    page.wait_for_selector("#downloads")
+    with ForecastClient(redis.url) as client:
+        known = bars.tail(LOOKBACK).drop(columns="amount")
+        series = client.forecast(
+            known, pred_len=HORIZON, sample_count=SAMPLES, seed=SEED, quantiles=LEVELS, timeout_s=30
+        ).series[0]
+
+    made_by = page.inner_text("#made-by")
+    assert made_by.startswith("Computed on cpu by kronos-tiny in ")
+    assert f"seed {SEED}" in made_by
+    assert page.locator("#job-warning").is_hidden()
+    page.click("#numbers summary")
+    rows = [row.split("\t") for row in page.locator("#numbers tbody tr").all_inner_texts()]
+    assert [row[0] for row in rows] == list(series.timestamps)
+    shown = np.array([[float(cell) for cell in row[1:]] for row in rows])
+    closes = [series.mean["close"], *(series.quantiles[str(level)]["close"] for level in LEVELS)]
+    np.testing.assert_allclose(shown, np.transpose(closes), atol=1e-3)
+
+    table = pd.read_csv(downloaded(page, "csv", tmp_path))
+    np.testing.assert_allclose(table["high"], series.mean["high"], rtol=1e-9)
+    np.testing.assert_allclose(table["close_0.9"], series.quantiles["0.9"]["close"], rtol=1e-9)
+    result = json.loads(downloaded(page, "json", tmp_path).read_text())
+    assert result["series"][0]["timestamps"] == list(series.timestamps)
+    assert np.shape(result["series"][0]["paths"]["close"]) == (SAMPLES, HORIZON)
+
+
+def test_the_chart_shows_the_mean_path_and_what_really_came(visit, tmp_path):
+    page = visit.use_sample(**SETTINGS)
+    assert page.input_value("#held-out") == "48"  # as many as the horizon was
+    page.fill("#held-out", str(HORIZON))
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    assert page.locator("#key-of-chart li").all_inner_texts() == [
+        "bars", "what really came", "mean path", "10 % to 90 % of the paths", "25 % to 75 % of the paths",
+    ]  # fmt: skip
+    values = page.inner_text("#values")
+    assert "Actual: open" in values
+    assert "Forecast: close" in values
+    is_mean = is_of(prices_of(downloaded(page, "png", tmp_path)), MEAN_COLOUR)
+    assert is_mean.any(axis=0).sum() > 20, "the mean path is not drawn"
+
+
+def test_the_fan_and_the_sample_paths_are_drawn_when_there_are_any(visit, tmp_path):
+    page = visit.forecast(**SETTINGS | {"held-out": HORIZON})
+    assert "sample paths" not in page.inner_text("#key-of-chart")
+    without = prices_of(downloaded(page, "png", tmp_path))
+    outer = shade(WHITE, MEAN_COLOUR, 0.16)
+    inner = shade(outer, MEAN_COLOUR, 0.24)
+    for colour in (outer, inner):  # over many columns, and more than a line's height
+        assert_is_filled(without, colour)
+    page.check("#paths")
+    assert "sample paths" in page.inner_text("#key-of-chart")
+    with_paths = prices_of(downloaded(page, "png", tmp_path))
+    lines = shade(WHITE, MEAN_COLOUR, 0.35)  # where a path leaves the fan
+    assert is_of(with_paths, lines).sum() > is_of(without, lines).sum() + 20
+    page.uncheck("#paths")
+    np.testing.assert_array_equal(prices_of(downloaded(page, "png", tmp_path)), without)
+    page.fill("#held-out", "0")
+    page.press("#held-out", "Tab")  # no forecast, and no fan, of these
+    page.wait_for_selector("#downloads", state="hidden")
+    assert "paths" not in page.inner_text("#key-of-chart")
+
+
+def test_paths_that_did_not_come_are_not_passed_over(visit):
+    page = visit.use_sample(**SETTINGS)
+
+    def ask_for_none(route):  # as the page does of a forecast of many values
+        job = route.request.post_data_json
+        route.continue_(post_data=json.dumps(job | {"output": job["output"] | {"paths": False}}))
+
+    page.route("**/v1/forecasts", ask_for_none)
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    assert page.locator("#paths-state").is_hidden()
+    page.check("#paths")
+    assert page.inner_text("#paths-state") == (
+        "This forecast came without its paths. "
+        f"Forecast again to get them; with seed {SEED} it is the same one."
+    )
+    page.uncheck("#paths")
+    assert page.locator("#paths-state").is_hidden()
+
+
+def test_a_forecast_is_shown_with_the_bars_that_it_was_made_from(visit, csv_file, tmp_path):
+    page = visit.use_sample(**SETTINGS)
+    page.route("**/v1/forecasts", lambda route: setattr(visit, "held", route))
+    page.click("#run")
+    page.wait_for_selector("#run[aria-disabled=true]")
+    # All of it changes before the service so much as hears of the job.
+    page.set_input_files("#file", csv_file)
+    wait_until(page, "() => document.querySelector('#file-name').textContent.startsWith('my bars.csv')")
+    for name, value in {"held-out": 5, "lookback": 20, "samples": 3, "horizon": 2}.items():
+        page.fill(f"#{name}", str(value))
+        page.press(f"#{name}", "Tab")
+    assert "Candles of my bars.csv, 20 bars" in page.get_attribute("#chart", "aria-label")
+    visit.held.continue_()
+    page.wait_for_selector("#downloads")
+    label = page.get_attribute("#chart", "aria-label")
+    assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
+    assert f"forecast of {HORIZON} bars" in label
+    assert "from sample.csv, " in page.inner_text("#made-by")
+    assert "what really came" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
+    path = downloaded(page, "json", tmp_path)
+    assert path.name == "forecast-sample.json"
+    assert json.loads(path.read_text())["series"][0]["id"] == "sample.csv"
+    page.evaluate(
+        """() => {
+            const { fillText } = CanvasRenderingContext2D.prototype
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+                if (text.includes("samples")) window.title = text
+                fillText.call(this, text, ...rest)
+            }
+        }"""
+    )
+    assert downloaded(page, "png", tmp_path).name == "forecast-sample.png"
+    assert page.evaluate("window.title") == f"sample.csv: kronos-tiny on cpu, {SAMPLES} samples"
+
+
+def seen(page) -> tuple[float, float]:
+    """The first and the last bar that the chart shows, counted from 0; between two of them is a fraction."""
+    page.wait_for_timeout(100)  # the chart moves with the next frame
+    chart = page.locator("#chart")
+    return float(chart.get_attribute("data-from")), float(chart.get_attribute("data-to"))
+
+
+def width(page) -> float:
+    first, last = seen(page)
+    return last - first
+
+
+def test_hovering_moving_and_zooming(visit):
+    page = visit.forecast(**SETTINGS)  # shows three times the horizon before it
+    box = page.locator("#chart").bounding_box()
+    last = page.inner_text("#values")
+    page.mouse.move(box["x"] + 100, box["y"] + 100)
+    wait_until(page, "old => document.querySelector('#values').innerText !== old", last)
+    assert "Bar: open" in page.inner_text("#values")
+    before = seen(page)
+    page.mouse.wheel(0, -300)
+    wait_until(page, "old => document.querySelector('#chart').dataset.to !== String(old)", before[1])
+    near = width(page)
+    assert near < (before[1] - before[0]) * 0.95
+    page.mouse.wheel(0, 600)
+    wait_until(
+        page,
+        "near => { const { from, to } = document.querySelector('#chart').dataset; return to - from > near }",
+        near,
+    )
+    first, end = seen(page)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 220, box["y"] + 100, steps=4)
+    page.mouse.up()
+    moved = seen(page)
+    assert moved[0] < first - 1
+    assert moved[1] - moved[0] == pytest.approx(end - first)
+
+
+def test_a_gpu_that_is_not_there_gives_a_warning_in_plain_sight(visit):
+    page = visit.use_sample(**SETTINGS)
+    page.select_option("#device", "cuda")
+    assert "none is ready now" in page.inner_text("#device option[value=cuda]")
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    warning = page.locator("#device-warning")
+    assert warning.inner_text() == (
+        "CUDA device 'cuda' requested but no GPU worker is ready. Falling back to CPU."
+    )
+    assert warning.bounding_box()["y"] < page.locator("#chart").bounding_box()["y"]
+    assert page.inner_text("#made-by strong") == "cpu"
+    visit.shoot("warning")
+
+
+def test_a_gpu_that_must_be_there_is_refused(visit):
+    visit.expected_failures = 1
+    page = visit.use_sample(**SETTINGS)
+    page.select_option("#device", "cuda")
+    page.uncheck("#fallback")
+    page.click("#run")
+    page.wait_for_selector("#job-problem")
+    assert "(NO_GPU_WORKER)" in page.inner_text("#job-problem")
+
+
+HEADER = "date,open,high,low,close\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "bad.csv is empty."),
+        ("a,b\n1,2\n", "bad.csv has no column with the times, named one of timestamps"),
+        ("date,open,high,close\n2024-01-01,1,2,1\n", "bad.csv has no column low; the file has date, open"),
+        (
+            f"{HEADER}2024-01-01,1,2,1,1\n2024-01-02,1,2,x,1\n",
+            "line 3, column low: there is “x” where a number",
+        ),
+        (f"{HEADER}yesterday,1,2,1,1\n", "line 2, column date: there is “yesterday” where a time like"),
+        (f'{HEADER}2024-01-01,1"2,1,1\n', "line 2: there is a quotation mark where none belongs"),
+        (HEADER, "bad.csv has a header and no rows."),
+        ("\x00<script>alert(1)</script>", "bad.csv has no column with the times"),
+    ],
+    ids=["empty", "no-time", "no-low", "no-number", "no-time-cell", "quote", "no-rows", "markup"],
+)
+def test_a_bad_file_is_refused_with_line_and_column(visit, tmp_path, content, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(content)
+    page = visit.open()
+    page.set_input_files("#file", path)
+    page.wait_for_selector("#file-problem")
+    assert message in page.inner_text("#file-problem")
+    assert page.locator("#run").is_disabled()
+    path.write_text(f"{HEADER}2024-01-01,1,2,1,1\n")  # put right, it can be chosen again
+    page.set_input_files("#file", path)
+    page.wait_for_selector("#run:enabled")
+    assert page.locator("#file-problem").is_hidden()
+
+
+def test_what_the_service_refuses_names_the_line_of_the_file(visit, bars, tmp_path):
+    bars.loc[140, "high"] = bars.loc[140, "low"] - 1
+    path = tmp_path / "bad.csv"
+    bars.to_csv(path, index=False)
+    visit.expected_failures = 1
+    page = upload(visit, path, **SETTINGS)
+    page.wait_for_selector("#job-problem")
+    problem = page.inner_text("#job-problem")
+    assert problem.startswith("Line 142 of bad.csv: ")
+    assert problem.endswith("(HIGH_BELOW_LOW)")
+
+
+def test_what_the_worker_warns_of_is_told(visit):
+    page = visit.forecast(**SETTINGS | {"lookback": 100})
+    assert page.inner_text("#job-warning").startswith(
+        "Series 'sample.csv': the model was trained on lookbacks"
+    )
+    assert page.locator("#device-warning").is_hidden()
+
+
+def test_a_field_that_cannot_be_used_is_named(visit):
+    page = visit.use_sample(**SETTINGS | {"samples": 0})
+    page.click("#run")
+    page.wait_for_selector("#form-problem")
+    assert page.inner_text("#form-problem").startswith("Samples: ")
+    assert page.evaluate("document.activeElement.id") == "samples"
+
+
+def test_a_running_job_tells_its_progress_and_can_be_cancelled(visit):
+    page = visit.use_sample(**SETTINGS | {"samples": 256, "horizon": 160, "lookback": 176})
+    with page.expect_request("**/v1/forecasts") as asked:
+        page.click("#run")
+    assert asked.value.post_data_json["output"]["paths"] is False  # more values than come unasked
+    wait_until(page, "() => document.querySelector('#job-progress').value > 0")
+    assert page.inner_text("#job-state") == "Computing"
+    assert re.fullmatch(r"\d+ %", page.inner_text("#job-share"))
+    visit.shoot("progress")
+    page.click("#cancel")
+    page.wait_for_selector("#job-problem")
+    assert "(CANCELLED)" in page.inner_text("#job-problem")
+    assert page.locator("#job").is_hidden()
+    page.fill("#samples", "2")
+    page.fill("#horizon", "3")
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    assert page.locator("#job-problem").is_hidden()
+
+
+def test_all_of_it_by_keyboard(visit):
+    page = visit.open()
+    page.wait_for_selector("#readiness.ready")
+
+    def tab_to(element_id: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.id") == element_id:
+                return
+        pytest.fail(f"#{element_id} cannot be reached by Tab")
+
+    tab_to("sample")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#run:enabled")
+    tab_to("samples")
+    page.keyboard.type("4")
+    tab_to("run")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#downloads")
+    tab_to("chart")
+    last = page.inner_text("#values strong")
+    page.keyboard.press("ArrowLeft")
+    last_but_one = page.inner_text("#values strong")
+    assert last_but_one < last
+    page.keyboard.press("Home")
+    first_bar = page.locator("#values strong").inner_text()
+    assert first_bar < last_but_one
+    assert page.inner_text("#values").split("\n")[1].startswith("Bar: open")
+    assert page.inner_text("#values strong") == first_bar
+    whole = width(page)
+    page.keyboard.press("+")
+    assert width(page) == pytest.approx(0.8 * whole)
+    page.keyboard.press("-")
+    assert width(page) == pytest.approx(whole)
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    first, end = seen(page)
+    assert first > 0
+    page.keyboard.press("0")
+    assert seen(page)[0] <= 0
+    assert seen(page)[1] >= 175  # the last of 128 bars that the model sees at most here, and 48 held out
+    assert end < 175
+    page.keyboard.press("Escape")
+    assert page.inner_text("#values strong") == last
+    page.keyboard.press("ArrowLeft")  # from the last bar again
+    assert page.inner_text("#values strong") == last_but_one
+    tab_to("download-csv")  # the chart does not keep the focus
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.id") == "chart"
+
+
+def test_a_dropped_file_is_read(visit, csv_file):
+    page = visit.open()
+    content = csv_file.read_text()
+    page.evaluate(
+        """text => {
+            const data = new DataTransfer()
+            data.items.add(new File([text], "dropped.csv", { type: "text/csv" }))
+            document.querySelector("#drop").dispatchEvent(new DragEvent("drop", { dataTransfer: data }))
+        }""",
+        content,
+    )
+    page.wait_for_selector("#run:enabled")
+    assert page.inner_text("#file-name").startswith("dropped.csv: 150 bars")
+
+
+def test_clocks_that_go_back_and_names_of_markup_do_no_harm(open_page: OpenPage, tmp_path):
+    times = pd.date_range("2024-10-27T00:00", periods=60, freq="15min", tz="Europe/Berlin")
+    rng = np.random.default_rng(1)
+    close = 100 + rng.standard_normal(60).cumsum()
+    frame = pd.DataFrame({"time": [time.isoformat() for time in times], "open": close, "close": close})
+    path = tmp_path / "<img src=x onerror=alert(1)>.csv"
+    frame.assign(high=close + 1, low=close - 1).to_csv(path, index=False)
+    page = upload(open_page(), path, **SETTINGS | {"lookback": 60, "held-out": 0})
+    page.wait_for_selector("#downloads")
+    assert page.inner_text("#file-name").startswith("<img src=x onerror=alert(1)>.csv: 60 bars")
+    assert page.locator("img").count() == 0
+    shown = page.evaluate(
+        "async texts => (await import('./times.js')).chartTimes(texts)", [time.isoformat() for time in times]
+    )
+    assert set(np.diff(shown)) == {15 * 60}

@@ -1,0 +1,70 @@
+"""How the page looks and can be used: dark, light and on a phone, as axe-core judges; pictures are kept."""
+
+import io
+from typing import TYPE_CHECKING
+
+import matplotlib.image
+import pytest
+
+from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.page.conftest import TINY, OpenPage
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+LOOKS = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True},
+}
+FIELDS = {"horizon": 24, "held_out": 24, "lookback": 128, "seed": 7}
+
+
+def corner(page: "Page") -> tuple[int, ...]:
+    """The colour of the chart's ground."""
+    with io.BytesIO(page.locator("#chart").screenshot()) as picture:
+        pixels = matplotlib.image.imread(picture, format="png")
+    return tuple(round(float(value) * 255) for value in pixels[6, 6, :3])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(browser, start_worker: StartWorker) -> WorkerUnderTest:
+    return start_worker(**TINY, KRONOS_DEVICE="cuda").wait_until_ready()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_page_can_be_read_and_used(open_page: OpenPage, look: str):
+    visit = open_page(**LOOKS[look])
+    page = visit.open()
+    visit.shoot(f"{look}-empty")
+    page = visit.use_sample(**FIELDS)
+    page.check("#paths")
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    page.click("#numbers summary")
+    page.wait_for_selector(".card")
+    page.wait_for_timeout(200)  # the chart is drawn with the next frame
+    visit.shoot(look)
+    reason = "there is no axe-playwright-python: requirements-dev.txt has it"
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason).Axe()
+    results = axe.run(page)
+    assert results.violations_count == 0, results.generate_report()
+    # Of a page that is too wide a phone would show all, and say that it is as wide itself.
+    width = LOOKS[look].get("viewport", {}).get("width", 1280)
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [width, width]
+
+
+def test_colours_follow_the_system_while_the_page_is_open(open_page: OpenPage):
+    visit = open_page(color_scheme="light")
+    page = visit.forecast(**FIELDS)
+    assert corner(page) == (0xFF, 0xFF, 0xFF)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(200)
+    assert corner(page) == (0x10, 0x15, 0x1C)
+
+
+def test_a_worker_that_is_not_on_its_device_says_so(open_page: OpenPage):
+    page = open_page().open()
+    page.wait_for_selector(".card .warning")
+    assert "Falling back to CPU" in page.inner_text(".card .warning")
+    assert page.locator("#queues tbody tr").first.inner_text().split() == ["cpu", "1", "0", "0", "0"]

@@ -1,0 +1,297 @@
+"""What the page says while there is no worker, no API, or no key for it, and that it goes on by itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, StartWorker
+from tests.integration.test_finetune_job import FAKE
+from tests.page.conftest import TINY, ApiUnderTest, OpenPage, StartApi, Visit, wait_until
+
+FIELDS = {"horizon": 6, "lookback": 128, "samples": 4, "seed": 7}
+KEY = "a-key-of-this-test-alone"
+SAMPLE = ROOT / "api_stub" / "page" / "sample.csv"
+GPU = {
+    "node": "worker@gpu",
+    "role": "forecast",
+    "state": "ready",
+    "device": "cuda:1",
+    "queue": "gpu",
+    "jobs_done": 0,
+    "jobs_failed": 0,
+    "uptime_s": 60,
+}
+"""What a worker that does not exist announces."""
+
+
+def announce(visit: Visit, *workers: dict) -> None:
+    """These are all the workers that the page hears of."""
+    content = json.dumps({"workers": workers, "queues": {}})
+    visit.page.unroute_all()
+    visit.page.route(
+        "**/v1/workers", lambda route: route.fulfill(body=content, content_type="application/json")
+    )
+
+
+def upload(visit: Visit, address: Path = SAMPLE) -> None:
+    visit.page.check("#dataset-replace")
+    visit.page.set_input_files("#dataset-file", address)
+    wait_until(
+        visit.page, "() => document.querySelector('#dataset-state').textContent.includes('is uploaded')"
+    )
+
+
+def text_begins(visit: Visit, element_id: str, text: str) -> None:
+    """Waits until it does."""
+    wait_until(
+        visit.page,
+        "([id, text]) => document.getElementById(id).textContent.startsWith(text)",
+        [element_id, text],
+    )
+
+
+def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
+    page = visit.use_sample(**FIELDS)
+    page.click("#run")
+    page.wait_for_selector("#job")
+    assert page.inner_text("#readiness") == "No worker is there"
+    assert page.inner_text("#job-state") == (
+        "No worker is ready. The job waits in the queue cpu and begins once one is."
+    )
+    assert "kronos worker" in page.inner_text("#worker-cards")
+    visit.shoot("no-worker")
+    page.click("#cancel")
+    page.wait_for_selector("#job-problem")
+    assert "(CANCELLED)" in page.inner_text("#job-problem")
+
+
+def test_a_worker_that_goes_is_told_and_the_next_one_computes_the_job(
+    visit: Visit, start_worker: StartWorker
+):
+    first = start_worker(**TINY).wait_until_ready()
+    page = visit.use_sample(**FIELDS)
+    page.wait_for_selector("#readiness.ready")
+    assert first.stop() == 0
+    page.wait_for_selector("#readiness:not(.ready)")
+    assert page.inner_text("#readiness") == "No worker is there"
+    page.click("#run")
+    wait_until(
+        page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
+    )
+    second = start_worker(**TINY)
+    page.wait_for_selector("#downloads")
+    assert second.node in page.inner_text("#made-by")
+    assert second.stop() == 0
+
+
+@pytest.mark.at_length
+def test_a_worker_that_is_killed_while_it_computes_is_told_and_the_next_one_begins_anew(
+    visit: Visit, start_worker: StartWorker
+):
+    settings = TINY | {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}  # the second soon takes what the first held
+    first = start_worker(**settings).wait_until_ready()
+    page = visit.use_sample(**FIELDS | {"samples": 256, "horizon": 160, "lookback": 176})
+    page.click("#run")
+    wait_until(page, "() => document.querySelector('#job-progress').value > 0")
+    first.process.kill()
+    first.process.wait(10)
+    text_begins(visit, "job-state", "The worker that computed this is gone. The job begins anew once another")
+    assert page.inner_text("#readiness") == "No worker is there"
+    assert page.get_attribute("#job-progress", "value") is None
+    second = start_worker(**settings)
+    text_begins(visit, "job-state", "Computing")
+    page.click("#cancel")
+    page.wait_for_selector("#job-problem")
+    assert "(CANCELLED)" in page.inner_text("#job-problem")
+    assert second.stop() == 0
+
+
+@pytest.mark.at_length
+def test_a_finetuning_worker_that_is_killed_is_told_and_the_next_one_goes_on(
+    open_page: OpenPage, start_api: StartApi, start_worker: StartWorker, tmp_path: Path
+):
+    (tmp_path / "data").mkdir()
+    folders = {"KRONOS_MODEL_FOLDER": str(tmp_path / "models"), "KRONOS_DATA_FOLDER": str(tmp_path / "data")}
+    settings = folders | {
+        "KRONOS_ROLE": "finetune",
+        "KRONOS_VISIBILITY_TIMEOUT_S": "2",
+        "FAKE_LOG": str(tmp_path / "trainer.log"),
+        "FAKE_STEP_S": "0.1",
+    }
+    first = start_worker(*FAKE, **settings).wait_until_ready()
+    visit = open_page(start_api(**folders))
+    page = visit.open()
+    upload(visit)
+    page.fill("#epochs", "900")
+    page.click("#train")
+    text_begins(visit, "training-state", "Training the predictor")
+    # There is another one, which has not taken the job.
+    announce(visit, GPU | {"role": "finetune", "training": None})
+    first.process.kill()
+    first.process.wait(10)
+    text_begins(
+        visit, "training-state", "The worker that trained this is gone. The job goes on from its last save"
+    )
+    assert page.inner_text("#training-share") == ""
+    page.unroute_all()
+    second = start_worker(*FAKE, **settings)
+    text_begins(visit, "training-state", "Training the predictor")
+    page.click("#stop-training")
+    page.wait_for_selector("#training-problem")
+    assert "(CANCELLED)" in page.inner_text("#training-problem")
+    assert second.stop() == 0
+
+
+def test_an_upload_can_be_trained_on_before_a_worker_is_there(visit: Visit):
+    visit.expected_failures = 1
+    page = visit.open()
+    page.route("**/v1/datasets", lambda route: route.fulfill(status=503, json={}), times=1)
+    text_begins(visit, "datasets-problem", "The API answered 503")
+    upload(visit)
+    assert page.input_value("#dataset") == "sample.csv"
+    page.reload()
+    wait_until(page, "() => document.querySelector('#dataset').options.length > 0")
+    assert page.locator("#dataset option").all_text_contents() == ["sample.csv"]
+    page.click("#train")
+    text_begins(visit, "training-state", "No worker for finetuning is ready. The job waits in the queue ")
+    page.click("#stop-training")
+    page.wait_for_selector("#training-problem")
+    assert "(CANCELLED)" in page.inner_text("#training-problem")
+
+
+def test_an_upload_can_be_trained_on_before_the_models_are_read(visit: Visit):
+    """The list of models may be slow to come; a click meanwhile trains the one that every worker has."""
+    visit.page.route("**/v1/models", lambda _: None)
+    page = visit.open()
+    upload(visit)
+    with page.expect_request(lambda request: request.url.endswith("/v1/finetunes")) as submitted:
+        page.click("#train")
+    assert submitted.value.post_data_json["config"]["start"] == {"model": "kronos-tiny"}
+    page.wait_for_selector("#training")
+    page.click("#stop-training")
+    page.wait_for_selector("#training-problem")
+    assert "(CANCELLED)" in page.inner_text("#training-problem")
+
+
+def test_a_list_of_files_that_could_not_be_read_is_read_again(visit: Visit):
+    visit.expected_failures = 2
+    failing = {"status": 503, "json": {"detail": "Redis is away"}}
+    visit.page.route("**/v1/datasets", lambda route: route.fulfill(**failing), times=1)
+    page = visit.open()
+    text_begins(visit, "datasets-problem", "Redis is away")
+    names = {"datasets": [{"name": "theirs.parquet", "num_bytes": 1}]}
+    page.route("**/v1/datasets", lambda route: route.fulfill(json=names))
+    wait_until(page, "() => document.querySelector('#dataset').value === 'theirs.parquet'")
+    assert page.locator("#datasets-problem").is_hidden()
+
+
+def test_a_service_without_a_data_folder_says_so_once(open_page: OpenPage, start_api: StartApi):
+    visit = open_page(start_api(KRONOS_DATA_FOLDER=""))
+    visit.expected_failures = 1
+    page = visit.open()
+    text_begins(visit, "datasets-problem", "this service has no data folder (KRONOS_DATA_FOLDER)")
+    with page.expect_response("**/v1/workers"):
+        pass
+    page.wait_for_timeout(200)  # a second question would leave a second error
+
+
+def test_a_device_stays_chosen_while_nobody_can_be_asked_and_when_it_is_gone(visit: Visit):
+    announce(visit, GPU)
+    page = visit.open()
+    page.wait_for_selector("#device option[value='cuda:1']", state="attached")
+    page.select_option("#device", "cuda:1")
+    visit.expected_failures = 1
+    page.unroute_all()
+    page.route("**/v1/workers", lambda route: route.fulfill(status=503, json={}))
+    page.wait_for_selector("#readiness.away")
+    assert page.input_value("#device") == "cuda:1"
+    visit.expected_failures = 1000
+    announce(visit)
+    page.wait_for_selector("#device-gone")
+    assert page.inner_text("#device-gone").startswith("No worker has cuda:1 any more.")
+    assert page.input_value("#device") == "cuda:1"
+    assert page.inner_text("#device option:checked") == "cuda:1, gone"
+    assert page.locator("#finetune-device-gone").is_hidden()
+    announce(visit, GPU)
+    page.wait_for_selector("#device-gone", state="hidden")
+    assert page.input_value("#device") == "cuda:1"
+    assert page.inner_text("#device option:checked") == "cuda:1"
+    announce(visit)
+    page.wait_for_selector("#device-gone")
+    page.select_option("#device", "cpu")
+    page.wait_for_selector("#device-gone", state="hidden")
+    assert page.locator("#device option[value='cuda:1']").count() == 0
+
+
+def test_an_api_that_goes_is_told_and_the_job_is_followed_once_it_is_back(
+    open_page: OpenPage, start_api: StartApi
+):
+    api = start_api()
+    visit = open_page(api)
+    page = visit.use_sample(**FIELDS)
+    page.click("#run")
+    page.wait_for_selector("#job")
+    wait_until(page, "() => document.querySelector('#job-state').textContent !== ''")
+    visit.expected_failures = 1000
+    api.stop()
+    wait_until(
+        page, "() => document.querySelector('#job-state').textContent.startsWith('The connection was lost')"
+    )
+    page.wait_for_selector("#readiness.away")
+    assert page.inner_text("#workers-problem").startswith("The API does not answer.")
+    visit.shoot("no-api")
+    api.start()
+    wait_until(
+        page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
+    )
+    page.wait_for_selector("#readiness:not(.away)")
+    assert page.locator("#workers-problem").is_hidden()
+    page.click("#cancel")
+    page.wait_for_selector("#job-problem")
+    assert "(CANCELLED)" in page.inner_text("#job-problem")
+
+
+@pytest.fixture(scope="module")
+def locked_api(start_api: StartApi) -> ApiUnderTest:
+    return start_api(KRONOS_API_KEYS=KEY)
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab_alone(open_page: OpenPage, locked_api: ApiUnderTest):
+    visit = open_page(locked_api)
+    visit.expected_failures = 1000
+    page = visit.open()
+    page.wait_for_selector("#key-form")
+    page.fill("#key", "a-wrong-key-of-this-test")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#key-refused")
+    page.fill("#key", "no header carries ключ")
+    page.keyboard.press("Enter")
+    assert page.locator("#key-refused").is_visible()
+    page.fill("#key", KEY)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#readiness:not(.away)")
+    assert page.locator("#key-form").is_hidden()
+    page.wait_for_selector("#queues tbody tr")
+    page.reload()
+    page.wait_for_selector("#queues tbody tr")
+    assert page.locator("#key-form").is_hidden()
+    assert page.evaluate("[localStorage.length, document.cookie, location.href]") == [0, "", locked_api.url]
+
+
+def test_the_page_may_load_and_run_only_what_is_its_own(visit: Visit):
+    answer = visit.page.goto(visit.url)
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    refused = visit.page.evaluate(
+        """() => new Promise((resolve) => {
+            addEventListener("securitypolicyviolation", (event) => resolve(event.effectiveDirective))
+            const script = Object.assign(document.createElement("script"), { textContent: "window.ran = 1" })
+            document.body.append(script)
+        })"""
+    )
+    assert refused == "script-src-elem"
+    assert visit.page.evaluate("window.ran") is None
+    visit.errors.clear()  # that one
