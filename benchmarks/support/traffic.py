@@ -12,8 +12,8 @@ from redis import Redis
 
 from kronos_model.synthetic import Candles, candles
 from worker.celery_config import make_app
+from worker.clients.series import series_payload
 from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
-from worker.series import series_payload
 from worker.settings import load_settings
 
 RESULT_KEY_PREFIX: Final = b"celery-task-meta-"

@@ -10,10 +10,10 @@ from typing import Final, Self
 
 from redis import Redis
 
-from worker.children import ChildProcess
 from worker.local import LocalRedis
-from worker.own_commands import PACKAGE_ROOT
 from worker.routing import live_workers
+from worker.stack.children import ChildProcess
+from worker.stack.own_commands import PACKAGE_ROOT
 
 START_TIMEOUT_S: Final = 120
 REAL, NULL = "worker.app", "benchmarks.support.null_worker"

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Make the passwords and keys that docker-compose.yml reads, as files in secrets/. What is there already stays.
+#
+#   deploy/make-secrets.sh [FOLDER]
+#
+# Only the folder is closed to others: containers get the files one by one, under users of their own, who must be
+# able to read them.
+set -eu
+folder=${1:-$(dirname "$0")/../secrets}
+mkdir -p "$folder/tls"
+chmod 700 "$folder"
+
+# Letters and digits only, since it becomes part of a URL.
+random() {
+    LC_ALL=C tr -dc 'A-Za-z0-9' </dev/urandom | head -c 40
+}
+
+# Without a line end, which not everybody who reads it takes off.
+keep() {
+    [ -s "$folder/$1" ] || printf '%s' "$2" >"$folder/$1"
+    chmod 444 "$folder/$1"
+}
+
+keep redis_password "$(random)"
+keep redis_url "redis://:$(cat "$folder/redis_password")@redis:6379/0"
+keep flower_password "$(random)"
+keep grafana_password "$(random)"
+keep api_keys "$(random)"
+# Of whoever reads metrics: alone in its file, and one of the API's keys.
+keep metrics_key "$(random)"
+if ! grep -qxF "$(cat "$folder/metrics_key")" "$folder/api_keys"; then
+    printf '%s\n%s' "$(cat "$folder/api_keys")" "$(cat "$folder/metrics_key")" >"$folder/api_keys.new"
+    chmod 444 "$folder/api_keys.new"
+    mv -f "$folder/api_keys.new" "$folder/api_keys"
+fi
+echo "Passwords and keys are in $folder:"
+echo "  API      http://127.0.0.1:8000   Authorization: Bearer $(head -n 1 "$folder/api_keys")"
+echo "  Flower   http://127.0.0.1:5555   user kronos, password $(cat "$folder/flower_password")"
+echo "  Grafana  http://127.0.0.1:3000   user admin, password $(cat "$folder/grafana_password")"
+echo "  Redis    redis://:$(cat "$folder/redis_password")@127.0.0.1:6379/0"
