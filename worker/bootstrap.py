@@ -25,6 +25,7 @@ from celery.utils.nodenames import gethostname
 from click.core import ParameterSource
 
 from kronos_model.errors import KronosError
+from kronos_model.exiting import collect_nothing_at_exit
 from worker import transport
 from worker.app import app
 from worker.contract.names import FINETUNE_TASK
@@ -165,6 +166,11 @@ def _is_given(parameter: str) -> bool:
     """On the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+@signals.worker_init.connect
+def end_quickly(**_: Any) -> None:
+    collect_nothing_at_exit()
 
 
 @signals.worker_init.connect

@@ -11,6 +11,7 @@ from typing import Any
 
 from kronos_model.device import describe_device, resolve_device
 from kronos_model.errors import KronosError
+from kronos_model.exiting import collect_nothing_at_exit
 from worker.loading import ModelLoader
 from worker.settings import Settings, SettingsError, explain, get_settings
 
@@ -27,6 +28,7 @@ def preflight(settings: Settings) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    collect_nothing_at_exit()
     try:
         json.dump(preflight(get_settings()), sys.stdout)
     except SettingsError as error:

@@ -14,6 +14,7 @@ import torch
 from kronos_model.device import describe_device, resolve_device
 from kronos_model.device_probe import TorchProbe
 from kronos_model.errors import KronosError
+from kronos_model.exiting import collect_nothing_at_exit
 from worker.loading import ModelLoader
 from worker.settings import Settings, explain, get_settings
 
@@ -90,6 +91,7 @@ def _text(error: Exception) -> str:
 
 
 if __name__ == "__main__":
+    collect_nothing_at_exit()
     arguments = sys.argv[1:]
     json.dump(
         self_test(

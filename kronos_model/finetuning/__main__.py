@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_model.errors import KronosError, TrainingStopped
+from kronos_model.exiting import collect_nothing_at_exit
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.config_file import load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
@@ -126,4 +127,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    collect_nothing_at_exit()
     sys.exit(main())
