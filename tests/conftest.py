@@ -1,6 +1,7 @@
 """Fixtures that any test may use."""
 
 import functools
+import gc
 import inspect
 import os
 from collections.abc import Iterator
@@ -9,12 +10,22 @@ from typing import NoReturn
 import pytest
 from redis import Redis
 
+from kronos_model.exiting import collect_nothing_at_exit
 from worker.connection import connect
 from worker.local import LocalRedis
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
 # take many times as long as one. Child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What is imported and collected stays to the end; to look through it for garbage takes as long as to make it.
+gc.disable()
+collect_nothing_at_exit()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -286,6 +286,7 @@ def test_commands_are_handed_over_to_the_environments_python(
     seen: dict[str, object] = {}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setattr(installer, "ensure_installed", lambda c, f, parts: seen.update(parts=parts))
     monkeypatch.setattr(os, "execv", lambda path, argv: seen.update(path=path, argv=argv, cwd=Path.cwd()))
     launcher.main(arguments)
@@ -294,6 +295,7 @@ def test_commands_are_handed_over_to_the_environments_python(
     assert (seen["path"], seen["argv"]) == (python, [str(python), *target])
     assert seen["cwd"] == (ROOT if arguments[0] == "test" else tmp_path)
     assert os.environ["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/elsewhere"])
+    assert ("PYTHONDONTWRITEBYTECODE" in os.environ) == (arguments[0] != "test")
 
 
 def test_the_launcher_needs_no_syntax_that_an_old_python_lacks() -> None:

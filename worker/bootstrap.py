@@ -108,7 +108,7 @@ def _start_finetuning(node: str) -> Any:
     global _process
     from worker.finetuning.process import FinetuneProcess
 
-    _process = FinetuneProcess(get_settings(), node, _preflight())
+    _process = FinetuneProcess(get_settings(), node, _preflight)
     _process.start()
     return _process
 

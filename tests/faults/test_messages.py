@@ -13,7 +13,7 @@ import pytest
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import RedisUnderFault
+from tests.faults.redis_under_fault import RedisUnderFault, await_true
 from tests.worker.messaging.test_messages import message
 from worker.clients.handle import ForecastHandle
 from worker.contract.names import DEAD_KEY, FINETUNE_TASK
@@ -142,9 +142,11 @@ def test_a_finetuning_worker_buries_them_too(redis: RedisUnderFault, fleet: Flee
         redis.connection.lpush("cpu.finetune", raw)
     redis.connection.lpush("cpu.finetune", json.dumps(named("typo", task="kronos.finetun")))
     redis.connection.lpush("cpu.finetune", json.dumps(named("empty", task=FINETUNE_TASK)))
-    deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline and not redis.connection.exists("celery-task-meta-empty"):
-        time.sleep(0.05)
+    await_true(
+        lambda: '"exc_message"' in (redis.connection.get("celery-task-meta-empty") or ""),
+        "the last message is answered",
+        WAIT_S,
+    )
     codes = {
         job_id: json.loads(redis.connection.get(f"celery-task-meta-{job_id}"))["result"]["exc_message"][0]
         for job_id in ("typo", "empty")

@@ -98,7 +98,7 @@ def test_redis_that_does_not_answer_for_long(
     note: Note,
     how: str,
 ):
-    outage_s = {"paused": (12, 30), "away": (10, 120)}[how][at_length]
+    outage_s = {"paused": (16, 30), "away": (10, 120)}[how][at_length]
     for worker in [fleet.begin() for _ in range(2)]:
         worker.wait_until_ready()
     accounts.submit_many(client, "long", 48)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from redis import Redis
 
+from tests.integration.finetune_bench import Bench
 from worker.client import ForecastClient
 from worker.local import LocalRedis
 from worker.routing import live_workers
@@ -101,6 +102,18 @@ def start_worker(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) ->
 def client(redis: LocalRedis) -> Iterator[ForecastClient]:
     with ForecastClient(redis.url) as client:
         yield client
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, start_worker: StartWorker, client: ForecastClient, redis: LocalRedis
+) -> Iterator[Bench]:
+    bench = Bench(tmp_path, start_worker, client)
+    yield bench
+    for worker in bench.workers:  # else they take the jobs of the next test
+        worker.process.kill()
+        worker.process.wait(10)
+    Redis.from_url(redis.url).flushall()
 
 
 @pytest.fixture(scope="session")

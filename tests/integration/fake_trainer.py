@@ -1,6 +1,7 @@
 """A training process that trains nothing: it counts steps, and speaks as ``kronos_model.finetuning`` does.
 
-Run as a script: CONFIG OUTPUT DEVICE. A step takes ``FAKE_STEP_S``; there are ``predictor.epochs`` of them.
+Run as a script: CONFIG OUTPUT DEVICE. A step takes ``FAKE_STEP_S``, or no time once a file
+``hurry`` is beside ``FAKE_LOG``; there are ``predictor.epochs`` of them.
 Each is saved, and written with process and time to the file ``FAKE_LOG``. By the config's seed it misbehaves:
 13 is killed before it saves anything, 14 diverges, 15 ignores SIGTERM.
 """
@@ -55,12 +56,13 @@ def main() -> int:
 def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
     state, best = run / "predictor" / "state.safetensors", run / "predictor" / "best"
     step = int(state.read_text()) if state.exists() else 0
+    hurry = Path(os.environ["FAKE_LOG"]).with_name("hurry")
     log("start", step=step, nice=os.nice(0), group="WORLD_SIZE" in os.environ, data=config["data"])
     tell("started", device=device, device_warning=None, resumed=step > 0)
     (run / "data.json").write_text(json.dumps({"report": {}}))
     num_steps, seed = config["predictor"]["epochs"], config["seed"]
     while step < num_steps:
-        if stop.wait(float(os.environ["FAKE_STEP_S"])):
+        if stop.wait(0 if hurry.exists() else float(os.environ["FAKE_STEP_S"])):
             tell("stopped", best_checkpoint=str(best))
             log("stopped", step=step)
             return 75

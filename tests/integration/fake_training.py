@@ -1,8 +1,12 @@
-"""Imported into a finetuning worker under test (``--include``): its training processes train nothing."""
+"""Imported into a finetuning worker under test (``--include``): its training processes train nothing.
+
+Nor does it look for a device, which is most of what starting such a worker takes.
+"""
 
 import sys
 from pathlib import Path
 
+from worker import bootstrap
 from worker.finetuning import run as finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
@@ -14,3 +18,8 @@ finetune_run.training_command = lambda config, output, device: [
     output,
     device,
 ]
+bootstrap._preflight = lambda: {  # type: ignore[assignment]
+    "device": "cpu",
+    "warning": None,
+    "description": {"name": "a CPU", "kind": "cpu", "index": None, "versions": {}},
+}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
-from tests.integration.test_finetune_job import FAKE
+from tests.integration.finetune_bench import FAKE
 from tests.page.conftest import ApiUnderTest, OpenPage, StartApi, Visit, wait_until
 
 SAMPLE = ROOT / "api_stub" / "page" / "sample.csv"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import ROOT, StartWorker
-from tests.integration.test_finetune_job import FAKE
+from tests.integration.finetune_bench import FAKE
 from tests.page.conftest import TINY, ApiUnderTest, OpenPage, StartApi, Visit, wait_until
 
 FIELDS = {"horizon": 6, "lookback": 128, "samples": 4, "seed": 7}

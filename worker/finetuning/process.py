@@ -62,20 +62,22 @@ class FinetuneProcess:
     """What tasks and signals of a finetuning worker need.
 
     Args:
-        device: ``device``, ``warning`` and ``description``, as ``worker.preflight`` prints them.
+        find_device: gives ``device``, ``warning`` and ``description``, as ``worker.preflight`` prints them.
+            That takes seconds, so the folders are looked at first.
 
     Raises SettingsError where a folder is missing, or cannot be written.
     """
 
-    def __init__(self, settings: Settings, node: str, device: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings, node: str, find_device: Callable[[], Mapping[str, Any]]) -> None:
         self.settings = settings
         self.node = node
-        self.device = str(device["device"])
-        self.device_warning: str | None = device["warning"]
         self.model_folder = checked_model_folder(settings)
         self.registry = ModelRegistry(self.model_folder)
         self.start_models = StartModels(settings, self.registry)
         self.data_folder = checked_data_folder(settings)
+        found = find_device()
+        self.device = str(found["device"])
+        self.device_warning: str | None = found["warning"]
         self.state: State = "loading"
         self.is_draining = threading.Event()
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
@@ -86,7 +88,7 @@ class FinetuneProcess:
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
         self.num_failed = 0
-        self._description = device["description"]
+        self._description = found["description"]
         self._started = time.time()
         self._announcer = Announcer(self.redis, node, self.status)
 

@@ -1,14 +1,13 @@
 """Whole runs, in this process."""
 
+import importlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import accelerate  # noqa: F401  # before CUDA is forbidden: it asks for it when it is imported
 import pytest
 import torch
-import torch._dynamo  # likewise
 
 from kronos_model import Kronos, KronosTokenizer
 from kronos_model.checkpoint import default_max_context, load_pair
@@ -160,8 +159,15 @@ def test_from_a_checkpoint_with_one_stage_alone(finished, data, tmp_path):
     assert not all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.fixture
+def asks_for_cuda_when_imported() -> None:
+    """What training imports: to be there before CUDA is forbidden."""
+    importlib.import_module("accelerate")
+    importlib.import_module("torch._dynamo")
+
+
 def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
-    data, tmp_path, no_cuda_calls, monkeypatch
+    data, tmp_path, asks_for_cuda_when_imported, no_cuda_calls, monkeypatch
 ):
     # PyTorch's own optimiser asks whether there is an accelerator; it uses none.
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)

@@ -1,0 +1,87 @@
+"""Finetuning workers whose training processes train nothing: see ``fake_trainer.py``."""
+
+import json
+import time
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worker.client import ForecastClient
+from worker.clients.handle import FinetuneHandle
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import StartWorker, WorkerUnderTest
+
+WAIT_S = 60
+STEP_S = 0.05
+LONG = 1000
+"""Steps that end only by ``hurry``, within any test."""
+VISIBILITY_TIMEOUT_S = 2
+FAKE = ("--include", "tests.integration.fake_training")
+
+
+class Bench:
+    """Folders of models and candles, a fake trainer's log, and workers that share them."""
+
+    def __init__(self, folder: Path, start: "StartWorker", client: ForecastClient) -> None:
+        self.models, self.data, self.log = folder / "models", folder / "data", folder / "trainer.log"
+        self.data.mkdir()
+        (self.data / "candles.csv").write_text("timestamps,open,high,low,close\n")
+        self.client = client
+        self.workers: list[WorkerUnderTest] = []
+        self._start = start
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "KRONOS_ROLE": "finetune",
+            "KRONOS_MODEL_FOLDER": str(self.models),
+            "KRONOS_DATA_FOLDER": str(self.data),
+            "KRONOS_VISIBILITY_TIMEOUT_S": str(VISIBILITY_TIMEOUT_S),
+            "KRONOS_FINETUNE_GRACE_S": "3",
+            "FAKE_LOG": str(self.log),
+            "FAKE_STEP_S": str(STEP_S),
+            "WORLD_SIZE": "2",
+        }
+
+    def worker(self, *arguments: str, **settings: str) -> "WorkerUnderTest":
+        worker = self._start(*FAKE, "--loglevel", "INFO", *arguments, **self.settings | settings)
+        self.workers.append(worker)
+        return worker
+
+    def submit(
+        self, num_steps: int, *, seed: int = 0, data: Any = "candles.csv", **options: Any
+    ) -> FinetuneHandle:
+        config = {"start": {"model": "kronos-tiny"}, "predictor": {"epochs": num_steps}, "seed": seed}
+        return self.client.finetune(config, name="mine", data=data, **options)
+
+    def hurry(self) -> None:
+        """From now on steps take no time: what was to be seen while it trains was seen."""
+        self.log.with_name("hurry").touch()
+
+    def lines(self, what: str) -> list[dict[str, Any]]:
+        if not self.log.exists():
+            return []
+        entries = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [entry for entry in entries if entry["what"] == what]
+
+    def await_step(self, step: int) -> int:
+        """Until training has come so far; the process's number."""
+        await_true(lambda: any(line["step"] >= step for line in self.lines("step")))
+        return int(self.lines("step")[-1]["pid"])
+
+    def assert_trained_once(self, num_steps: int) -> None:
+        """Each step was trained, and never did two processes train at once."""
+        steps = sorted(self.lines("step"), key=lambda line: line["at"])
+        assert {line["step"] for line in steps} == set(range(1, num_steps + 1))
+        in_turn = [pid for pid, _ in groupby(line["pid"] for line in steps)]
+        assert len(in_turn) == len(set(in_turn))
+        assert len(self.lines("done")) == 1
+
+
+def await_true(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
