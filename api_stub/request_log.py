@@ -63,9 +63,8 @@ class RequestLog:
                 message = "the service is being stopped; send the request again"
                 await problem(HttpCode.OVERLOADED, message)(scope, receive, noted)
             raise
-        except (
-            Exception
-        ):  # a defect here must not keep its request from an answer, nor tell how it came about
+        except Exception:
+            # A defect here must not keep its request from an answer, nor tell how it came about.
             log.exception("request %s failed", request_id)
             if status:
                 raise  # it is answered in part: the server ends the connection

@@ -104,6 +104,19 @@ def test_a_full_disk_does_not_lead_to_the_default_index(checkout: Checkout) -> N
     assert len(run.pip_runs) == 1
 
 
+def test_bytecode_is_made_once_at_the_end(checkout: Checkout) -> None:
+    run = FakeRunner()
+    installer.install(checkout, "cpu", ["base", "dev"], run)
+    assert all("--no-compile" in command for command in run.pip_runs)
+    assert ["compileall" in command for command in run.commands] == [False] * 4 + [True]
+
+
+def test_packages_that_cannot_all_be_compiled_are_installed_all_the_same(checkout: Checkout) -> None:
+    installer.install(checkout, "cpu", ["base"], FakeRunner({"compileall": []}))
+    assert installer.is_current(checkout, "base", "cpu")
+    assert not checkout.unfinished.exists()
+
+
 def test_with_an_nvidia_driver_the_cuda_requirements_are_installed(checkout: Checkout) -> None:
     run = FakeRunner()
     installer.install(checkout, "cuda", ["base"], run)
