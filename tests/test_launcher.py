@@ -108,11 +108,11 @@ def test_bytecode_is_made_once_at_the_end(checkout: Checkout) -> None:
     run = FakeRunner()
     installer.install(checkout, "cpu", ["base", "dev"], run)
     assert all("--no-compile" in command for command in run.pip_runs)
-    assert ["compileall" in command for command in run.commands] == [False] * 4 + [True]
+    assert [any("compileall" in word for word in command) for command in run.commands] == [False] * 4 + [True]
 
 
 def test_packages_that_cannot_all_be_compiled_are_installed_all_the_same(checkout: Checkout) -> None:
-    installer.install(checkout, "cpu", ["base"], FakeRunner({"compileall": []}))
+    installer.install(checkout, "cpu", ["base"], FakeRunner({"-c": []}))
     assert installer.is_current(checkout, "base", "cpu")
     assert not checkout.unfinished.exists()
 

@@ -229,8 +229,8 @@ def compile_packages(checkout: Checkout, run: Runner) -> None:
 
     What cannot be compiled here is so when it is imported, or never: some packages bring templates.
     """
-    command = [str(checkout.python), "-m", "compileall", "-qq", "-j", "0", str(checkout.venv / "lib")]
-    run("bytecode, on all cores", command)
+    script = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"
+    run("bytecode, on all cores", [str(checkout.python), "-c", script, str(checkout.venv / "lib")])
 
 
 def make_venv(checkout: Checkout, run: Runner) -> None:
