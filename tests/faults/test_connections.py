@@ -33,7 +33,6 @@ def test_every_connection_killed_while_busy(
     accounts.assert_computed_once()
 
 
-@pytest.mark.at_length
 def test_a_worker_whose_open_connections_fall_silent(
     fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: SilentProxy, note: Note
 ):

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
@@ -42,7 +40,6 @@ def gpu_worker(redis: RedisUnderFault) -> Iterator[None]:
         withdraw(redis.connection, NODE)
 
 
-@pytest.mark.at_length
 def test_jobs_of_a_gpu_pool_that_vanished(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, make_client: MakeClient
 ):

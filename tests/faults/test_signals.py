@@ -86,7 +86,6 @@ class RedisOfStack(RedisUnderFault):
         self.connection = Redis.from_url(url, decode_responses=True)
 
 
-@pytest.mark.at_length
 def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
     tmp_path: Path, candles, forecasts, at_length: bool, note: Note
 ):
@@ -98,7 +97,7 @@ def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
     try:
         with ForecastClient(redis.url) as client:
             # After SIGKILL the guards give workers their 60 s, which they need where Redis ends first.
-            for signals in ((TERM,), (INT,), (INT, INT), *([(KILL,)] if at_length else [])):
+            for signals in ((TERM,), (INT,), (INT, INT), (KILL,)) if at_length else ((TERM,),):
                 begun = set(accounts.listener.events)
                 accounts.submit_many(client, "heavy", 40)
                 await_true(lambda begun=begun: set(accounts.listener.events) - begun, "it is busy")

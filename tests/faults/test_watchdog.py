@@ -100,7 +100,6 @@ def test_an_idle_worker_does_not_hang_nor_does_one_that_computes_for_long(
     accounts.assert_balanced()
 
 
-@pytest.mark.at_length
 def test_a_prefork_child_that_hangs_is_replaced(
     accounts: Accounts, client: ForecastClient, start_faulty: StartFaulty, tmp_path: Path
 ):
