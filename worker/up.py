@@ -1,14 +1,16 @@
 """Redis, workers, API and Flower on one machine, their logs side by side, until Ctrl-C."""
 
 import importlib.util
+import json
 import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import click
 from rich.console import Console
 from rich.text import Text
 
@@ -45,12 +47,31 @@ class UpOptions:
     api: bool = True
 
 
-def run_up(options: UpOptions, settings: Settings) -> int:
+@dataclass(frozen=True)
+class Addresses:
+    """Where to reach what was started; ``--json`` prints it.
+
+    None: ``redis_url`` of one that was there before, ``api_url`` where the API is not started,
+    ``flower_password`` where it was set.
+    """
+
+    redis_url: str | None
+    api_url: str | None
+    flower_url: str
+    flower_user: str
+    flower_password: str | None
+    data_folder: str
+    model_folder: str
+
+
+def run_up(options: UpOptions, settings: Settings, *, as_json: bool = False) -> int:
     """Run until a signal ends it (returns 0) or a process ends that is not started again (returns 1).
+
+    With ``as_json`` standard output has one line, the addresses, and standard error what happens.
 
     :raises LocalStackError: when Redis or a process cannot be started
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=as_json)
     workers = worker_names(options.num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
@@ -82,23 +103,26 @@ def run_up(options: UpOptions, settings: Settings) -> int:
                 common | {"KRONOS_ROLE": "finetune"} | metrics_share(settings, len(workers)),
                 settings.finetune_grace_s + FINETUNE_MARGIN_S,
             )
-        addresses = [start_flower(stack, options, settings, common)]
-        if options.api:
-            addresses.insert(0, start_api(stack, options, settings, common))
+        flower_url, flower_password = start_flower(stack, options, settings, common)
+        api_url = start_api(stack, options, settings, common, console) if options.api else None
+        addresses = Addresses(
+            redis_url=None if redis is None else url,
+            api_url=api_url,
+            flower_url=flower_url,
+            flower_user=settings.flower_user,
+            flower_password=flower_password,
+            data_folder=folders["KRONOS_DATA_FOLDER"],
+            model_folder=folders["KRONOS_MODEL_FOLDER"],
+        )
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
             console.print(
                 f"No model is set, so this serves the bundled {BUNDLED_MODEL}; for a published one:\n"
                 "  KRONOS_MODEL=NeoQuasar/Kronos-small kronos up"
             )
-        if redis is not None:
-            console.print(f"For apps and for kronos status:\n  export KRONOS_REDIS_URL={url}", soft_wrap=True)
-        if options.finetune:
-            console.print(
-                f"Candles for finetuning: {folders['KRONOS_DATA_FOLDER']}, "
-                f"trained models: {folders['KRONOS_MODEL_FOLDER']}",
-                soft_wrap=True,
-            )
-        console.print("\n".join(addresses) + "\n", soft_wrap=True)
+        if as_json:
+            click.echo(json.dumps(asdict(addresses)))
+        else:
+            tell(addresses, console, finetune=options.finetune)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
@@ -106,6 +130,23 @@ def run_up(options: UpOptions, settings: Settings) -> int:
             return 0
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
         return 1
+
+
+def tell(addresses: Addresses, console: Console, *, finetune: bool) -> None:
+    """The addresses, for people."""
+    lines = []
+    if addresses.redis_url is not None:
+        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses.redis_url}"]
+    if finetune:
+        lines.append(
+            f"Candles for finetuning: {addresses.data_folder}, trained models: {addresses.model_folder}"
+        )
+    if addresses.api_url is not None:
+        lines.append(f"API and page: {addresses.api_url}")
+    password = addresses.flower_password
+    shown = "" if password is None else f", password {password}"
+    lines.append(f"Flower: {addresses.flower_url}, user {addresses.flower_user}{shown}")
+    console.print("\n".join(lines) + "\n", soft_wrap=True)
 
 
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
@@ -135,8 +176,8 @@ def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], g
 
 def start_flower(
     stack: ProcessStack, options: UpOptions, settings: Settings, common: Mapping[str, str]
-) -> str:
-    """Flower; returns its address, with the password where it was made up here."""
+) -> tuple[str, str | None]:
+    """Flower; returns its address, and the password where it was made up here."""
     port = options.flower_port or free_port(FLOWER_PORT)
     given = settings.flower_password
     password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
@@ -145,21 +186,23 @@ def start_flower(
         own_command("flower", "--port", str(port)),
         env=own_environment({**common, "KRONOS_FLOWER_PASSWORD": password}),
     )
-    shown = "" if given is not None else f", password {password}"
-    return f"Flower: http://127.0.0.1:{port}, user {settings.flower_user}{shown}"
+    return f"http://127.0.0.1:{port}", None if given is not None else password
 
 
-def start_api(stack: ProcessStack, options: UpOptions, settings: Settings, common: Mapping[str, str]) -> str:
-    """The HTTP API and its page; returns its address, or why there is none."""
+def start_api(
+    stack: ProcessStack, options: UpOptions, settings: Settings, common: Mapping[str, str], console: Console
+) -> str | None:
+    """The HTTP API and its page; returns its address, or None after saying why there is none."""
     missing = [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         brings = 'pip install ".[api]" in the checkout brings them'
-        return f"No API and page: {', '.join(missing)} not installed; {brings}"
+        console.print(f"No API and page: {', '.join(missing)} not installed; {brings}", soft_wrap=True)
+        return None
     port = options.api_port or free_port(settings.api_port)
     # -P: a folder named api_stub in the working folder is not this one.
     command = [sys.executable, "-P", "-m", "api_stub"]
     stack.start("api", command, env=own_environment({**common, "KRONOS_API_PORT": str(port)}))
-    return f"API and page: http://{settings.api_host}:{port}"
+    return f"http://{settings.api_host}:{port}"
 
 
 def shared_folders(data: Path, settings: Settings) -> dict[str, str]:

@@ -156,15 +156,21 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
 def test_up_starts_a_killed_worker_again_and_trains_beside_it(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """With logs as JSON, so that what they say can be read; the stack must read them too."""
+    """With logs and addresses as JSON, so that what they say can be read; the stack must read them too."""
     ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port()), "--no-api"]
-    log = tmp_path / "up.log"
+    log, printed = tmp_path / "up.log", tmp_path / "up.json"
     environment = {**environment, "KRONOS_THREADS": "1", "KRONOS_LOG_FORMAT": "json"}
-    with log.open("w") as output:
-        command = [*COMMAND, "up", "--data", "kept", *ports]
-        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output)
+    with log.open("w") as errors, printed.open("w") as output:
+        command = [*COMMAND, "up", "--data", "kept", "--json", *ports]
+        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=errors)
     try:
-        url = await_match(log, r"KRONOS_REDIS_URL=(\S+)")
+        addresses = json.loads(await_match(printed, r"^(.*)\n"))
+        assert addresses["flower_url"] == f"http://127.0.0.1:{ports[3]}"
+        assert (addresses["flower_user"], addresses["api_url"]) == ("kronos", None)
+        assert addresses["flower_password"]
+        assert addresses["model_folder"] == str(tmp_path / "kept" / "models")
+        url = addresses["redis_url"]
+        assert url == f"redis://127.0.0.1:{ports[1]}/0"
         first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
         with ForecastClient(url) as client:

@@ -80,10 +80,11 @@ def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
 
 def test_without_the_packages_of_the_api_the_rest_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(up, "API_PACKAGES", ("json", "no_such_package"))
+    printed = io.StringIO()
     with ProcessStack() as stack:
-        said = start_api(stack, up.UpOptions(tmp_path), BARE, {})
+        assert start_api(stack, up.UpOptions(tmp_path), BARE, {}, Console(file=printed)) is None
         assert stack.dead() is None
-    assert said.startswith("No API and page: no_such_package not installed")
+    assert printed.getvalue().startswith("No API and page: no_such_package not installed")
 
 
 def test_a_process_that_crashes_again_and_again_ends_the_stack():

@@ -28,6 +28,7 @@ PORT = click.IntRange(1, 65535)
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 @click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
+@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; what happens goes to stderr.")
 def up(
     data: Path,
     redis_port: int | None,
@@ -39,6 +40,7 @@ def up(
     device: str | None,
     model: str | None,
     tokenizer: str | None,
+    as_json: bool,
 ) -> None:
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
@@ -50,4 +52,4 @@ def up(
     options = UpOptions(
         data, redis_port, flower_port, api_port, device, model, tokenizer, num_workers, finetune, api
     )
-    raise SystemExit(run_up(options, get_settings()))
+    raise SystemExit(run_up(options, get_settings(), as_json=as_json))
