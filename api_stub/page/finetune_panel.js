@@ -5,17 +5,15 @@ import { badField, byId, made, numberIn, offer, tell } from "./elements.js"
 import { JobLine } from "./job_line.js"
 import { LossChart } from "./loss_chart.js"
 import { isForecasting, isReady } from "./pool.js"
+import { Silence } from "./silence.js"
 import { bars, duration, reason } from "./texts.js"
-
-const SILENT_LOOKS = 4 // at the workers: within as many, one that trains has told of it
 
 export class FinetunePanel {
   #hasDatasets = false
   #datasets = []
   #uploaded = new Set()
   #jobId = null
-  #news = ""
-  #numSilentLooks = 0 // since a worker, or the job itself, told that it is trained
+  #silence = new Silence()
   #charts = new Map()
 
   /** `onModel` is called with the id of a model that was trained. */
@@ -27,7 +25,7 @@ export class FinetunePanel {
       cancel: "stop-training", problem: "training-problem",
     })
     pool.onChange((seen) => {
-      if (seen) this.#lookForTrainer(seen.workers)
+      if (seen) this.#silence.look(seen.workers.some(({ training }) => training?.job_id === this.#jobId))
       this.job.refresh()
       if (seen) this.#readDatasets()
     })
@@ -121,12 +119,6 @@ export class FinetunePanel {
     }
   }
 
-  /** Workers tell which job they train. */
-  #lookForTrainer(workers) {
-    const isTrained = workers.some(({ training }) => training?.job_id === this.#jobId)
-    this.#numSilentLooks = isTrained ? 0 : this.#numSilentLooks + 1
-  }
-
   get #isTraining() {
     return byId("train").ariaDisabled === "true"
   }
@@ -136,16 +128,14 @@ export class FinetunePanel {
   }
 
   #describe({ state, progress }, queue) {
-    const news = JSON.stringify([this.#jobId, state, progress])
-    if (news !== this.#news) this.#numSilentLooks = 0
-    this.#news = news
+    this.#silence.hear([this.#jobId, state, progress])
     if (state !== "running") {
       const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
       const text = serving || !this.pool.last ? `Waiting in the queue ${queue}`
         : `No worker for finetuning is ready. The job waits in the queue ${queue} and begins once one is.`
       return { text, share: null }
     }
-    if (this.#numSilentLooks >= SILENT_LOOKS) {
+    if (this.#silence.isLong) {
       const text = "The worker that trained this is gone. The job goes on from its last save once another takes it."
       return { text, share: null }
     }

@@ -7,7 +7,8 @@ import { asCsv, save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, tell } from "./elements.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { JobLine } from "./job_line.js"
-import { isForecasting, isReady } from "./pool.js"
+import { isForecasting, isReady, mayCompute } from "./pool.js"
+import { Silence } from "./silence.js"
 import { bars, count, duration, percent, reason } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
@@ -17,6 +18,8 @@ const LOOKBACK = 400 // where nobody says what the model sees
 
 export class ForecastPanel {
   #candles = null
+  #jobId = null
+  #silence = new Silence()
   #shown = null // bars, and the result that was made from them: the form may tell of others by now
 
   constructor(pool) {
@@ -26,7 +29,8 @@ export class ForecastPanel {
       box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
       problem: "job-problem",
     })
-    pool.onChange(() => {
+    pool.onChange((seen) => {
+      if (seen) this.#silence.look(seen.workers.some((worker) => mayCompute(worker, this.#jobId)))
       this.#suggestLookback()
       this.job.refresh()
     })
@@ -168,6 +172,7 @@ export class ForecastPanel {
     this.#isRunning = true
     try {
       const { id, queue } = await post("forecasts", this.#jobOf([lookback, actual]))
+      this.#jobId = id
       this.pool.look()
       const result = await this.job.follow(`forecasts/${id}`, (state) => this.#describe(state, queue))
       this.#shown = { lookback, actual, samples, result }
@@ -176,6 +181,7 @@ export class ForecastPanel {
       tell(byId("job-problem"), this.#explained(error, lookback))
     } finally {
       this.#isRunning = false
+      this.#jobId = null
     }
   }
 
@@ -190,9 +196,10 @@ export class ForecastPanel {
 
   #describe({ state, bars_done: done, bars_total: total }, queue) {
     const workers = this.pool.last?.workers.filter(isForecasting)
+    this.#silence.hear([this.#jobId, state, done])
     if (state === "running") {
       // One that is stopped finishes what it has, and is there until then.
-      return workers && !workers.length
+      return (workers && !workers.length) || this.#silence.isLong
         ? { text: "The worker that computed this is gone. The job begins anew once another takes it.", share: null }
         : { text: "Computing", share: total ? done / total : null }
     }

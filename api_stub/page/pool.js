@@ -36,3 +36,9 @@ export class Pool {
 export const isReady = ({ state }) => state === "ready"
 export const isForecasting = ({ role = "forecast" }) => role === "forecast"
 export const isGpu = ({ device }) => device !== "cpu"
+
+/** Whether a worker computes a job, as far as it tells: of many jobs it names some, and an older release none. */
+export function mayCompute(worker, jobId) {
+  const { jobs_running: told, num_jobs_running: count } = worker
+  return isForecasting(worker) && (!told || count > told.length || told.some(({ id }) => id === jobId))
+}

@@ -170,7 +170,7 @@ def test_up_starts_a_killed_worker_again_and_trains_beside_it(
         assert addresses["flower_password"]
         assert addresses["model_folder"] == str(tmp_path / "kept" / "models")
         url = addresses["redis_url"]
-        assert url == f"redis://127.0.0.1:{ports[1]}/0"
+        assert url.endswith(f"@127.0.0.1:{ports[1]}/0")
         first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
         with ForecastClient(url) as client:
