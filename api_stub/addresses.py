@@ -1,9 +1,10 @@
-"""An address as routing sees it: without the prefix under which the app is served or mounted."""
+"""Addresses without the prefix that the app is served or mounted under, as routing sees them, and with it."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Depends, Request
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
@@ -24,6 +25,16 @@ def address_of(scope: Scope) -> str:
     """Such as ``/v1/workers``; empty where routing finds nothing."""
     match, found = _ANY.matches(scope)
     return "" if match == Match.NONE else f"/{found['path_params']['path']}"
+
+
+# async, since FastAPI runs other dependencies on threads of its own.
+async def _mount(request: Request) -> str:
+    prefix: str = request.scope.get("root_path", "")
+    return prefix.rstrip("/")
+
+
+Mount = Annotated[str, Depends(_mount)]
+"""What addresses that are told begin with: the prefix, such as ``/kronos``, or nothing."""
 
 
 def is_of_api(address: str) -> bool:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.responses import Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from api_stub.addresses import Mount
 from api_stub.backend import BackendDependency
 from api_stub.documented import AsDocumented, LargeBodies, json_only
 from api_stub.events import job_events
@@ -26,13 +27,13 @@ AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="of a job, as i
 
 @router.post("", status_code=202, response_model=Accepted)
 async def enqueue(
-    job: ForecastBody, backend: BackendDependency, job_id: JobId, is_repeated: MayBeRepeated
+    job: ForecastBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeated: MayBeRepeated
 ) -> Response:
     """Enqueue a forecast job in the form of docs/contract.md; answered at once."""
     handle = await backend.call(backend.client.submit_job, job, job_id=job_id)
     # A new job waits in its queue; only one that was sent before may be further.
     meta = (await backend.wait(handle, 0)).meta if is_repeated else None
-    content = accepted(handle, FORECASTS_URL, meta)
+    content = accepted(handle, mount + FORECASTS_URL, meta)
     return Json(content, 202, {"X-Job-Id": handle.id, "Location": content.url})
 
 

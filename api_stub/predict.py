@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from api_stub.addresses import Mount
 from api_stub.backend import Backend, BackendDependency
 from api_stub.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.identity import JobId, MayBeRepeated
@@ -57,14 +58,14 @@ class AcceptedBatch(BaseModel):
     responses={202: {"model": Accepted, "description": "not done in time; it goes on"}},
 )
 async def predict_single(
-    body: SingleBody, backend: BackendDependency, job_id: JobId, is_repeatable: MayBeRepeated
+    body: SingleBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
 ) -> Response:
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`."""
     (job,) = prediction_jobs([await checked(SingleRequest, body)], backend.settings, "")
     ((handle, meta, result),) = await _run([job], backend, [job_id], is_repeatable=is_repeatable)
     headers = {"X-Job-Id": handle.id}
     if result is None:
-        content = accepted(handle, FORECASTS_URL, meta)
+        content = accepted(handle, mount + FORECASTS_URL, meta)
         return Json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
     (prediction,) = job.predictions(result)
     return Json(prediction, 200, headers)
@@ -76,7 +77,7 @@ async def predict_single(
     responses={202: {"model": AcceptedBatch, "description": "not done in time; its jobs go on"}},
 )
 async def predict_batch(
-    body: BatchBody, backend: BackendDependency, job_id: JobId, is_repeatable: MayBeRepeated
+    body: BatchBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
 ) -> Response:
     """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`; answered in order.
 
@@ -90,7 +91,7 @@ async def predict_batch(
     headers = {"X-Job-Id": ", ".join(ids)} if len(ids) <= MAX_HEADER_IDS else {}
     if any(result is None for _, _, result in outcomes):
         told = [
-            AcceptedItems(**dict(accepted(handle, FORECASTS_URL, meta)), items=job.indices)
+            AcceptedItems(**dict(accepted(handle, mount + FORECASTS_URL, meta)), items=job.indices)
             for job, (handle, meta, _) in zip(jobs, outcomes, strict=True)
         ]
         return Json(AcceptedBatch(jobs=told), 202, headers | {"Retry-After": str(RETRY_S)})

@@ -125,6 +125,20 @@ def test_below_a_prefix_all_is_as_without(below, caplog):
     assert (nothing.status_code, nothing.json()["code"]) == (404, "NOT_FOUND")
 
 
+def test_below_a_prefix_a_job_is_where_its_address_says(below):
+    key = {"Authorization": f"Bearer {KEY}"}
+    candles = {name: [1.0, 1.0] for name in ("open", "high", "low", "close")}
+    series = {"id": "a", "timestamps": ["2024-06-18T09:30", "2024-06-18T09:35"], **candles}
+    series["future_timestamps"] = ["2024-06-18T09:40"]
+    job = {"schema_version": 1, "series": [series], "pred_len": 1}
+    accepted = below.post("v1/forecasts", json=job, headers=key)
+    assert accepted.status_code == 202, accepted.text
+    assert accepted.headers["location"] == accepted.json()["url"]
+    assert accepted.json()["url"].startswith("/kronos/")
+    looked = below.get(f"http://api.example{accepted.json()['url']}", headers=key)
+    assert (looked.status_code, looked.json()["id"]) == (200, accepted.json()["id"])
+
+
 def test_what_is_no_file_of_the_page_needs_a_key(guarded):
     assert guarded.get("/").status_code == guarded.get("/index.html").status_code == 200
     for path in ("/nothing.js", "/vendor", "/v2/workers", "//v1/workers", "/v1%2Fworkers", "/main.js/"):
