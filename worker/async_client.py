@@ -15,6 +15,7 @@ from worker.client import ForecastClient
 from worker.clients.async_endings import AsyncEndings, AsyncRedisEndings
 from worker.clients.async_handle import AsyncFinetuneHandle, AsyncForecastHandle, AsyncHandle
 from worker.clients.async_many import AsyncMany
+from worker.clients.async_sending import sent
 from worker.clients.base import BaseClient
 from worker.clients.finetune_request import ConfigSource, DataSource
 from worker.clients.forecast_request import ForecastOptions
@@ -84,7 +85,7 @@ class AsyncForecastClient:
 
         So is one that is no longer waited for, since this task of asyncio's was cancelled.
         """
-        handle = await self.submit(candles, job_id=job_id, retry_for_s=retry_for_s, **options)
+        handle = await self._submit(candles, job_id, retry_for_s, may_stay=False, **options)
         try:
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
         except JobError as error:
@@ -104,24 +105,40 @@ class AsyncForecastClient:
         retry_for_s: float = 0.0,
         **options: Unpack[ForecastOptions],
     ) -> AsyncForecastHandle:
-        """Enqueue one job, as ``ForecastClient.submit`` does, with the same errors."""
+        """Enqueue one job, as ``ForecastClient.submit`` does, with the same errors.
+
+        Where this task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
+        """
+        return await self._submit(candles, job_id, retry_for_s, may_stay=job_id is not None, **options)
+
+    async def _submit(
+        self,
+        candles: CandleSource | Sequence[CandleSource],
+        job_id: str | None,
+        retry_for_s: float,
+        *,
+        may_stay: bool,
+        **options: Unpack[ForecastOptions],
+    ) -> AsyncForecastHandle:
+        """``may_stay`` is whether the job stays where this task is cancelled before it is enqueued."""
         job_id = checked_job_id(job_id)
 
         def send() -> JobHandle[JobState, ForecastResult]:
             return self._client.submit(candles, job_id=job_id, **options)
 
-        return AsyncHandle(await _again(send, Retries(retry_for_s)), self._endings)
+        return AsyncHandle(await sent(send, Retries(retry_for_s), may_stay=may_stay), self._endings)
 
     async def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncForecastHandle:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job`` does."""
+        may_stay = job_id is not None
         job_id = checked_job_id(job_id)
 
         def send() -> JobHandle[JobState, ForecastResult]:
             return self._client.submit_job(payload, job_id=job_id)
 
-        return AsyncHandle(await _again(send, Retries(retry_for_s)), self._endings)
+        return AsyncHandle(await sent(send, Retries(retry_for_s), may_stay=may_stay), self._endings)
 
     async def finetune(
         self,
@@ -137,6 +154,7 @@ class AsyncForecastClient:
         retry_for_s: float = 0.0,
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune`` does, with the same errors."""
+        may_stay = job_id is not None
         job_id = checked_job_id(job_id)
 
         def send() -> JobHandle[FinetuneState, FinetuneResult]:
@@ -151,18 +169,19 @@ class AsyncForecastClient:
                 job_id=job_id,
             )
 
-        return AsyncHandle(await _again(send, Retries(retry_for_s)), self._endings)
+        return AsyncHandle(await sent(send, Retries(retry_for_s), may_stay=may_stay), self._endings)
 
     async def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job in the contract's own form, as ``ForecastClient`` does."""
+        may_stay = job_id is not None
         job_id = checked_job_id(job_id)
 
         def send() -> JobHandle[FinetuneState, FinetuneResult]:
             return self._client.submit_finetune_job(payload, job_id=job_id)
 
-        return AsyncHandle(await _again(send, Retries(retry_for_s)), self._endings)
+        return AsyncHandle(await sent(send, Retries(retry_for_s), may_stay=may_stay), self._endings)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:
         """The handle of a forecast job that was enqueued before, or elsewhere; its ``queue`` is not known."""
@@ -191,7 +210,7 @@ class AsyncForecastClient:
         """
 
         def submit(job_id: str, one: Any) -> Awaitable[AsyncForecastHandle]:
-            return self.submit(one, job_id=job_id, retry_for_s=retry_for_s, **options)
+            return self._submit(one, job_id, retry_for_s, may_stay=job_id_prefix is not None, **options)
 
         many = AsyncMany(
             submit,
@@ -203,12 +222,3 @@ class AsyncForecastClient:
             job_id_prefix=job_id_prefix,
         )
         return many.run(items)
-
-
-async def _again(send: Callable[[], Any], retries: Retries) -> Any:
-    """What ``send`` gives on a thread, tried again."""
-    while True:
-        try:
-            return await asyncio.to_thread(send)
-        except JobError as error:
-            await asyncio.sleep(retries.pause_s(error))

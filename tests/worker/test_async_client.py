@@ -145,6 +145,34 @@ def test_what_is_not_done_in_time_or_no_longer_awaited_is_cancelled(bench):
     with_client(bench, use)
 
 
+@pytest.mark.parametrize(("job_id", "code"), [(None, ErrorCode.CANCELLED), ("mine", ErrorCode.TIMEOUT)])
+def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
+    bench, monkeypatch, job_id, code
+):
+    async def use(client: AsyncForecastClient) -> None:
+        submit, is_begun, may_go_on = client._client.submit, threading.Event(), threading.Event()
+        handles = []
+
+        def slow(*args, **options):
+            is_begun.set()
+            assert may_go_on.wait(10)
+            handles.append(submit(*args, **options))
+            return handles[0]
+
+        monkeypatch.setattr(client._client, "submit", slow)
+        sending = asyncio.create_task(client.submit(CANDLES, pred_len=5, job_id=job_id))
+        await asyncio.to_thread(is_begun.wait, 10)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        may_go_on.set()
+        while not handles:
+            await asyncio.sleep(0.01)
+        assert await code_of(client.forecast_handle(handles[0].id).wait(2)) == code
+
+    with_client(bench, use)
+
+
 def test_who_waits_while_everything_is_lost_is_told(bench):
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
