@@ -23,6 +23,11 @@ gc.disable()
 collect_nothing_at_exit()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):  # the one that others collect for
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.worker.process_checks import await_end
 from worker import installer
 from worker.installer import Checkout, SetupError
 
@@ -109,6 +111,34 @@ def test_bytecode_is_made_once_at_the_end(checkout: Checkout) -> None:
     installer.install(checkout, "cpu", ["base", "dev"], run)
     assert all("--no-compile" in command for command in run.pip_runs)
     assert [any("compileall" in word for word in command) for command in run.commands] == [False] * 4 + [True]
+
+
+def test_bytecode_is_made_of_what_can_be_compiled(checkout: Checkout) -> None:
+    FakeRunner()("", ["venv", str(checkout.venv)])
+    packages = checkout.venv / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    for name, text in {"good.py": "x = 1", "template.py": "x = {{x}"}.items():
+        (packages / name).write_text(text)
+    codes: list[int] = []
+
+    def run(title: str, command: list[str]) -> tuple[int, list[str]]:
+        code, tail = installer.run_visibly(title, command)
+        codes.append(code)
+        return code, tail
+
+    installer.compile_packages(checkout, run)
+    assert codes == [0]
+    assert [path.name.partition(".")[0] for path in packages.rglob("*.pyc")] == ["good"]
+
+
+def test_what_a_step_left_running_is_ended_with_it() -> None:
+    """It would hold the lock, and the pipe that this process reads to its end."""
+    script = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]]).pid)"
+    began = time.monotonic()
+    code, tail = installer.run_visibly("", [sys.executable, "-c", script, "import time; time.sleep(60)"])
+    assert code == 0
+    assert time.monotonic() - began < 30
+    assert await_end(int(tail[0]))
 
 
 def test_packages_that_cannot_all_be_compiled_are_installed_all_the_same(checkout: Checkout) -> None:

@@ -108,7 +108,7 @@ def _start_finetuning(node: str) -> Any:
     global _process
     from worker.finetuning.process import FinetuneProcess
 
-    _process = FinetuneProcess(get_settings(), node, _preflight)
+    _process = FinetuneProcess(get_settings(), node, _preflight())
     _process.start()
     return _process
 
@@ -214,7 +214,10 @@ class FinetuningPool(WaitingThreadsPool):
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
-    """One thread, which waits for the training process."""
+    """One thread, which waits for the training process. Its folders first: to find a device takes seconds."""
+    from worker.finetuning.process import check_folders
+
+    check_folders(get_settings())
     if not issubclass(pool, ThreadsPool):
         _refuse("a finetuning worker runs with --pool threads only: its training is a process of its own")
     sender.pool_cls, sender.concurrency = FinetuningPool, 1

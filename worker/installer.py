@@ -10,13 +10,14 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,6 +173,7 @@ def run_visibly(title: str, command: list[str], inherited: tuple[int, ...] = ())
         text=True,
         errors="replace",
         pass_fds=inherited,
+        process_group=0,
     )
     assert process.stdout is not None
     tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
@@ -191,16 +193,22 @@ def run_visibly(title: str, command: list[str], inherited: tuple[int, ...] = ())
             text = f"    {time.monotonic() - started:4.0f} s  {activity[0]}"
             say(f"\r{text[:78]:<78}" if tty else text, end="" if tty else "\n")
         except KeyboardInterrupt:
-            # It may have been sent to this process alone.
-            process.terminate()
+            end_group(process)
             process.wait()
             raise
+    end_group(process)  # what it left running would keep the lock, and this waiting
     reader.join()
     if tty:
         say(f"\r{'':<78}\r", end="")
     verdict = "done" if code == 0 else "failed"
     say(f"    {time.monotonic() - started:4.0f} s  {verdict}")
     return code, list(tail)
+
+
+def end_group(process: "subprocess.Popen[str]") -> None:
+    """End it and all that it started, as far as they are there."""
+    with suppress(ProcessLookupError, PermissionError):  # the latter on macOS
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 def remedy(tail: list[str]) -> str:
@@ -230,7 +238,11 @@ def compile_packages(checkout: Checkout, run: Runner) -> None:
     What cannot be compiled here is so when it is imported, or never: some packages bring templates.
     """
     script = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"
-    run("bytecode, on all cores", [str(checkout.python), "-c", script, str(checkout.venv / "lib")])
+    code, tail = run(
+        "bytecode, on all cores", [str(checkout.python), "-c", script, str(checkout.venv / "lib")]
+    )
+    if code != 0:
+        say(f"  it is made as packages are imported: {tail[-1] if tail else f'status {code}'}")
 
 
 def make_venv(checkout: Checkout, run: Runner) -> None:
@@ -264,8 +276,8 @@ def install(checkout: Checkout, flavour: str, parts: list[str], run: Runner) -> 
             for step in dev_steps if part == "dev" else base_steps(checkout, flavour):
                 install_step(checkout, step, run)
             checkout.stamp(part).write_text(digest(checkout, part, flavour))
-    compile_packages(checkout, run)
     checkout.unfinished.unlink()
+    compile_packages(checkout, run)
 
 
 @contextmanager

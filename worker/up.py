@@ -67,7 +67,7 @@ class Addresses:
 def run_up(options: UpOptions, settings: Settings, *, as_json: bool = False) -> int:
     """Run until a signal ends it (returns 0) or a process ends that is not started again (returns 1).
 
-    With ``as_json`` standard output has one line, the addresses, and standard error what happens.
+    With ``as_json`` standard output has the addresses as its first line, and standard error what happens.
 
     :raises LocalStackError: when Redis or a process cannot be started
     """

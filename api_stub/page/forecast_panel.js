@@ -198,8 +198,9 @@ export class ForecastPanel {
     const workers = this.pool.last?.workers.filter(isForecasting)
     this.#silence.hear([this.#jobId, state, done])
     if (state === "running") {
-      // One that is stopped finishes what it has, and is there until then.
-      return (workers && !workers.length) || this.#silence.isLong
+      // One that is stopped finishes what it has, and is there until then. Of a job that waits for its model, or is
+      // computed apart, workers tell nothing.
+      return (workers && !workers.length) || (total && this.#silence.isLong)
         ? { text: "The worker that computed this is gone. The job begins anew once another takes it.", share: null }
         : { text: "Computing", share: total ? done / total : null }
     }

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 WAIT_S = 60
 STEP_S = 0.05
-LONG = 1000
-"""Steps that end only by ``hurry``, within any test."""
+LONG = 2000
+"""Steps of a training that ends by ``hurry``: by itself only after 100 s."""
 VISIBILITY_TIMEOUT_S = 2
 FAKE = ("--include", "tests.integration.fake_training")
 

@@ -62,22 +62,20 @@ class FinetuneProcess:
     """What tasks and signals of a finetuning worker need.
 
     Args:
-        find_device: gives ``device``, ``warning`` and ``description``, as ``worker.preflight`` prints them.
-            That takes seconds, so the folders are looked at first.
+        device: ``device``, ``warning`` and ``description``, as ``worker.preflight`` prints them.
 
     Raises SettingsError where a folder is missing, or cannot be written.
     """
 
-    def __init__(self, settings: Settings, node: str, find_device: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, settings: Settings, node: str, device: Mapping[str, Any]) -> None:
         self.settings = settings
         self.node = node
         self.model_folder = checked_model_folder(settings)
         self.registry = ModelRegistry(self.model_folder)
         self.start_models = StartModels(settings, self.registry)
         self.data_folder = checked_data_folder(settings)
-        found = find_device()
-        self.device = str(found["device"])
-        self.device_warning: str | None = found["warning"]
+        self.device = str(device["device"])
+        self.device_warning: str | None = device["warning"]
         self.state: State = "loading"
         self.is_draining = threading.Event()
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
@@ -88,7 +86,7 @@ class FinetuneProcess:
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
         self.num_failed = 0
-        self._description = found["description"]
+        self._description = device["description"]
         self._started = time.time()
         self._announcer = Announcer(self.redis, node, self.status)
 
@@ -157,6 +155,12 @@ class FinetuneProcess:
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 3),
         }
+
+
+def check_folders(settings: Settings) -> None:
+    """Raises SettingsError where a folder is missing, or cannot be written."""
+    checked_model_folder(settings)
+    checked_data_folder(settings)
 
 
 def checked_model_folder(settings: Settings) -> Path:

@@ -160,14 +160,14 @@ def test_from_a_checkpoint_with_one_stage_alone(finished, data, tmp_path):
 
 
 @pytest.fixture
-def asks_for_cuda_when_imported() -> None:
-    """What training imports: to be there before CUDA is forbidden."""
+def imported_before_cuda_is_forbidden() -> None:
+    """What training imports, and asks for CUDA as it is imported."""
     importlib.import_module("accelerate")
     importlib.import_module("torch._dynamo")
 
 
 def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
-    data, tmp_path, asks_for_cuda_when_imported, no_cuda_calls, monkeypatch
+    data, tmp_path, imported_before_cuda_is_forbidden, no_cuda_calls, monkeypatch
 ):
     # PyTorch's own optimiser asks whether there is an accelerator; it uses none.
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)

@@ -31,7 +31,7 @@ def shown(workers: list) -> str:
 
 
 def test_it_announces_itself_and_what_it_trains(folders, redis):
-    process = FinetuneProcess(folders, "f@host", lambda: GPU)
+    process = FinetuneProcess(folders, "f@host", GPU)
     assert process.queue == "gpu.finetune"
     assert "finetuning, idle" in shown([process.status()])
     process.start()
@@ -56,7 +56,7 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
 
 
 def test_a_job_of_which_nothing_is_known_yet_is_shown_too(folders):
-    process = FinetuneProcess(folders, "f@host", lambda: CPU)
+    process = FinetuneProcess(folders, "f@host", CPU)
     process.training = {"job_id": "a", "name": "mine"} | dict.fromkeys(
         ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
     )
@@ -77,7 +77,7 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
     (tmp_path / "file").write_text("")
     path = None if value is None else tmp_path / value
     with pytest.raises(SettingsError, match=variable):
-        FinetuneProcess(folders.model_copy(update={field: path}), "f@host", lambda: CPU)
+        FinetuneProcess(folders.model_copy(update={field: path}), "f@host", CPU)
 
 
 def test_one_job_at_a_time():

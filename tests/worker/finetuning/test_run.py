@@ -36,9 +36,7 @@ def process(settings, tmp_path):
     settings = settings.model_copy(
         update={"model_folder": tmp_path / "models", "data_folder": tmp_path / "data", "threads": 3}
     )
-    process = FinetuneProcess(
-        settings, "f@host", lambda: {"device": "cpu", "warning": None, "description": {}}
-    )
+    process = FinetuneProcess(settings, "f@host", {"device": "cpu", "warning": None, "description": {}})
     process.registry.register(BUNDLED, "parent", job_id="p", fingerprint="f", metadata={"max_context": 77})
     return process
 
