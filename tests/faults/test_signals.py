@@ -89,7 +89,7 @@ class RedisOfStack(RedisUnderFault):
 def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
     tmp_path: Path, candles, forecasts, at_length: bool, note: Note
 ):
-    """SIGTERM; at length SIGINT, a second one, which ends all at once, and SIGKILL too: the next start goes on."""
+    """SIGTERM; at length SIGINT, a second one, which ends all at once, and SIGKILL: each time it goes on."""
     stack = Stack(tmp_path, {MARK: str(tmp_path)})
     redis = RedisOfStack(stack.start())
     fleet = Fleet(redis, tmp_path)
