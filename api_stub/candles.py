@@ -4,14 +4,24 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic_core import PydanticCustomError
 
 from kronos_model.candles import COLUMNS, PRICE_COLUMNS
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+
+def _not_bool(value: object) -> object:
+    """pydantic takes true for 1; of a price it is nobody's intention."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number_type", "Input should be a valid number, not true or false")
+    return value
+
+
+NotBool: Final = BeforeValidator(_not_bool)
+Number = Annotated[float, Field(allow_inf_nan=False), NotBool]
 Column = Annotated[list[Number], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True)]
 
 

@@ -5,12 +5,15 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from api_stub.candles import Candles, FutureTimestamps, Timestamps, num_candles
+from api_stub.candles import Candles, FutureTimestamps, NotBool, Timestamps, num_candles
 from worker.contract.forecast import MAX_QUANTILES
 from worker.contract.names import Priority
 
 MAX_ITEMS: Final = 256
 MAX_NAME_CHARS: Final = 200
+
+Real = Annotated[float, NotBool]
+Whole = Annotated[int, NotBool]
 
 
 class Overrides(BaseModel):
@@ -18,14 +21,14 @@ class Overrides(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    pred_len: Annotated[int, Field(ge=1)] | None = Field(
+    pred_len: Annotated[int, Field(ge=1), NotBool] | None = Field(
         default=None, description="forecast only the first so many of prediction_timestamps"
     )
-    temperature: float | None = Field(default=None, description="1.0 where left out; 0.01 to 100")
-    top_k: int | None = Field(default=None, description="0 where left out, which means all tokens")
-    top_p: float | None = Field(default=None, description="0.9 where left out")
-    sample_count: int | None = Field(default=None, description="paths to draw; 1 where left out")
-    seed: int | None = Field(default=None, description="for the same numbers again; made up where left out")
+    temperature: Real | None = Field(default=None, description="1.0 where left out; 0.01 to 100")
+    top_k: Whole | None = Field(default=None, description="0 where left out, which means all tokens")
+    top_p: Real | None = Field(default=None, description="0.9 where left out")
+    sample_count: Whole | None = Field(default=None, description="paths to draw; 1 where left out")
+    seed: Whole | None = Field(default=None, description="for the same numbers again; made up where left out")
 
     def sampling(self) -> dict[str, Any]:
         """Those that were given, of a job's ``sampling``."""

@@ -21,7 +21,7 @@ from worker.clients.finetune_request import ConfigSource, DataSource
 from worker.clients.forecast_request import ForecastOptions
 from worker.clients.handle import FinetuneState, JobHandle, JobState
 from worker.clients.job_ids import checked_job_id
-from worker.clients.many import MAX_IN_FLIGHT, RETRY_FOR_S, ForecastOutcome
+from worker.clients.many import MAX_IN_FLIGHT, RETRY_FOR_S, ForecastOutcome, not_in_time
 from worker.clients.retrying import Retries
 from worker.clients.series import CandleSource
 from worker.contract.errors import ErrorCode, JobError
@@ -89,9 +89,10 @@ class AsyncForecastClient:
         try:
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
         except JobError as error:
-            if error.code == ErrorCode.TIMEOUT:
-                await handle.cancel()
-            raise
+            if error.code != ErrorCode.TIMEOUT:
+                raise
+            await handle.cancel()
+            raise not_in_time(timeout_s, handle.id) from None
         except asyncio.CancelledError:
             with suppress(JobError):
                 await asyncio.shield(handle.cancel())

@@ -7,6 +7,7 @@ from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
+REFUSED = "Redis refuses the user or password, or wants one: redis://USER:PASSWORD@HOST:6379/0"
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
 

@@ -80,6 +80,7 @@ def run_up(options: UpOptions, settings: Settings, *, as_json: bool = False) -> 
         restarts.note_line(name, line)
         show(name, line)
 
+    check_ports(options)
     with ExitStack() as exits:
         redis: LocalRedis | None = None
         url = settings.redis_url.get_secret_value()
@@ -130,6 +131,14 @@ def run_up(options: UpOptions, settings: Settings, *, as_json: bool = False) -> 
             return 0
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
         return 1
+
+
+def check_ports(options: UpOptions) -> None:
+    """Raises LocalStackError where a port that was asked for is taken: another's would be told as ours."""
+    ports = {"--api-port": options.api_port if options.api else None, "--flower-port": options.flower_port}
+    for option, port in ports.items():
+        if port is not None and free_port(port) != port:
+            raise LocalStackError(f"port {port} is taken: give {option} another, or leave it out")
 
 
 def tell(addresses: Addresses, console: Console, *, finetune: bool) -> None:

@@ -122,7 +122,7 @@ def test_a_candle_that_is_wrong_is_named_by_its_place(http, row, change, code, c
     assert refused(batch) == (422, code, f"items.1.candles.{row}.{column}")
 
 
-@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "null", '"high"'])
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "null", '"high"', "true"])
 def test_a_price_that_is_no_finite_number_is_refused(http, literal):
     text = http.build_request("POST", SINGLE, json=series()).content.decode().replace("102.0", literal, 1)
     answer = http.post(SINGLE, content=text, headers={"content-type": "application/json"})

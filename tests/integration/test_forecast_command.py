@@ -50,8 +50,9 @@ def forecast(redis: LocalRedis, folder: Path, *arguments: str) -> tuple[int, str
     return process.returncode, output, errors
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_many_files_stopped_half_way_and_gone_on_with(
-    redis: LocalRedis, start_worker: StartWorker, folder: Path
+    redis: LocalRedis, start_worker: StartWorker, folder: Path, number: signal.Signals
 ) -> None:
     start_worker().wait_until_ready()
     process = start(redis, folder, "in", "--output", "all.parquet", "--json", *ASKED)
@@ -59,7 +60,7 @@ def test_many_files_stopped_half_way_and_gone_on_with(
     deadline = time.monotonic() + WAIT_S
     while len(list(parts.rglob("*.json"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=WAIT_S)
     told = json.loads(output)
     assert (process.returncode, told["interrupted"]) == (130, True), errors

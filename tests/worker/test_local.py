@@ -12,8 +12,11 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
+from kronos_model.synthetic import candles
 from tests.worker.process_checks import await_end
 from worker import local
+from worker.client import ForecastClient
+from worker.contract.errors import JobError
 from worker.local import LocalRedis, RedisMissing, find_redis_server, free_port
 from worker.stack.children import LocalStackError
 
@@ -42,6 +45,14 @@ def test_a_server_starts_answers_and_is_gone() -> None:
 def test_the_server_asks_for_its_password() -> None:
     with LocalRedis() as redis, pytest.raises(AuthenticationError):
         Redis.from_url(f"redis://{redis.address}/0").ping()
+
+
+def test_a_client_without_the_password_is_told_so() -> None:
+    with LocalRedis() as redis, ForecastClient(f"redis://:wrong@{redis.address}/0") as client:
+        with pytest.raises(JobError, match="refuses the user or password"):
+            client.forecast_handle("any").peek()
+        with pytest.raises(JobError, match="refuses the user or password"):
+            client.submit(candles(bars=8).as_dict(), pred_len=2)
 
 
 def test_the_password_stands_on_no_command_line() -> None:

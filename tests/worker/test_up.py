@@ -1,6 +1,7 @@
 """What each of several workers on one machine is given."""
 
 import io
+import socket
 import sys
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
     theirs = BARE.model_copy(update={"model_folder": tmp_path / "file"})
     with pytest.raises(LocalStackError, match="give KRONOS_MODEL_FOLDER"):
         shared_folders(tmp_path, theirs)
+
+
+def test_a_port_that_is_asked_for_and_taken_is_told_before_anything_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for options in (up.UpOptions(tmp_path, api_port=port), up.UpOptions(tmp_path, flower_port=port)):
+            with pytest.raises(LocalStackError, match=f"port {port} is taken"):
+                up.run_up(options, BARE)
+        up.check_ports(up.UpOptions(tmp_path, api_port=port, api=False))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_packages_of_the_api_the_rest_runs(monkeypatch, tmp_path):

@@ -121,7 +121,7 @@ class AsyncMany:
                 return replace(outcome, error=error)
             with suppress(JobError):  # it goes on then, and nobody looks for it
                 await handle.cancel()
-            return replace(outcome, error=not_in_time(self._timeout_s))
+            return replace(outcome, error=not_in_time(self._timeout_s, outcome.job_id))
         except asyncio.CancelledError:
             if handle is not None and self._prefix is None:
                 with suppress(JobError):

@@ -11,7 +11,7 @@ from worker.clients.finetune_request import ConfigSource, DataSource, finetune_p
 from worker.clients.forecast_request import ForecastOptions, forecast_payload, plain
 from worker.clients.handle import FinetuneHandle, ForecastHandle, JobState
 from worker.clients.job_ids import checked_job_id
-from worker.clients.many import MAX_IN_FLIGHT, RETRY_FOR_S, ForecastOutcome, Many
+from worker.clients.many import MAX_IN_FLIGHT, RETRY_FOR_S, ForecastOutcome, Many, not_in_time
 from worker.clients.outcome import Outcome
 from worker.clients.retrying import Retries
 from worker.clients.series import CandleSource
@@ -91,9 +91,10 @@ class BaseClient(ABC):
         try:
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
         except JobError as error:
-            if error.code == ErrorCode.TIMEOUT:
-                handle.cancel()
-            raise
+            if error.code != ErrorCode.TIMEOUT:
+                raise
+            handle.cancel()
+            raise not_in_time(timeout_s, handle.id) from None
 
     def submit(
         self,

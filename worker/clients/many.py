@@ -76,9 +76,10 @@ def _is_key(key: object) -> bool:
     return not isinstance(key, Mapping) and not hasattr(key, "columns")
 
 
-def not_in_time(timeout_s: float | None) -> JobError:
-    """The error of an item that took longer."""
-    return JobError(ErrorCode.TIMEOUT, f"no result within {timeout_s} s; the job was cancelled")
+def not_in_time(timeout_s: float | None, job_id: str) -> JobError:
+    """The error of a job that took longer, and was cancelled."""
+    message = f"no result within {timeout_s} s; the job was cancelled"
+    return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
 
 
 @dataclass(eq=False)
@@ -186,7 +187,7 @@ class Many:
         elif self._clock() >= flight.ends_at:
             with suppress(JobError):  # it goes on then, and nobody looks for it
                 flight.handle.cancel()
-            self._end(flight, error=not_in_time(self._timeout_s))
+            self._end(flight, error=not_in_time(self._timeout_s, flight.item.job_id))
         else:
             flight.look_at = min(self._clock() + LOOK_INTERVAL_S, flight.ends_at)
 

@@ -9,9 +9,10 @@ from celery.exceptions import BackendError
 from celery.exceptions import TimeoutError as CeleryTimeout
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from worker.clients.forgetting import forget
+from worker.connection import REFUSED
 from worker.contract.errors import ErrorCode, JobError
 from worker.jobs import JobRecords
 
@@ -29,7 +30,9 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
     except NOT_REACHED as error:
         raise JobError(
             ErrorCode.BROKER_UNREACHABLE,
-            f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
+            REFUSED
+            if AuthenticationError in (type(error), type(error.__cause__))
+            else f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
             None,
             {} if job_id is None else {"job_id": job_id},
         ) from error

@@ -68,6 +68,12 @@ def _payload(
             f"{type(candles).__name__}",
         )
     names = {str(name).lower(): name for name in given}
+    for name in COLUMNS:
+        spelt = [str(column) for column in given if str(column).lower() == name]
+        if len(spelt) > 1:
+            raise JobError(
+                ErrorCode.BAD_VALUE, f"there are the columns {' and '.join(spelt)}: keep one of them", name
+            )
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     payload: dict[str, Any] = {
         "id": series_id,

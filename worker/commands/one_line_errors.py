@@ -4,9 +4,10 @@ import json
 from typing import Any, Final
 
 import click
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from kronos_model.errors import KronosError
+from worker.connection import REFUSED
 from worker.contract.errors import ErrorCode, JobError
 from worker.settings import SettingsError
 from worker.stack.children import LocalStackError
@@ -79,6 +80,8 @@ def code_of(error: Exception) -> str:
 
 def message_of(error: Exception) -> str:
     """In words for the user."""
+    if isinstance(error, AuthenticationError):
+        return f"{REFUSED} (KRONOS_REDIS_URL)"
     if isinstance(error, RedisError):
         return f"Redis (KRONOS_REDIS_URL) does not answer as needed: {error}"
     if isinstance(error, ModuleNotFoundError):

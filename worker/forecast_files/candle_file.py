@@ -47,6 +47,10 @@ def _read_candles(path: Path, max_bars: int) -> pd.DataFrame:
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
     table = _read_parquet(path, max_bars) if is_parquet else _read_csv(path, max_bars)
     by_name = {str(name).strip().lower(): name for name in table.columns}
+    for name in (*TIME_COLUMNS, *PRICE_COLUMNS, *OPTIONAL_COLUMNS):
+        spelt = [str(column) for column in table.columns if str(column).strip().lower() == name]
+        if len(spelt) > 1:
+            raise InputError(f"{path} has the columns {' and '.join(spelt)}: keep one of them", field=name)
     if is_parquet and PANDAS_INDEX in by_name and not set(TIME_COLUMNS) & by_name.keys():
         by_name[TIME_COLUMNS[0]] = PANDAS_INDEX
     if {"date", "time"} <= by_name.keys() and not set(TIME_COLUMNS[:3]) & by_name.keys():

@@ -119,7 +119,7 @@ class ForecastRun:
             TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
         bar = progress.add_task("forecast", total=len(self._inputs))
-        with self._folder:
+        with _ended_as_by_ctrl_c(), self._folder:
             if self._table is not None and not self._overwrite:
                 self._table.check_free()
             charts = {one.name: [self._chart_of(one)] if self._plot else [] for one in self._inputs}
@@ -185,6 +185,19 @@ class ForecastRun:
         return self._charts / f"{one.name}.png"
 
 
+INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """SIGTERM, as service managers send it, does what Ctrl-C does: jobs under way are cancelled."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def _without_interruption() -> Iterator[None]:
     """Ctrl-C waits until the end of this. For the main thread, which is the one that it interrupts."""
@@ -194,11 +207,12 @@ def _without_interruption() -> Iterator[None]:
         nonlocal pressed
         pressed = True
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in INTERRUPTIONS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if pressed:
         raise KeyboardInterrupt
 

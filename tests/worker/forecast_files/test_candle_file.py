@@ -51,6 +51,7 @@ def test_columns_are_found_in_any_order_and_case(tmp_path: Path, name: str) -> N
         ((HEADER, ROW, ROW.replace("9.9", "n/a")), "low", "line 3, column low: there is 'n/a'"),
         ((HEADER, ROW, ROW.replace("10.1,", ",")), "close", "line 3, column close: there is nothing"),
         ((HEADER, ROW.replace("2024-06-18", "18/06/2024")), "timestamps", "line 2, column timestamps"),
+        ((f"{HEADER},Close", f"{ROW},50"), "close", "the columns close and Close: keep one"),
         ((HEADER,), None, "no rows"),
         (("",), None, "cannot be read"),
         ((HEADER, "", ROW, "  ", ROW.replace("9.9", "n/a")), "low", "line 5, column low: there is 'n/a'"),
