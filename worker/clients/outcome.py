@@ -30,7 +30,7 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
     except NOT_REACHED as error:
         raise JobError(
             ErrorCode.BROKER_UNREACHABLE,
-            REFUSED
+            f"{REFUSED} ({type(error).__name__})"
             if AuthenticationError in (type(error), type(error.__cause__))
             else f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
             None,

@@ -81,7 +81,7 @@ def code_of(error: Exception) -> str:
 def message_of(error: Exception) -> str:
     """In words for the user."""
     if isinstance(error, AuthenticationError):
-        return f"{REFUSED} (KRONOS_REDIS_URL)"
+        return f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
     if isinstance(error, RedisError):
         return f"Redis (KRONOS_REDIS_URL) does not answer as needed: {error}"
     if isinstance(error, ModuleNotFoundError):
