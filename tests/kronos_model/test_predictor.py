@@ -133,7 +133,7 @@ def test_a_whole_forecast_on_the_cpu_makes_no_cuda_call(no_cuda_calls):
 
 def test_a_device_that_is_not_there_falls_back_and_says_so(predictor):
     if torch.cuda.is_available():
-        pytest.skip("this machine has the device")
+        pytest.skip("this machine has a CUDA device: run it with CUDA_VISIBLE_DEVICES=")
     fallen_back = KronosPredictor(predictor.model, predictor.tokenizer, device="cuda:0", max_context=64)
     assert fallen_back.device.type == "cpu"
     assert "Falling back to CPU" in fallen_back.device_warning

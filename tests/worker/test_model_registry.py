@@ -486,7 +486,7 @@ def test_a_file_system_that_cannot_sync_folders_will_do(registry, checkpoint, mo
         register(registry, checkpoint).verify()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: run it as another user")
 def test_a_folder_without_permission_is_said_so(registry, checkpoint):
     registry.folder.mkdir(mode=0o500)
     with pytest.raises(DiskFull, match="Permission denied"):

@@ -15,7 +15,7 @@ def kernel(request, monkeypatch) -> None:
     if request.param == "products":
         monkeypatch.setattr(attention, "_has_kernel", lambda device: False)
     elif not attention._has_kernel(torch.device("cpu")):
-        pytest.skip("this PyTorch lacks the kernel")
+        pytest.skip("PyTorch lacks the attention kernel: run it with the pinned PyTorch")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kronos_model.engine.linear import Affine, FusedLinear
 def reordering(request, monkeypatch) -> bool:
     if request.param:
         if not torch.backends.mkldnn.is_available():
-            pytest.skip("this PyTorch has no oneDNN")
+            pytest.skip("PyTorch was built without oneDNN: run it on x86-64")
     else:
         monkeypatch.setattr(linear, "_reorder", lambda weight: None)
     return request.param
@@ -41,7 +41,7 @@ def test_rows_are_multiplied_in_few_numbers_of_them():
 @torch.inference_mode()
 def test_no_other_numbers_of_rows_reach_onednn(monkeypatch):
     if not torch.backends.mkldnn.is_available():
-        pytest.skip("this PyTorch has no oneDNN")
+        pytest.skip("PyTorch was built without oneDNN: run it on x86-64")
     fused, met = FusedLinear(Affine.of(nn.Linear(4, 4))), set()
     multiply = torch.ops.mkldnn._linear_pointwise
 

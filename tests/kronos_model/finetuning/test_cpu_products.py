@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 AMD = {"cpu_name": "AMD EPYC", "avx512_f": True}
 
 needs_onednn = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
+    not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN: run it on x86-64"
 )
 
 

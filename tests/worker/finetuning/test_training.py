@@ -157,7 +157,7 @@ tell("done")
     assert supervised.run(script).event["code"] == "RUN_LOCKED"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
 def test_where_memory_runs_out_training_is_ended_first(supervised):
     def look(event: dict[str, Any]) -> None:
         seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
