@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
-from kronos_model.candles import COLUMNS
-from kronos_model.synthetic import candles
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
 
 pytestmark = pytest.mark.gpu
 
