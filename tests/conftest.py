@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
@@ -31,7 +32,14 @@ gc.disable()
 collect_nothing_at_exit()
 
 
+# How long an example takes decides nothing. `--faults` draws new examples, else all runs have the same ones.
+NO_REASON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("same", deadline=None, suppress_health_check=NO_REASON, derandomize=True)
+settings.register_profile("new", settings.get_profile("same"), derandomize=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new" if config.getoption("--faults") else "same")
     if config.getoption("numprocesses", None):  # the one that others collect for
         gc.enable()
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
@@ -128,12 +128,7 @@ def tracing_engine(
     return Engine(runner, max_chunk_bars=max_chunk_bars), made[0]
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=12)
 @given(mix=mixes, num_slots=st.integers(1, 8), max_chunk_bars=st.integers(1, 80))
 def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
     engine, steps = tracing_engine(pair, num_slots, max_chunk_bars)
@@ -154,12 +149,7 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
         )
 
 
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=8)
 @given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
 def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
     runs = []
