@@ -11,12 +11,12 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.job_store import Receipt
+from tests.waiting import WAIT_S
 from worker.inference.isolation import isolation as module
 from worker.inference.isolation.child import QuarantineChild
 from worker.inference.isolation.isolation import ChildDied, NotNow, Quarantine, Unavailable
 
 FAKE = Path(__file__).parent / "fake_child.py"
-WAIT_S = 30
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
 
 
