@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from api_stub.dataset_process import read_dataset
 from api_stub.problems import HttpCode, HttpError
+from kronos_model.atomic_write import sync
 from worker.contract.errors import ErrorCode, JobError
 from worker.settings import Settings
 
@@ -139,8 +140,7 @@ class DatasetFolder:
                     await asyncio.to_thread(file.write, bytes(held))
                     held.clear()
             file.write(held)
-            file.flush()
-            await asyncio.to_thread(os.fsync, file.fileno())
+        await asyncio.to_thread(sync, staging)
         return num_bytes
 
     def _prepare(self, staging: Path) -> None:

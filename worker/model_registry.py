@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from kronos_model.atomic_write import sync
 from kronos_model.checkpoint_source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 from worker.contract.names import MODEL_NAME
@@ -37,7 +38,6 @@ from worker.registered_model import (
     read_registered,
     reason_of,
     sha256_of,
-    sync,
 )
 
 STAGING_AGE_S: Final = 24 * 3600

@@ -11,7 +11,6 @@
 import csv
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoint_source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
@@ -209,10 +209,5 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    staging = path.with_name(f".{path.name}.tmp")
-    with staging.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
+    with atomic_write(path) as staging:
+        staging.write_text(json.dumps(content), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""Files that are on disk whole or not at all. No torch."""
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from kronos_model.errors import DiskFull
+
+STAGING = ".{name}.{unique}.tmp"
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file there replaces ``path`` at the end of the block.
+
+    A failure leaves the old file as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    staging = path.with_name(STAGING.format(name=path.name, unique=uuid.uuid4().hex))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with staging.open("xb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+        yield staging
+        staging.chmod(mode)  # safetensors writes for the owner alone, whatever the umask
+        sync(staging)
+        staging.replace(path)
+        sync(path.parent)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise DiskFull with a remedy for every error of writing ``path`` in the block."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
+        raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's entries, to disk.
+
+    Needed before a rename, which can reach the disk before the content does.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)
