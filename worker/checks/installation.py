@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import RedisError
 
+from kronos_model.text import one_line
 from worker.checks.finding import Finding
 from worker.checks.machine import compute_findings, folder_findings, port_findings
 from worker.checks.packages import INSTALL, package_findings, python_finding
@@ -41,7 +42,7 @@ def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
     except Exception as error:  # noqa: BLE001  # whatever it is, the other checks are to be told of
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = one_line(f"{type(error).__name__}: {error}")
         return [Finding(check, "failed", f"could not be looked at: {text}", "report it, with this line")]
 
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from kronos_model.errors import KronosError
-from worker.contract.paths import without_paths
+from kronos_model.text import without_paths
 
 
 class ErrorCode(StrEnum):

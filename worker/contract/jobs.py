@@ -2,12 +2,13 @@
 
 from pydantic import ValidationError
 
+from kronos_model.text import excerpt
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.forecast import ForecastJob
 from worker.contract.limits import Limits, check_job, check_payload
 from worker.contract.names import SCHEMA_VERSION
 from worker.contract.preparing import PreparedSeries, prepare
-from worker.contract.refusals import excerpt, refusal
+from worker.contract.refusals import refusal
 
 __all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from kronos_model.text import excerpt
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.refusals import excerpt
 
 FIELD: Final = "data.path"
 

@@ -1,9 +1,8 @@
 """The errors that a finetuning job ends by, and what each says that the job leaves. No torch."""
 
+from kronos_model.text import escaped, without_paths
 from worker.contract.errors import ErrorCode, JobError
 from worker.contract.finetune import FinetuneJob
-from worker.contract.paths import without_paths
-from worker.contract.refusals import escaped
 from worker.finetuning.training import Event, Stop
 
 KILLED = -9

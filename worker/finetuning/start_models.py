@@ -7,8 +7,8 @@ from typing import Literal
 from kronos_model.checkpoint_source import bundled_names
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
+from kronos_model.text import excerpt
 from worker.contract.errors import ErrorCode, JobError
-from worker.contract.refusals import excerpt
 from worker.model_registry import ModelRegistry
 from worker.registered_model import RegisteredModel
 from worker.settings import Settings

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeGuard
 
 from celery.utils.time import maybe_iso8601
 
+from kronos_model.text import printable
 from worker.contract.names import MAX_ID_CHARS
 from worker.messaging.shown import shown_arguments
 
@@ -243,5 +244,4 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
 
 def _text(value: Any, max_chars: int) -> str:
     """At most so much of a text, with nothing in it that a terminal or a log obeys."""
-    text = value[:max_chars] if isinstance(value, str) else ""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(value[:max_chars], "?") if isinstance(value, str) else ""

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kronos_model.text import printable
 from worker.contract.names import CELERY_PRIORITIES, DEAD_KEY
 from worker.messaging.queues import QUEUES, queue_lengths
 from worker.routing import jobs_per_s, live_workers
@@ -119,4 +120,4 @@ def _entry(text: str) -> dict[str, Any]:
 
 def _plain(text: str) -> Text:
     """Senders write what they like, also what would steer the terminal."""
-    return Text("".join(char if char.isprintable() else "�" for char in text))
+    return Text(printable(text))

@@ -6,7 +6,14 @@ import pytest
 from celery.backends.base import Backend
 
 import kronos_model
-from kronos_model.errors import CandleError, CheckpointMissing, KronosError
+from kronos_model.errors import (
+    CandleError,
+    CheckpointError,
+    CheckpointMissing,
+    CheckpointUnreachable,
+    KronosError,
+)
+from kronos_model.hub import WEIGHTS_NAME
 from worker.app import app
 from worker.contract.errors import ErrorCode, JobError
 
@@ -98,3 +105,13 @@ def test_errors_of_the_model_keep_code_field_and_row() -> None:
 
     assert JobError.from_kronos(CheckpointMissing("gone")).args == ("CHECKPOINT_MISSING", "gone", None, {})
     assert JobError.from_kronos(KronosError("x"), prefix="series.2.").field == "series.2"
+
+
+@pytest.mark.parametrize("kind", [CheckpointError, CheckpointMissing, CheckpointUnreachable])
+def test_an_error_that_goes_over_the_wire_has_none(kind: type[CheckpointError]) -> None:
+    error = JobError.from_kronos(
+        kind(f"/secret/place/{WEIGHTS_NAME} is damaged", details={"path": "/secret/place"}), prefix="model"
+    )
+    assert "secret" not in str(error.args)
+    assert error.message == f"…/{WEIGHTS_NAME} is damaged"
+    assert error.code == kind.code
