@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from kronos_model.errors import DiskFull
 
 STAGING = ".{name}.{unique}.tmp"
@@ -38,11 +36,16 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Raise DiskFull with a remedy for every error of writing ``path`` in the block."""
+def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
+    """Raise DiskFull with a remedy for every error of writing ``path`` in the block.
+
+    Args:
+        path: what is written, for the message.
+        further: errors to take for the system's; safetensors wraps those in its own.
+    """
     try:
         yield
-    except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
+    except (OSError, *further) as error:
         raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
 
 

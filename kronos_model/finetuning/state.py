@@ -72,7 +72,7 @@ def save_state(
     }
     # Copies, because tensors that share memory cannot be saved.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    with disk_errors(path), atomic_write(path) as staging:
+    with disk_errors(path, SafetensorError), atomic_write(path) as staging:
         save_file(copies, staging, metadata={_HEADER: json.dumps(header)})
 
 

@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 from packaging.requirements import Requirement
 
+from kronos_cli.stack.local_redis import LocalRedis, free_port
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
-from worker.local import LocalRedis, free_port
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 PASSWORD = "only-for-this-test"
@@ -29,7 +29,7 @@ PLAIN_CELERY = """
 import importlib.util, json, sys
 from celery import Celery
 
-for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model"):
+for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model", "kronos_client"):
     assert importlib.util.find_spec(absent) is None, absent
 url = sys.argv[1]
 app = Celery(broker=url, backend=url)
@@ -47,7 +47,7 @@ json.dump({"good": good, "bad": refused}, sys.stdout)
 
 OUR_CLIENT = """
 import importlib.util, json, sys
-from worker.client import ForecastClient
+from kronos_client.client import ForecastClient
 
 for absent in ("torch", "pandas"):
     assert importlib.util.find_spec(absent) is None, absent
@@ -135,7 +135,7 @@ def run_isolated(
 def test_our_client_needs_only_the_declared_dependencies(worker, redis, job, tmp_path):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     site = link_distributions(tmp_path, *declared)
-    for package in ("kronos_model", "worker"):
+    for package in ("kronos_model", "kronos_client"):
         (site / package).symlink_to(ROOT / package)
     ran = run_isolated(OUR_CLIENT, site, tmp_path, redis.url, job)
     assert ran.returncode == 0, ran.stderr
@@ -160,7 +160,7 @@ def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Itera
     settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_FLOWER_PASSWORD": PASSWORD}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker", "flower", "--port", str(port)],
+            [sys.executable, "-m", "kronos_cli", "flower", "--port", str(port)],
             cwd=ROOT,
             env=os.environ | settings,
             stdout=output,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.text import dotted
-from worker.contract.errors import ErrorCode, JobError
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
