@@ -32,6 +32,7 @@ from worker.contract.names import FINETUNE_TASK
 from worker.cores import num_cores
 from worker.ending import EXIT_STATUS, end_child, end_worker
 from worker.messaging.ageing import AgeingSweep
+from worker.messaging.steps import DeliveryHeartbeat, QueueBell, TransportCheck
 from worker.monitoring.job_log import OUTCOMES, log_job
 from worker.monitoring.logs import PER_JOB, log_json, use_json
 from worker.monitoring.node_name import node_name
@@ -44,7 +45,7 @@ from worker.takeover import GpuTakeover
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuTakeover, AgeingSweep, Prefetch, transport.DeliveryHeartbeat, transport.QueueBell}
+    {GpuTakeover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
 )
 
 P = ParamSpec("P")
@@ -139,7 +140,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    transport.install()
+    sender.app.conf.broker_transport = transport.TRANSPORT
     if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
     if _is_given("queues"):
