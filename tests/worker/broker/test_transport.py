@@ -245,9 +245,7 @@ def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
 
 def test_another_transport_is_refused(app):
     app.conf.broker_transport = None
-    with pytest.raises(
-        transport.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"
-    ):
+    with pytest.raises(transport.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
         transport.check(app.connection_for_read())
 
 
