@@ -16,7 +16,7 @@ from tests.integration.conftest import PARITY
 from worker.client import ForecastClient
 from worker.contract.errors import ErrorCode, JobError
 from worker.model_registry import ModelRegistry
-from worker.preflight import preflight
+from worker.self_test import model_report
 from worker.settings import load_settings
 
 WAIT_S = 40
@@ -123,8 +123,7 @@ def spoiled(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name: str):
-    outcome = preflight(load_settings(device="cpu", model=str(spoiled(name))))
-    line = outcome["error"]
+    line = model_report("cpu", load_settings(model=str(spoiled(name))))["error"]
     assert line.startswith(f"{DEFECTS[name].code}: ")
     assert DEFECTS[name].text in line
     assert "\n" not in line

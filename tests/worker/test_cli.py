@@ -20,6 +20,7 @@ from worker.cli import cli
 from worker.connection import connect
 from worker.forecast_files.caution import caution_about
 from worker.local import LocalRedis
+from worker.preflight import ProbeError
 from worker.routing import announce
 from worker.settings import get_settings
 
@@ -373,14 +374,14 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
     ]
     asked: list[Any] = []
 
-    def self_test(names: Any, **given: Any) -> dict[str, Any]:
-        asked.append((names, given))
+    def run_probe(names: Any, **given: Any) -> dict[str, Any]:
+        asked.append((names, given["environment"].get("KRONOS_MODEL")))
         return {"devices": found, "model": None}
 
-    monkeypatch.setattr("worker.checks.machine.run_self_test", self_test)
+    monkeypatch.setattr("worker.preflight.run_probe", run_probe)
     outcome = run("devices", "--model", "mine")
     assert outcome.exit_code == 0
-    assert asked == [(("all",), {"environment": {"KRONOS_MODEL": "mine"}})]
+    assert asked == [(("all",), "mine")]
     rows = [line.split() for line in outcome.output.splitlines()]
     assert ["cpu", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "64"] in rows
     assert ["cuda", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "?"] in rows
@@ -393,6 +394,9 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
 
 
 def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.checks.machine.run_self_test", lambda *_, **__: {"error": "no torch"})
+    def fail(*_: Any, **__: Any) -> None:
+        raise ProbeError("no torch")
+
+    monkeypatch.setattr("worker.preflight.run_probe", fail)
     outcome = run("devices")
     assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")

@@ -18,8 +18,9 @@ from worker.contract.names import job_key
 from worker.forecasting import DiedInEngine
 from worker.jobs import JobRecords
 from worker.lease import LeaseKeeper
-from worker.quarantine.quarantine import ChildDied, NotNow, Unavailable
+from worker.quarantine.quarantine import NotNow, Unavailable
 from worker.service import EngineDied
+from worker.stack.json_child import ChildEnded
 from worker.tasks import forecast
 from worker.tasks.delivery import HandedBack
 
@@ -168,14 +169,14 @@ def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process
 
 def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildDied(-9)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9)]
     assert deliver("x") == RESULT
     assert redis.hget(job_key("job"), "lost_alone") == "1"
 
 
 def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildDied(-9), ChildDied(70)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9), ChildEnded("quarantine", 70)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
@@ -184,7 +185,7 @@ def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
 def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
     make_suspect(redis)
     redis.hset(job_key("job"), "lost_alone", 1)
-    process.quarantine.ends = [ChildDied(-9)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert ended.value.code == ErrorCode.WORKER_LOST
@@ -193,9 +194,9 @@ def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
 def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, process, redis):
     make_suspect(redis)
 
-    class TakenAway(ChildDied):
+    class TakenAway(ChildEnded):
         def __init__(self) -> None:
-            super().__init__(-9)
+            super().__init__("quarantine", -9)
 
     def compute(*_: object) -> None:
         redis.hset(job_key("job"), "lease_token", "other")

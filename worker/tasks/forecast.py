@@ -27,9 +27,10 @@ from worker.forecasting import DiedInEngine, compute
 from worker.jobs import Receipt
 from worker.lease import Lease
 from worker.process import WorkerProcess
-from worker.quarantine.quarantine import ChildDied, NotNow, Unavailable
+from worker.quarantine.quarantine import NotNow, Unavailable
 from worker.result_backend import lease_token_of
 from worker.service import EngineDied
+from worker.stack.json_child import ChildEnded
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
 from worker.tasks.payload import job_of
 
@@ -177,7 +178,7 @@ class _Delivery:
                 now = receipt.after(time.monotonic() - began)
                 try:
                     return quarantine.compute(self._job_id, payload, now, self._queue(), self)
-                except ChildDied as died:
+                except ChildEnded as died:
                     log.warning("job %s: %s while it was alone there", self._job_id, died)
                     num_lost = self._process.records.count_lost_alone(self._job_id, self._token)
                     if num_lost is None:

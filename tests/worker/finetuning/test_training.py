@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.worker.process_checks import await_end
-from worker.finetuning.training import ORPHAN_GRACE_S, Stop, Training, TrainingEnd, training_command
+from worker.finetuning.training import Stop, Training, TrainingEnd, training_command
 from worker.stack.children import LocalStackError
+from worker.stack.json_child import ORPHAN_GRACE_S
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -178,7 +179,7 @@ def test_a_machine_that_starts_no_process_is_told_of_as_such(supervised, monkeyp
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("worker.finetuning.training.ChildProcess", refuse)
+    monkeypatch.setattr("worker.stack.json_child.ChildProcess.__init__", refuse)
     with pytest.raises(LocalStackError, match=str(error)):
         supervised.run("")
 
