@@ -1,0 +1,77 @@
+"""The process that reads an uploaded file: its answer, and what its end means if there is none."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.processes.environment import module_command
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+
+log = logging.getLogger(__name__)
+
+COMMAND: Final = module_command("api_stub.uploads.dataset_check")
+TIMEOUT_S: Final = 180.0
+MAX_MEMORY_BYTES: Final = 5 * 2**29
+"""Of one process, with what its libraries map: a CSV file of 256 MiB takes 2.2 GiB, half of it in use."""
+MAX_LINE_CHARS: Final = 2**22
+MAX_STDERR_CHARS: Final = 8192
+ENDED_BY_LIMITS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
+"""By the kernel: the container's memory, or the process's own time, was used up."""
+
+
+async def read_dataset(path: Path, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What finetuning would read in the file at ``path``, which its sender calls ``name``.
+
+    Raises:
+        JobError: TRAINING_DATA_INVALID and its like; INTERNAL if the process failed otherwise.
+    """
+    given = {field: value for field, value in config.items() if value}
+    question = {"path": str(path.absolute()), "config": given, "max_memory_bytes": MAX_MEMORY_BYTES}
+    child = JsonChild("dataset", COMMAND, max_line_chars=MAX_LINE_CHARS)
+    try:
+        child.send(question)
+        answer = await asyncio.to_thread(child.next_event, TIMEOUT_S)
+        if answer is None:
+            raise _failure(child, name, None)
+    except ChildEnded as ended:
+        raise _failure(child, name, ended) from None
+    finally:
+        child.kill()  # first: if this task is cancelled, a thread still waits for the child
+        await asyncio.to_thread(child.stop)
+    if answer["event"] == "error":
+        raise _refusal(answer, name)
+    return dict(answer["report"])
+
+
+def _failure(child: JsonChild, name: str, ended: ChildEnded | None) -> JobError:
+    errors = "\n".join(child.tail(MAX_STDERR_CHARS))[-MAX_STDERR_CHARS:]
+    reason = ended or "the dataset process gave no answer in time"
+    # In ASCII and as one line, since the file's content may be in it.
+    log.error("%s reading the uploaded file %s: %s", reason, name, ascii(errors))
+    # C++ aborts where it gets no memory; only the last words of the process say so.
+    is_limit = ended is None or ended.exit_status in ENDED_BY_LIMITS
+    if is_limit or "MemoryError" in errors or "bad_alloc" in errors:
+        return JobError(
+            ErrorCode.TRAINING_DATA_INVALID,
+            f"{name} cannot be read with the memory and time that one file may take; split it",
+            "body",
+        )
+    return JobError(
+        ErrorCode.INTERNAL, f"the process that reads {name} failed; see this service's log, and report it"
+    )
+
+
+def _refusal(answer: Event, name: str) -> JobError:
+    message = str(answer["message"]).replace(f"…/{name}", name)
+    return JobError(answer["code"], message, _field(answer["field"] or ""), answer["details"])
+
+
+def _field(field: str) -> str:
+    """What an upload calls a field of finetuning's config."""
+    if field.startswith("data.columns"):
+        return "column"
+    return "instrument_column" if field == "data.instrument_column" else "body"

@@ -1,0 +1,72 @@
+"""``python -m worker.inference.isolation``: compute a worker's suspects, one at a time, while it lives.
+
+The first message describes the worker (see ``SuspectHost``), each further one is a job: ``job_id``, ``job``,
+``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
+``progress`` and one ``result`` or ``error``.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.job_store import Receipt
+from kronos_model.errors import KronosError
+from kronos_model.processes.json_child import JsonParent
+from worker.inference.executor import compute
+from worker.inference.isolation.host import QuarantineHost
+from worker.inference.isolation.isolation import EXIT_IDLE
+from worker.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+IDLE_S: Final = 30.0
+
+
+class Worker(JsonParent):
+    """The worker that sends the jobs; an ``Overseer``."""
+
+    def is_cancelled(self) -> bool:
+        """Never: the worker kills this process instead."""
+        return False
+
+    def tell(self, bars_done: int, bars_total: int) -> None:
+        """Send how far the job is."""
+        self.send("progress", bars_done=bars_done, bars_total=bars_total)
+
+
+def run(worker: Worker, hello: Mapping[str, Any]) -> None:
+    """Load the models, then compute jobs until the worker is gone or has had none for a while."""
+    try:
+        host = QuarantineHost(get_settings(), hello)
+    except KronosError as error:
+        worker.send("unavailable", error=JobError.from_kronos(error).args)
+        raise SystemExit(1) from None
+    worker.send("ready")
+    while True:
+        try:
+            message = worker.next_message(IDLE_S)
+        except TimeoutError:
+            os._exit(EXIT_IDLE)
+        job_id, receipt = message["job_id"], Receipt(**message["receipt"])
+        try:
+            result = compute(host, job_id, message["payload"], receipt, message["queue"], worker)
+            worker.send("result", result=result)
+        except JobError as error:
+            worker.send("error", error=error.args)
+        except Exception:  # as in the worker's task: every job ends with a code
+            log.exception("job %s failed on a defect", job_id)
+            defect = JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")
+            worker.send("error", error=defect.args)
+
+
+if __name__ == "__main__":
+    parent = Worker()
+    # Signals to all processes of a worker must not end this one: its worker decides.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    run(parent, parent.next_message())

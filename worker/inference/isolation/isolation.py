@@ -1,0 +1,224 @@
+"""Computes suspects one at a time in a child process, which is started when a suspect needs it.
+
+A job is a suspect once two of its attempts ended with their process. The job may be why, or a neighbour, or
+a machine that kills workers. Computed in the worker, it could end all other jobs there again, and nothing
+would prove which job was why. A child that dies while its worker lives was computing one job: that is why.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.job_store import Receipt
+from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.environment import module_command
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+from worker.inference.executor import Overseer
+from worker.inference.isolation.oom import num_oom_kills
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 1.0
+SETTLE_S: Final = 0.5
+"""A signal to all processes of a worker may reach the child first; its end counts if the worker lives on."""
+MIN_BUSY_DELAY_S: Final = 1.0
+MAX_BUSY_DELAY_S: Final = 30.0
+PLACES_SHARE: Final = 4
+"""One in so many of the jobs that a worker holds may be a suspect; threads for the others stay free."""
+KILLED: Final = -9
+EXIT_IDLE: Final = 90
+"""Exit status of a child that had nothing to compute for a while."""
+
+
+class NotNow(Exception):
+    """Nothing was computed and nothing is wrong with the job: try it later, or on another worker."""
+
+    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
+
+
+class Unavailable(Exception):
+    """The child cannot load the models, or was killed from outside; ``error`` says why."""
+
+    def __init__(self, error: JobError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def start_child() -> JsonChild:
+    """Start ``python -m worker.inference.isolation``. Raises LocalStackError."""
+    command = module_command("worker.inference.isolation")
+    return JsonChild("isolation", command, error_sink=lambda name, line: log.info("%s: %s", name, line))
+
+
+class Quarantine:
+    """Computes suspects. All methods may be called from any thread.
+
+    Args:
+        max_jobs: Jobs that the worker holds at most.
+        hello: Returns the child's first message.
+        is_draining: Whether the worker shuts down: then no further suspect begins.
+        start: Starts a child.
+    """
+
+    def __init__(
+        self,
+        max_jobs: int,
+        hello: Callable[[], Mapping[str, Any]],
+        is_draining: Callable[[], bool],
+        start: Callable[[], JsonChild] = start_child,
+    ) -> None:
+        self._num_places = max(1, max_jobs // PLACES_SHARE)
+        self._places = threading.BoundedSemaphore(self._num_places)
+        self._turn = threading.Lock()
+        self._last_s = 0.0
+        self._hello = hello
+        self._is_draining = is_draining
+        self._start = start
+        self._is_stopped = False
+        self._child: JsonChild | None = None
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold room for one suspect that waits or is computed.
+
+        Raises:
+            NotNow: All places are taken. The delay is an estimate by the duration of the last suspect.
+        """
+        if not self._places.acquire(blocking=False):
+            delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
+            raise NotNow("other suspects are computed first", delay_s)
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def compute(
+        self, job_id: str, payload: Any, receipt: Receipt, queue: str, overseer: Overseer
+    ) -> dict[str, Any]:
+        """Compute a job in the child; the result is the one that the worker itself would give, as JSON.
+
+        Raises:
+            JobError: The job's own.
+            ChildEnded: The child ended while it computed this job alone: the job may be why.
+            NotNow: Nothing was computed.
+            Unavailable: Nothing was computed, or nothing is proved.
+        """
+        began = time.monotonic()
+        with self._own_turn(overseer):
+            child = self._ready_child(overseer)
+            known = asdict(receipt.after(time.monotonic() - began))
+            num_before = num_oom_kills()
+            child.send({"job_id": job_id, "payload": payload, "receipt": known, "queue": queue})
+            try:
+                while (event := self._next_event(child, overseer))["event"] == "progress":
+                    overseer.tell(event["bars_done"], event["bars_total"])
+            except ChildEnded as ended:
+                if ended.exit_status == EXIT_IDLE:  # just as the job came
+                    raise NotNow("the quarantine's process ended before the job began") from None
+                if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
+                    raise Unavailable(_killed()) from None
+                raise
+        if event["event"] == "error":
+            raise JobError(*event["error"])
+        return dict(event["result"])
+
+    def stop(self) -> None:
+        """End the child; the attempt that it computes does not count against its job."""
+        self._is_stopped = True
+        if (child := self._child) is not None:
+            child.end()
+
+    @contextmanager
+    def _own_turn(self, overseer: Overseer) -> Iterator[None]:
+        """Wait for the other suspects. An error within ends the child: it would go on with an old job."""
+        while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
+            self._raise_if_over(overseer)
+        began = time.monotonic()
+        try:
+            self._raise_if_over(overseer)
+            try:
+                yield
+            except BaseException:
+                self._end_child()
+                raise
+        finally:
+            self._last_s = time.monotonic() - began
+            self._turn.release()
+
+    def _raise_if_over(self, overseer: Overseer) -> None:
+        if self._is_stopped or self._is_draining():
+            raise NotNow("the worker shuts down")
+        _raise_if_cancelled(overseer)
+
+    def _ready_child(self, overseer: Overseer) -> JsonChild:
+        """The running child, else a new one once it has loaded."""
+        if self._child is not None and self._child.exit_status is None:
+            return self._child
+        self._end_child()
+        log.info("quarantine: starting a process for jobs whose attempts ended with their processes")
+        try:
+            self._child = child = self._start()
+        except LocalStackError as error:
+            reason = f"no process could be started for the job: {error}"
+            raise Unavailable(JobError(ErrorCode.INTERNAL, reason)) from None
+        child.send(self._hello())
+        try:
+            event = self._next_event(child, overseer)
+        except ChildEnded as ended:
+            raise Unavailable(_ended_loading(ended.exit_status)) from None
+        if event["event"] != "ready":
+            raise Unavailable(JobError(*event["error"]))
+        return child
+
+    def _next_event(self, child: JsonChild, overseer: Overseer) -> Event:
+        try:
+            while (event := child.next_event(LOOK_INTERVAL_S)) is None:
+                _raise_if_cancelled(overseer)
+        except ChildEnded:
+            time.sleep(SETTLE_S)
+            if self._is_stopped:
+                raise NotNow("the worker shuts down") from None
+            raise
+        return event
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
+
+
+def _raise_if_cancelled(overseer: Overseer) -> None:
+    if overseer.is_cancelled():
+        raise JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
+
+
+def _killed() -> JobError:
+    """The kernel did not run out of memory, and no job kills its own process by SIGKILL."""
+    return JobError(
+        ErrorCode.WORKER_LOST,
+        "each process that computed the job alone was killed from outside (SIGKILL): find out by what, then "
+        "submit the job again under a new id",
+        None,
+        {"exit_status": KILLED},
+    )
+
+
+def _ended_loading(exit_status: int) -> JobError:
+    if exit_status == KILLED:
+        return JobError(
+            ErrorCode.OUT_OF_MEMORY,
+            "the process that is to compute this job was killed while it loaded, most likely for lack of "
+            "memory: give the worker more memory",
+        )
+    return JobError(
+        ErrorCode.INTERNAL,
+        f"the process that is to compute this job ended with status {exit_status} while it loaded; see the "
+        "worker's log",
+    )

@@ -1,0 +1,170 @@
+"""The training process of a finetuning job: started, stopped, and started again if it was killed.
+
+It is a process of its own so that stopping it is real and its memory comes back. It ends when its standard
+input closes, at the latest with this process (see ``JsonChild``).
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from kronos_model.processes.environment import module_command
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+
+log = logging.getLogger(__name__)
+
+NICENESS: Final = 10
+"""Forecasts on the same machine come first."""
+POLL_S: Final = 0.2
+LOCK_RETRY_S: Final = 1.0
+RUN_LOCKED: Final = "RUN_LOCKED"
+EXIT_STOPPED: Final = 75  # of kronos_model/finetuning/__main__.py
+
+
+class Stop(StrEnum):
+    """Why training is to end before it is done."""
+
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    TIME_LIMIT = "time limit"
+    DRAINED = "drained"
+    LEASE = "lease"
+
+
+@dataclass(frozen=True)
+class TrainingEnd:
+    """How training ended.
+
+    Attributes:
+        event: The process's last event if it was ``done`` or ``error``, else None; see
+            ``kronos_model/finetuning/reporting.py``.
+        stop: Why it was stopped, if it was.
+        exit_status: Of the last process; negative: the number of the signal that ended it.
+    """
+
+    event: Event | None
+    stop: Stop | None
+    exit_status: int
+
+
+def training_command(config: str, output: str, device: str) -> list[str]:
+    """The command line of a training process; paths are relative to its working folder."""
+    return module_command(
+        "kronos_model.finetuning", "--config", config, "--output", output, "--device", device,
+        "--progress", "json", "--supervised",
+    )  # fmt: skip
+
+
+class Training:
+    """One job's training, by one process after the other until it is done.
+
+    Args:
+        saved_at: Returns when the state was last saved, in any unit. A process that was killed is started
+            again unless the one before was killed at the same save.
+        lock_wait_s: Seconds for which another process may still hold the run's folder.
+        on_start: Called before each start.
+        on_end: Called with the end of each process, also of one that is started again.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        grace_s: int,
+        saved_at: Callable[[], int],
+        lock_wait_s: float,
+        on_start: Callable[[], object] = lambda: None,
+        on_end: Callable[[TrainingEnd], object] = lambda _: None,
+    ) -> None:
+        self._command = command
+        self._env = env
+        self._cwd = cwd
+        self._grace_s = grace_s
+        self._saved_at = saved_at
+        self._lock_wait_s = lock_wait_s
+        self._on_start = on_start
+        self._on_end = on_end
+
+    def run(
+        self,
+        on_event: Callable[[Event], object],
+        should_stop: Callable[[], Stop | None],
+        must_end: Callable[[], bool] = lambda: False,
+    ) -> TrainingEnd:
+        """Train until it is done, has failed, was killed twice at one save, or was stopped.
+
+        Args:
+            on_event: Called on this thread for each event.
+            should_stop: Called several times a second; a reason stops the process, which may save first.
+            must_end: Called as often; True kills the process at once.
+
+        Raises:
+            LocalStackError: This machine starts no process.
+        """
+        killed_at: int | None = None
+        locked_until = time.monotonic() + self._lock_wait_s
+        while True:
+            if (stop := should_stop()) is not None:
+                return TrainingEnd(None, stop, 0)
+            self._on_start()
+            end = self._run_once(on_event, should_stop, must_end)
+            self._on_end(end)
+            if end.event is not None and end.event.get("code") == RUN_LOCKED:
+                if time.monotonic() > locked_until:
+                    return end
+                log.warning("another training process is still in the run's folder, trying again")
+                time.sleep(LOCK_RETRY_S)
+                continue
+            if end.event is not None or end.stop is not None:
+                return end
+            saved_at = self._saved_at()
+            if saved_at == killed_at:
+                return end
+            killed_at = saved_at
+            log.warning("the training process ended with status %d, starting it again", end.exit_status)
+
+    def _run_once(
+        self,
+        on_event: Callable[[Event], object],
+        should_stop: Callable[[], Stop | None],
+        must_end: Callable[[], bool],
+    ) -> TrainingEnd:
+        child = JsonChild(
+            "training",
+            self._command,
+            env=self._env,
+            cwd=self._cwd,
+            error_sink=lambda name, line: log.info("%s: %s", name, line),
+            grace_s=self._grace_s,
+        )
+        stop: Stop | None = None
+        stopped_at = 0.0
+        last: Event | None = None
+        try:
+            with suppress(OSError):  # it has ended already
+                os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
+            while True:
+                if (event := child.next_event(POLL_S)) is not None:
+                    last = event
+                    on_event(event)
+                if stop is None and (stop := should_stop()) is not None:
+                    log.info("stopping the training process: %s", stop)
+                    child.terminate()
+                    stopped_at = time.monotonic()
+                if must_end() or (stop is not None and time.monotonic() - stopped_at > self._grace_s):
+                    child.kill()
+        except ChildEnded as ended:
+            exit_status = ended.exit_status
+        finally:
+            child.stop()
+        if last is None or last["event"] not in ("done", "error"):
+            last = None
+        return TrainingEnd(last, stop, exit_status)
