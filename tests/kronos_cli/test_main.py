@@ -17,12 +17,12 @@ from redis import Redis
 
 from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from tests.worker.inference.forecasts import result
 from worker.inference.probe import ProbeError
-from worker.settings import get_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -206,6 +206,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
 cli(prog_name="kronos")
 """
 
