@@ -309,7 +309,7 @@ def test_flower_shows_queues_and_workers_and_hides_passwords(worker, client, can
     finally:
         flower.terminate()
         flower.wait(20)
-    assert "worker flower --port" in commands
+    assert "kronos_cli flower --port" in commands
     assert_no_secret(log.read_text(), commands, str(tasks), str(queues))
 
 
