@@ -35,8 +35,8 @@ from kronos_client.registry.registered_model import (
     read_registered,
     reason_of,
     sha256_of,
-    sync,
 )
+from kronos_model.atomic_write import sync
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import (
     CheckpointError,

@@ -17,7 +17,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import PARITY
 from tests.waiting import WAIT_S
-from worker.inference.probe import preflight
+from worker.inference.self_test import model_report
 from worker.settings import WorkerSettings
 
 CONFIG, WEIGHTS = "model/config.json", "model/model.safetensors"
@@ -123,8 +123,7 @@ def spoiled(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name: str):
-    outcome = preflight(WorkerSettings.load(device="cpu", model=str(spoiled(name))))
-    line = outcome["error"]
+    line = model_report("cpu", WorkerSettings.load(model=str(spoiled(name))))["error"]
     assert line.startswith(f"{DEFECTS[name].code}: ")
     assert DEFECTS[name].text in line
     assert "\n" not in line

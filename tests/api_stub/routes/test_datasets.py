@@ -155,9 +155,9 @@ sys.stderr.flush()
     assert (answer.status_code, problem["code"]) == ({"INTERNAL": 500}.get(code, 422), code)
     assert ("split it" in problem["detail"]) == (code != "INTERNAL")
     (line,) = [record.getMessage() for record in caplog.records if record.name == dataset_process.__name__]
-    assert f"status {-int(end) if is_signal else end}" in line
+    assert (f"signal {int(end)}" if is_signal else f"status {end}") in line
     assert words in line
-    assert len(line) < 3 * dataset_process.MAX_STDERR_BYTES
+    assert len(line) < 3 * dataset_process.MAX_STDERR_CHARS
     assert "\n" not in line
     assert not words or words not in answer.text
     assert left_behind(settings) == []

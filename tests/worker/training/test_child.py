@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 
 from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.json_child import ORPHAN_GRACE_S
 from tests.processes import await_end
-from worker.training.child import (
-    Stop,
-    Training,
-    TrainingEnd,
-    training_command,
-)
+from worker.training.child import Stop, Training, TrainingEnd, training_command
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -162,7 +158,7 @@ tell("done")
     assert supervised.run(script).event["code"] == "RUN_LOCKED"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file elsewhere")
 def test_where_memory_runs_out_training_is_ended_first(supervised):
     def look(event: dict[str, Any]) -> None:
         seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
@@ -183,7 +179,7 @@ def test_a_machine_that_starts_no_process_is_told_of_as_such(supervised, monkeyp
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("worker.training.child.ChildProcess", refuse)
+    monkeypatch.setattr("kronos_model.processes.json_child.ChildProcess.__init__", refuse)
     with pytest.raises(LocalStackError, match=str(error)):
         supervised.run("")
 
@@ -214,7 +210,7 @@ run.on_event = end
 run.run(DEAF, grace_s=600)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    assert await_end(int((tmp_path / "pid").read_text()))
+    assert await_end(int((tmp_path / "pid").read_text()), ORPHAN_GRACE_S + 5)
 
 
 def test_the_real_command_is_one_process_that_hears_its_parent():
