@@ -19,10 +19,10 @@ from tests.faults.fleet import Fleet
 from tests.faults.processes import Footprint, footprint
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
 
-SOAK_S, LONG_SOAK_S = 45, 1800
+SOAK_S, LONG_SOAK_S = 30, 1800
 SEED = 20261120
 MAX_OPEN = 150
-PERIOD_S = (3.0, 6.0)
+PERIOD_S = (2.0, 4.0)
 """Between two faults."""
 GROWTH, SHORT_GROWTH = 1.05, 1.3
 """Of memory, from the second quarter to the last. In less than minutes a worker is not warm: its threads come
