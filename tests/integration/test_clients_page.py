@@ -28,7 +28,7 @@ PRINTED = {
 }
 API_ADDRESS = "http://127.0.0.1:8000"
 NODE_FOLDER = Path(__file__).parent / "node"
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

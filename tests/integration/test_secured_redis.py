@@ -25,12 +25,12 @@ from kronos_model.processes.children import LocalStackError
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
 from tests.integration.test_other_clients import ask
+from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
 USERS = {name: f"{name}-s3cretword" for name in ("kronos-worker", "kronos-app", "kronos-flower")}
 ADMIN_PASSWORD = "admin-s3cretword"
 SECRETS = (*USERS.values(), ADMIN_PASSWORD, FLOWER_PASSWORD)
-WAIT_S = 60
 
 
 def acl_lines() -> list[str]:
