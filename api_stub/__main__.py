@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from uvicorn.config import LOGGING_CONFIG, STARTUP_FAILURE
 
 from api_stub.main import create_app
-from worker.monitoring.logs import uvicorn_config
-from worker.settings import Settings, SettingsError, get_settings
+from api_stub.settings import ApiSettings, get_settings
+from kronos_client.logs import uvicorn_config
+from kronos_client.settings import SettingsError
 
 STOP_S = 10
 """That requests under way, such as uploads, have when the service is told to end."""
@@ -29,7 +30,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def log_config(settings: Settings) -> dict[str, Any]:
+def log_config(settings: ApiSettings) -> dict[str, Any]:
     """uvicorn's, in the form that is set, for all other loggers too."""
     if settings.log_format == "json":
         return uvicorn_config(LOGGING_CONFIG)

@@ -13,18 +13,18 @@ from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
 from fastapi import Depends, Request
 
 from api_stub.problems import HttpCode, HttpError
+from api_stub.settings import ApiSettings
 from api_stub.watching import Followed, Meta, ResultWatch
-from worker.celery_config import make_app
-from worker.client import ForecastClient
-from worker.clients.async_channel import connect_async
-from worker.clients.handle import JobHandle
-from worker.clients.outcome import reachable
-from worker.connection import connect
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import Priority
-from worker.messaging.queues import queue_lengths
-from worker.routing import Status, live_workers
-from worker.settings import Settings
+from kronos_client.celery_app import make_app
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import Priority
+from kronos_client.core.async_channel import connect_async
+from kronos_client.core.handle import JobHandle
+from kronos_client.core.result_store import reachable
+from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import queue_lengths
+from kronos_client.redis.routing import Status, live_workers
 
 MAX_THREADS: Final = 16
 """That enqueue and read. More would only wait for Python's one lock, or for a Redis that is away."""
@@ -56,7 +56,7 @@ class Pool:
 class Backend:
     """The client, and what waits for its jobs. Lives on one event loop, as a context."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
         self.started = time.monotonic()
         url = settings.redis_url.get_secret_value()

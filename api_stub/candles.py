@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from kronos_model.candles import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512

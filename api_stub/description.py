@@ -6,18 +6,23 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from api_stub.addresses import PROBES
-from api_stub.job_views import FINETUNES_URL, FORECASTS_URL, finetune_view, forecast_view
-from api_stub.prediction_jobs import PredictionJob
-from api_stub.predictions import SingleRequest
 from api_stub.problems import MEDIA_TYPE, Problem
-from worker.contract.examples import (
+from api_stub.routes.job_views import (
+    FINETUNES_URL,
+    FORECASTS_URL,
+    finetune_view,
+    forecast_view,
+)
+from api_stub.routes.prediction_jobs import PredictionJob
+from api_stub.routes.predictions import SingleRequest
+from kronos_client.contract.examples import (
     JOB_ID,
     example_finetune_job,
     example_finetune_result,
     example_job,
     example_result,
 )
-from worker.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastResult
 
 SCHEME: Final = "key"
 TEMPLATE: Final = "#/components/schemas/{model}"

@@ -11,16 +11,17 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api_stub import datasets, finetunes, forecasts, health, metrics, models, predict, problems, workers
+from api_stub import problems
 from api_stub.addresses import page_addresses
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
-from api_stub.guards import BodyLimit, Keys, read_keys
-from api_stub.methods import Methods, PageMount
+from api_stub.middleware.guards import BodyLimit, Keys, read_keys
+from api_stub.middleware.methods import Methods, PageMount
+from api_stub.middleware.request_log import RequestLog
 from api_stub.page_files import PageFiles
-from api_stub.request_log import RequestLog
-from worker.contract.errors import JobError
-from worker.settings import Settings
+from api_stub.routes import datasets, finetunes, forecasts, health, metrics, models, predict, workers
+from api_stub.settings import ApiSettings
+from kronos_client.contract.errors import JobError
 
 PAGE: Final = Path(__file__).parent / "page"
 VERSION: Final = "1"
@@ -34,7 +35,7 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ApiSettings) -> FastAPI:
     """An app for these settings. It connects when it is started, and not before.
 
     Raises SettingsError where it would be open to whoever reaches it.
@@ -96,5 +97,5 @@ def _operation_id(route: APIRoute) -> str:
     return f"{route.tags[0] if route.tags else 'api'}_{route.name}"
 
 
-def _origins(settings: Settings) -> list[str]:
+def _origins(settings: ApiSettings) -> list[str]:
     return [origin.strip() for origin in (settings.api_cors_origins or "").split(",") if origin.strip()]

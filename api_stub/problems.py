@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
 from api_stub.candles import CANDLE_KINDS
-from worker.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:kronos:error:"

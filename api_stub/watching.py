@@ -16,9 +16,9 @@ from pydantic_core import from_json
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from worker.clients.async_channel import JobChannel, cancel
-from worker.clients.endings import result_key
-from worker.contract.names import job_key
+from kronos_client.contract.names import job_key
+from kronos_client.core.async_channel import JobChannel, cancel
+from kronos_client.core.result_events import result_key
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.checkpoint import load_pair
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sampling import RowParams, filter_probabilities
 from kronos_model.engine.steps import EagerSteps
 from kronos_model.model import Kronos
+from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_CONTEXT, NUM_SERIES, NUM_PATHS, HORIZON = 512, 4, 8, 48

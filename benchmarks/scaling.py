@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.traffic import BACKLOG, Traffic, job_payload
 from benchmarks.support.workers import REAL, Workers
-from worker.stack.own_commands import BUNDLED_MODEL
+from kronos_cli.stack.own_commands import BUNDLED_MODEL
 
 LOOKBACK, HORIZON = 400, 96
 WAIT_S: Final = 600

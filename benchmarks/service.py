@@ -25,8 +25,8 @@ from benchmarks.support.latency_curve import Curve, measure_curve, save_plot
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.traffic import BACKLOG, Traffic, instrument, job_payload
 from benchmarks.support.workers import NULL, REAL, Workers
-from worker.client import ForecastClient
-from worker.stack.own_commands import BUNDLED_MODEL
+from kronos_cli.stack.own_commands import BUNDLED_MODEL
+from kronos_client.client import ForecastClient
 
 NUM_JOBS, LOOKBACK, HORIZON = 64, 400, 100
 IDLE_LOOKBACK, IDLE_HORIZON, IDLE_JOBS, IDLE_WARM_UP = 512, 4, 100, 20

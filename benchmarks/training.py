@@ -59,7 +59,7 @@ def _prepared(shape: str, folder: Path) -> tuple[Any, Any, Any]:
     import pandas as pd
 
     from benchmarks.support.shapes import random_pair
-    from kronos_model.synthetic import candles
+    from kronos_model.bars.synthetic import candles
 
     model, tokenizer = random_pair(shape)
     model.save_pretrained(folder / "start" / "model")

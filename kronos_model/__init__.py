@@ -7,7 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronos_model.device import describe_device, move_to_device, resolve_device
+    from kronos_model.devices.resolution import (
+        describe_device,
+        move_to_device,
+        resolve_device,
+    )
     from kronos_model.errors import KronosError
     from kronos_model.forecast import Forecast
     from kronos_model.model import Kronos
@@ -20,9 +24,9 @@ _EXPORTS = {
     "KronosError": "errors",
     "KronosPredictor": "predictor",
     "KronosTokenizer": "tokenizer",
-    "describe_device": "device",
-    "move_to_device": "device",
-    "resolve_device": "device",
+    "describe_device": "devices.resolution",
+    "move_to_device": "devices.resolution",
+    "resolve_device": "devices.resolution",
 }
 
 __all__ = [

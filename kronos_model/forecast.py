@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import FloatArray, repair_bars
+from kronos_model.bars.columns import FloatArray, repair_bars
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.layers import MultiHeadAttention, RMSNorm, TransformerBlock
-from kronos_model.pretrained import PretrainedModule
 
 DEPENDENCY_HEADS = 4
 TIME_TABLES = {"minute": 60, "hour": 24, "weekday": 7, "day": 32, "month": 13}

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
+from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.layers import TransformerBlock
-from kronos_model.pretrained import PretrainedModule
 from kronos_model.quantizer import BinarySphericalQuantizer, TokenQuantizer
 
 Tokens = tuple[Tensor, Tensor]

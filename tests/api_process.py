@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.local import free_port
+from kronos_cli.stack.local_redis import free_port
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 30

@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 from redis import Redis
 
-from kronos_model.exiting import collect_nothing_at_exit
-from worker.connection import connect
-from worker.local import LocalRedis
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.redis.connection import connect
+from kronos_model.processes.exiting import collect_nothing_at_exit
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
 # take many times as long as one. Child processes inherit it.

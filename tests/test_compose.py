@@ -16,10 +16,10 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from api_stub.guards import read_keys
+from api_stub.middleware.guards import read_keys
+from kronos_cli.main import cli
+from tests.all_settings import AllSettings
 from tests.test_packages import run_without
-from worker.cli import cli
-from worker.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -34,7 +34,7 @@ SECRETS_SCRIPT = ROOT / "deploy" / "make-secrets.sh"
 
 
 def settings_variables() -> set[str]:
-    return {f"KRONOS_{name.upper()}" for name in Settings.model_fields}
+    return {f"KRONOS_{name.upper()}" for name in AllSettings.model_fields}
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def test_images_start_a_command_that_exists(dockerfile: str) -> None:
         assert entry[-1] == "-m"
         assert importlib.util.find_spec(f"{command[0]}.__main__") is not None
     else:
-        assert entry[-2:] == ["-m", "worker"]
+        assert entry[-2:] == ["-m", "kronos_cli"]
         assert command[0] in cli.commands
         probe = parts["HEALTHCHECK"].partition("CMD ")[2]
         assert json.loads(probe)[-1] in cli.commands
@@ -85,7 +85,7 @@ def test_images_start_a_command_that_exists(dockerfile: str) -> None:
 def test_worker_health_is_asked_of_a_command_that_exists() -> None:
     for name in WORKERS:
         *_, module, command = SERVICES[name]["healthcheck"]["test"]
-        assert module == "worker"
+        assert module == "kronos_cli"
         assert command in cli.commands
 
 
@@ -120,7 +120,7 @@ def test_who_reads_metrics_is_let_in_whatever_keys_people_have(tmp_path: Path) -
     (tmp_path / "api_keys").write_text(keys)
     subprocess.run([SECRETS_SCRIPT, tmp_path], capture_output=True, check=True)
     scrapers = (tmp_path / "metrics_key").read_text()
-    settings = Settings.model_construct(api_keys=SecretStr((tmp_path / "api_keys").read_text()))
+    settings = AllSettings.model_construct(api_keys=SecretStr((tmp_path / "api_keys").read_text()))
     assert read_keys(settings) == tuple(
         key.encode() for key in ("a-key-of-16-chars", "another-of-16-chars", "a-third-of-16-chars", scrapers)
     )
@@ -181,7 +181,7 @@ def test_the_api_image_needs_no_more_than_it_has() -> None:
     ]
     blocked = {name.replace("-", "_") for name in names[0] - names[1]}
     assert "torch" in blocked
-    imports = "import api_stub.main, api_stub.__main__, worker.cli, worker.app, flower.command"
+    imports = "import api_stub.main, api_stub.__main__, kronos_cli.main, worker.app, flower.command"
     done = run_without(tuple(blocked), imports)
     assert done.returncode == 0, done.stderr
 
@@ -243,7 +243,7 @@ def test_only_gpu_workers_ask_for_a_gpu_and_only_when_wanted() -> None:
 
 def test_what_stops_is_given_the_time_it_needs() -> None:
     grace_s = {name: seconds(service["stop_grace_period"]) for name, service in SERVICES.items()}
-    settings = Settings.model_construct()
+    settings = AllSettings.model_construct()
     for name in WORKERS:
         # Beside training's own grace, what is around it.
         assert grace_s[name] >= settings.finetune_grace_s + 30

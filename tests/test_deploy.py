@@ -15,12 +15,12 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from api_stub.metrics import HttpMetrics
-from worker.cli import cli
-from worker.contract.errors import ErrorCode
-from worker.messaging.queues import QUEUES, ROLE_QUEUES, list_keys
+from api_stub.routes.metrics import HttpMetrics
+from kronos_cli.main import cli
+from kronos_client.contract.errors import ErrorCode
+from kronos_client.redis.queues import QUEUES, ROLE_QUEUES, list_keys
+from tests.all_settings import AllSettings
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
-from worker.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
@@ -260,7 +260,7 @@ def test_pods_are_told_settings_that_there_are_and_secrets_by_file(name: str) ->
     variables = {one["name"]: one["value"] for one in container.get("env", [])}
     for source in container["envFrom"]:
         variables |= maps[source["configMapRef"]["name"]]["data"]
-    known = {f"KRONOS_{field.upper()}" for field in Settings.model_fields}
+    known = {f"KRONOS_{field.upper()}" for field in AllSettings.model_fields}
     assert {variable.removesuffix("_FILE") for variable in variables} <= known
     (secret,) = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
     files = {f"/run/secrets/kronos/{item['path']}" for item in secret["items"]}
@@ -283,7 +283,7 @@ def test_workers_are_asked_for_their_health_by_a_command_that_exists(name: str) 
 
 
 def test_what_ends_is_given_the_time_it_needs() -> None:
-    settings = Settings.model_construct()
+    settings = AllSettings.model_construct()
     for name in WORKERS:
         least_s = settings.finetune_grace_s + 30 if name.startswith("finetune") else 600
         assert pod_of(name)["terminationGracePeriodSeconds"] >= least_s

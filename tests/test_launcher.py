@@ -14,9 +14,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.worker.process_checks import await_end
-from worker import installer
-from worker.installer import Checkout, SetupError
+from kronos_cli import installer
+from kronos_cli.installer import Checkout, SetupError
+from tests.processes import await_end
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = re.search(r"^torch==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
@@ -233,7 +233,7 @@ def test_a_folder_that_cannot_be_written_is_named(
 WAITING = """
 import sys
 from pathlib import Path
-from worker.installer import exclusive
+from kronos_cli.installer import exclusive
 with exclusive(Path(sys.argv[1])):
     print("in")
 """
@@ -276,7 +276,7 @@ def test_pips_lines_are_condensed(line: str, shown: str | None) -> None:
 
 
 def test_help_names_every_command_and_installs_nothing(launcher: ModuleType) -> None:
-    from worker.cli import cli
+    from kronos_cli.main import cli
 
     done = subprocess.run(
         [sys.executable, "-S", str(ROOT / "kronos"), "--help"], capture_output=True, text=True, check=True
@@ -297,8 +297,8 @@ def test_a_misspelt_command_is_refused_before_anything_is_installed(
 @pytest.mark.parametrize(
     ("arguments", "parts", "target"),
     [
-        (["demo", "--seed", "3"], ["base"], ["-P", "-m", "worker", "demo", "--seed", "3"]),
-        (["worker", "--dev"], ["base"], ["-P", "-m", "worker", "worker", "--dev"]),
+        (["demo", "--seed", "3"], ["base"], ["-P", "-m", "kronos_cli", "demo", "--seed", "3"]),
+        (["worker", "--dev"], ["base"], ["-P", "-m", "kronos_cli", "worker", "--dev"]),
         (["test", "-x"], ["base", "dev"], ["-m", "pytest", "-x"]),
         (
             ["test", "--faults"],

@@ -14,65 +14,46 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import kronos_model
-from worker.contract.names import CPU_QUEUE
-from worker.local import LocalRedis
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.names import CPU_QUEUE
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
-    path for package in ("kronos_model", "worker", "api_stub") for path in (ROOT / package).rglob("*.py")
+    path
+    for package in ("kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub")
+    for path in (ROOT / package).rglob("*.py")
 )
 
-CLIENTS = ("worker.client", "worker.async_client", "worker.testing")
+
+def modules_in(wing: str) -> tuple[str, ...]:
+    """All modules below a folder of the checkout; a ``__main__`` would run."""
+    found = (ROOT / wing).rglob("*.py")
+    names = (path.relative_to(ROOT).with_suffix("").parts for path in found if path.stem != "__main__")
+    return tuple(sorted({".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in names}))
+
+
+CLIENTS = ("kronos_client.client", "kronos_client.aio", "kronos_client.testing")
+WINGS_WITHOUT_TORCH = ("kronos_client", "kronos_cli", "api_stub", "kronos_model/bars")
 WITHOUT_TORCH = (
-    *CLIENTS,
-    "worker.contract",
-    "worker.contract.schemas",
-    "worker.settings",
-    "worker.routing",
-    "worker.messaging.queues",
-    "worker.admission",
-    "worker.messaging.ageing",
-    "worker.messaging.deliveries",
-    "worker.messaging.messages",
-    "worker.messaging.consuming",
-    "worker.messaging.queue_watch",
-    "worker.jobs",
-    "worker.celery_config",
-    "worker.app",
-    "worker.clients.series",
-    "worker.connection",
-    "worker.tls",
-    "worker.result_backend",
-    "worker.cli",
-    "worker.demo",
-    "worker.up",
-    "worker.local",
-    "worker.takeover",
-    "worker.prefetch",
-    "worker.monitoring.metrics",
-    "worker.bootstrap",
+    *(module for wing in WINGS_WITHOUT_TORCH for module in modules_in(wing)),
     "kronos_model",
     "kronos_model.engine.engine",
     "kronos_model.engine.reads",
-    "kronos_model.candles",
-    "kronos_model.synthetic",
     "kronos_model.forecast",
     "kronos_model.finetuning",
     "kronos_model.finetuning.config_file",
     "kronos_model.finetuning.evaluation",
     "kronos_model.finetuning.run_folder",
     "kronos_model.finetuning.splits",
-    "worker.finetune_command",
-    "worker.finetuning.run",
-    "worker.tables.models",
-    "worker.forecast_files.command",
-    "worker.tables.queues",
-    "worker.tables.devices",
-    "worker.checks.installation",
+    *modules_in("worker/broker"),
+    *modules_in("worker/monitoring"),
+    "worker.app",
+    "worker.inference.capacity",
+    "worker.inference.gpu_failover",
+    "worker.lifecycle",
+    "worker.tasks.controls",
     "worker.tasks.finetune",
-    "worker.controls",
-    "api_stub.main",
-    "api_stub.dataset_check",
+    "worker.training.run",
 )
 
 BLOCKING = """
@@ -91,8 +72,8 @@ CHECK_A_DATASET = """
 import csv
 from pathlib import Path
 import api_stub.__main__
-from api_stub.dataset_check import check
-from kronos_model.synthetic import candles
+from api_stub.uploads.dataset_check import check
+from kronos_model.bars.synthetic import candles
 
 columns = candles(seed=1, bars=40).as_dict()
 file = Path(sys.argv[1], "BTC-USD.csv")
@@ -104,9 +85,9 @@ print(check(file, {})["num_bars"])
 """
 
 ENQUEUE = """
-from kronos_model.synthetic import candles
-from worker.client import ForecastClient
-from worker.contract.errors import JobError
+from kronos_model.bars.synthetic import candles
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
 
 with ForecastClient(sys.argv[1]) as client:
     candles = candles(seed=1, bars=60).as_dict()
@@ -253,7 +234,7 @@ def test_every_package_that_is_imported_is_pinned():
         "yaml": "pyyaml",
         "pythonjsonlogger": "python_json_logger",
     }
-    own = {"kronos_model", "worker", "api_stub", "tests", "benchmarks"}
+    own = {"kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub", "tests", "benchmarks"}
     for folder in own:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from worker.cli import cli
-from worker.settings import Settings
+from kronos_cli.main import cli
+from tests.all_settings import AllSettings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 def setting_rows() -> list[str]:
     """The settings table as the code has it."""
     rows = []
-    for name, field in Settings.model_fields.items():
+    for name, field in AllSettings.model_fields.items():
         default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
         shown = "" if default is None else f"`{default}`"
         rows.append(f"| `KRONOS_{name.upper()}` | {shown} | {field.description} |")
@@ -23,7 +23,8 @@ def setting_rows() -> list[str]:
 
 
 def test_the_settings_table_is_that_of_the_code():
-    assert [line for line in README.splitlines() if line.startswith("| `KRONOS_")] == setting_rows()
+    rows = [line for line in README.splitlines() if line.startswith("| `KRONOS_")]
+    assert sorted(rows) == sorted(setting_rows())
 
 
 CODE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
@@ -32,7 +33,7 @@ CODE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```|`([^`\n]+)`", re.MULTILINE | re.DO
 COMMAND = re.compile(
     r"(?:^|[|;&(])[ \t$]*"  # where a shell begins a command
     r"(?:[A-Z_]+=\S*[ \t]+)*"  # for which variables are set
-    r"(?:exec[ \t]+)?(?:[\w./$\"{}]*/)?(?:kronos|python[\d.]* (?:-P )?-m worker) ([a-z][\w-]*)",
+    r"(?:exec[ \t]+)?(?:[\w./$\"{}]*/)?(?:kronos|python[\d.]* (?:-P )?-m kronos_cli) ([a-z][\w-]*)",
     re.MULTILINE,
 )
 
@@ -58,7 +59,7 @@ def test_a_command_that_does_not_exist_would_be_noticed():
         "```sh\nKRONOS_MODEL=x ./kronos bogus\n```",
         '```\neval "$(./kronos bogus bash)"\n```',
         "`cd x && kronos bogus`",
-        "`python -m worker bogus`",
+        "`python -m kronos_cli bogus`",
         "```\n$ .venv/bin/kronos bogus\n```",
     ):
         assert commands_in(f"Some words: {text}\nand others.\n") | commands_in(f"{text}\n") == {"bogus"}, text

@@ -15,12 +15,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.names import CPU_QUEUE
 from tests.integration.test_other_clients import link_distributions
-from worker.contract.names import CPU_QUEUE
-from worker.local import LocalRedis
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("kronos_model", "worker", "api_stub")
+PACKAGES = ("kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NO_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc")
 TIMEOUT_S = 100
@@ -35,8 +35,8 @@ build_wheel(sys.argv[1])
 ENQUEUE = """
 import importlib.util, sys
 import worker
-from kronos_model.synthetic import candles
-from worker.client import ForecastClient
+from kronos_model.bars.synthetic import candles
+from kronos_client.client import ForecastClient
 
 assert worker.__file__.startswith(sys.argv[2]), worker.__file__
 for absent in ("torch", "pandas", "fastapi"):
@@ -103,11 +103,11 @@ def test_everything_of_the_packages_is_in_it_and_nothing_else(wheel):
         "api_stub/page/sample.csv",
         "api_stub/page/vendor/lightweight-charts/LICENSE",
         "api_stub/page/vendor/lightweight-charts/lightweight-charts.js",
-        "kronos_model/checkpoints/kronos-tiny.yaml",
-        "kronos_model/checkpoints/kronos-tiny/model/model.safetensors",
-        "kronos_model/checkpoints/kronos-tiny/tokenizer/config.json",
-        "worker/clients/__init__.py",
-        "worker/messaging/__init__.py",
+        "kronos_model/bundled/kronos-tiny.yaml",
+        "kronos_model/bundled/kronos-tiny/model/model.safetensors",
+        "kronos_model/bundled/kronos-tiny/tokenizer/config.json",
+        "kronos_client/core/__init__.py",
+        "worker/broker/__init__.py",
     ],
 )
 def test_it_has(wheel, name):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from worker.stack.own_commands import PACKAGE_ROOT
+from kronos_model.processes.environment import PACKAGE_ROOT
 
 MAX_CONTEXT: Final = 512
 MAX_SLOTS: Final = 64
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
 
     from benchmarks.support.workload import series_request
-    from kronos_model.checkpoint import load_pair
     from kronos_model.engine.build import build_engine
+    from kronos_model.model_pair import load_pair
 
     pair = load_pair(given.model, given.tokenizer)
     engine = build_engine(

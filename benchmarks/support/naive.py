@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.candles import Scaling
+from kronos_model.bars.columns import Scaling
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.model import Kronos

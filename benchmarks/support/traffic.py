@@ -10,11 +10,16 @@ from typing import Any, Final, Self
 
 from redis import Redis
 
-from kronos_model.synthetic import Candles, candles
-from worker.celery_config import make_app
-from worker.clients.series import series_payload
-from worker.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
-from worker.settings import load_settings
+from kronos_client.celery_app import make_app
+from kronos_client.contract.names import (
+    CELERY_PRIORITIES,
+    CPU_QUEUE,
+    FORECAST_TASK,
+    SCHEMA_VERSION,
+)
+from kronos_client.core.series import series_payload
+from kronos_client.settings import ClientSettings
+from kronos_model.bars.synthetic import Candles, candles
 
 RESULT_KEY_PREFIX: Final = b"celery-task-meta-"
 SUBSCRIBED_WITHIN_S: Final = 5.0
@@ -46,7 +51,7 @@ class Traffic:
     """
 
     def __init__(self, url: str) -> None:
-        self._app = make_app(load_settings().with_redis_url(url))
+        self._app = make_app(ClientSettings.load().with_redis_url(url))
         self._redis = Redis.from_url(url)
         self._pubsub = self._redis.pubsub(ignore_subscribe_messages=False)
         self._arrived = threading.Condition()

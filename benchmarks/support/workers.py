@@ -10,10 +10,10 @@ from typing import Final, Self
 
 from redis import Redis
 
-from worker.local import LocalRedis
-from worker.routing import live_workers
-from worker.stack.children import ChildProcess
-from worker.stack.own_commands import PACKAGE_ROOT
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.redis.routing import live_workers
+from kronos_model.processes.children import ChildProcess
+from kronos_model.processes.environment import PACKAGE_ROOT
 
 START_TIMEOUT_S: Final = 120
 REAL, NULL = "worker.app", "benchmarks.support.null_worker"

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from kronos_model.candles import time_features, to_bars
+from kronos_model.bars.columns import time_features, to_bars
+from kronos_model.bars.synthetic import candles
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from kronos_model.synthetic import candles
 
 
 def series_request(

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, TIME_FEATURES
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.errors import InputError, KronosError
 from kronos_model.seeds import MAX_SEED
 

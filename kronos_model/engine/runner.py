@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.candles import Scaling
+from kronos_model.bars.columns import Scaling
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.network import Network
 from kronos_model.engine.sequence import Chunk, Phase, Sequence

@@ -19,7 +19,13 @@ from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import RowTable, Shape, StepInputs, shape_for, usual_shapes
+from kronos_model.engine.static_inputs import (
+    RowTable,
+    Shape,
+    StepInputs,
+    shape_for,
+    usual_shapes,
+)
 from kronos_model.engine.steps import SlotTokens
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_model.errors import KronosError, TrainingStopped
-from kronos_model.exiting import collect_nothing_at_exit
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.config_file import load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
+from kronos_model.processes.exiting import collect_nothing_at_exit
 
 EXIT_ERROR: Final = 1
 EXIT_STOPPED: Final = 75  # EX_TEMPFAIL: try again later

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, TIME_FEATURES, FloatArray, time_features
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, time_features
 from kronos_model.finetuning.instruments import Instrument
 
 CHUNK_BARS: Final = 65_536

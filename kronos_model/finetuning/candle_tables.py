@@ -18,9 +18,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.errors import TrainingDataError
-from kronos_model.finetuning.clock_columns import Clock, ClockError, join_date_and_time, read_clock
+from kronos_model.finetuning.clock_columns import (
+    Clock,
+    ClockError,
+    join_date_and_time,
+    read_clock,
+)
 from kronos_model.finetuning.config import DataConfig
 
 PANDAS_INDEX: Final = "__index_level_0__"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# What kronos_model.timestamps reads, in the form that RE2 knows; fractions of a second are left out.
+# What kronos_model.bars.timestamps reads, in the form that RE2 knows; fractions of a second are left out.
 _ISO_8601: Final = (
     r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"

@@ -9,9 +9,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import FloatArray
-from kronos_model.sessions import common_spacing
-from kronos_model.timestamps import write_like
+from kronos_model.bars.calendar.sessions import common_spacing
+from kronos_model.bars.columns import FloatArray
+from kronos_model.bars.timestamps import write_like
 
 SHOWN: Final = 5
 """Instruments and skipped files in a summary; a market has thousands."""

@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.finetuning.naive import CloseForecast, last_value, seasonal, why_not_seasonal
+from kronos_model.finetuning.naive import (
+    CloseForecast,
+    last_value,
+    seasonal,
+    why_not_seasonal,
+)
 from kronos_model.finetuning.scores import (
     LEVELS,
     Improvement,

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kronos_model.candles import COLUMNS, PRICE_COLUMNS, FloatArray, to_bars
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray, to_bars
+from kronos_model.bars.validation import MAX_MAGNITUDE
 from kronos_model.errors import TrainingDataError
 from kronos_model.finetuning.candle_tables import CandleTable, find_files, read_table
 from kronos_model.finetuning.config import DataConfig
@@ -21,7 +22,6 @@ from kronos_model.finetuning.data_report import (
     report_data,
     report_instrument,
 )
-from kronos_model.validation import MAX_MAGNITUDE
 
 REASONS: Final = (
     "unreadable_time",

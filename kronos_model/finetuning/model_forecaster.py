@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from kronos_model.candles import CLOSE, time_features
+from kronos_model.bars.columns import CLOSE, time_features
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.finetuning.naive import CloseForecast

@@ -9,8 +9,8 @@ from typing import IO, Any, Final
 
 from tqdm import tqdm
 
+from kronos_model.atomic_write import replacing
 from kronos_model.errors import DiskFull
-from kronos_model.finetuning.replacing import replacing
 
 log = logging.getLogger(__name__)
 

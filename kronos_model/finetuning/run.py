@@ -12,7 +12,7 @@ from typing import Any, Final
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
-from kronos_model.device import resolve_device
+from kronos_model.devices.resolution import resolve_device
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import (
     DiskFull,
@@ -28,7 +28,13 @@ from kronos_model.finetuning.instruments import Instrument, read_instruments
 from kronos_model.finetuning.loop import StageLoop, StageResult
 from kronos_model.finetuning.model_forecaster import ModelForecaster
 from kronos_model.finetuning.naive import infer_season
-from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tell_all, tensorboard
+from kronos_model.finetuning.reporting import (
+    Event,
+    Listener,
+    MetricsFile,
+    tell_all,
+    tensorboard,
+)
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.splits import Split, split_windows, spread
 from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from kronos_model.atomic_write import replacing
 from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
-from kronos_model.finetuning.replacing import replacing
 
 LOCK_WAIT_S: Final = 15.0
 """Processes that load windows outlive one that was killed by some seconds, and hold the lock with it."""

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import FinetuningConfigError, TimestampError, TrainingDataError
 from kronos_model.finetuning.config import DataConfig
 from kronos_model.finetuning.data_report import write_times
 from kronos_model.finetuning.instruments import Instrument
-from kronos_model.timestamps import parse_timestamps
 
 PARTS: Final = ("train", "validation", "test")
 

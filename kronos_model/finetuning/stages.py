@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.finetuning.config import StageName
 from kronos_model.model import Kronos, token_loss
-from kronos_model.pretrained import PretrainedModule
 from kronos_model.tokenizer import KronosTokenizer
 
 Batch = Mapping[str, Tensor]

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from kronos_model.checkpoint import check_fit, default_max_context, load_pair, tokenizer_of
+from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.finetuning.config import FinetuneConfig, StartConfig
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
 from kronos_model.model import Kronos
-from kronos_model.pretrained import PretrainedModule
+from kronos_model.model_pair import check_fit, default_max_context, load_pair, tokenizer_of
 from kronos_model.seeds import seed_from_text
 from kronos_model.tokenizer import KronosTokenizer
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from kronos_model.atomic_write import replacing
 from kronos_model.errors import CheckpointError
-from kronos_model.finetuning.replacing import replacing
 
 _HEADER = "kronos_training"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.candles import CLOSE, FloatArray
+from kronos_model.bars.columns import CLOSE, FloatArray
 
 if TYPE_CHECKING:
     from kronos_model.finetuning.instruments import Instrument

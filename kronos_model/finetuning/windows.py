@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from kronos_model.candles import STD_EPSILON, FloatArray
+from kronos_model.bars.columns import STD_EPSILON, FloatArray
 from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.splits import Windows
 

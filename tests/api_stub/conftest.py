@@ -10,12 +10,12 @@ from fastapi.testclient import TestClient
 from redis import Redis
 
 from api_stub.main import create_app
-from worker.clients.endings import result_key
-from worker.contract.examples import example_result
-from worker.contract.names import job_key
-from worker.local import LocalRedis
-from worker.routing import announce
-from worker.settings import Settings
+from api_stub.settings import ApiSettings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.examples import example_result
+from kronos_client.contract.names import job_key
+from kronos_client.core.result_events import result_key
+from kronos_client.redis.routing import announce
 
 ADDRESS = "http://127.0.0.1:8000"
 
@@ -37,14 +37,14 @@ STATUS: dict[str, Any] = {
 
 
 @pytest.fixture
-def settings(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> Settings:
+def settings(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> ApiSettings:
     """The defaults, whatever the environment says; requests do not wait for what nobody computes."""
-    settings = Settings.model_construct().with_redis_url(redis_server.url)
+    settings = ApiSettings.model_construct().with_redis_url(redis_server.url)
     return settings.model_copy(update={"api_wait_s": 0, "data_folder": tmp_path / "data"})
 
 
 @pytest.fixture
-def http(settings: Settings) -> Iterator[TestClient]:
+def http(settings: ApiSettings) -> Iterator[TestClient]:
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
         yield client
 
@@ -76,7 +76,7 @@ class Jobs:
         self._redis.publish(result_key(job_id), meta)
 
     def fail(self, job_id: str, code: str, message: str, field: str | None = None, **details: Any) -> None:
-        error = {"exc_type": "JobError", "exc_module": "worker.contract.errors"}
+        error = {"exc_type": "JobError", "exc_module": "kronos_client.contract.errors"}
         self.tell(job_id, "FAILURE", error | {"exc_message": [code, message, field, details]})
 
     def finish(self, job_id: str, result: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 import pytest
 from pydantic import SecretStr
 
-from api_stub.job_views import FinetuneView, ForecastView
 from api_stub.main import create_app
-from api_stub.predictions import Prediction
-from worker.contract.finetune import parse_finetune_job
-from worker.contract.jobs import Limits, parse_job, prepare
+from api_stub.routes.job_views import FinetuneView, ForecastView
+from api_stub.routes.predictions import Prediction
+from kronos_client.contract.finetune import parse_finetune_job
+from kronos_client.contract.jobs import Limits, parse_job, prepare
 
 JSON = "application/json"
 OPEN = ("/v1/healthz", "/v1/readyz")

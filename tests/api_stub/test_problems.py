@@ -6,7 +6,7 @@ import pytest
 
 from api_stub import problems
 from api_stub.problems import STATUSES, HttpCode, problem, status_of
-from worker.contract.errors import ErrorCode
+from kronos_client.contract.errors import ErrorCode
 
 
 def test_every_code_has_a_status_and_no_other_has():

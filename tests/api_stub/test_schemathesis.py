@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import StartWorker, redis, start_worker  # noqa: F401
-from worker.local import LocalRedis
 
 NUM_EXAMPLES = 10
 

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.examples import example_job
 from tests.api_process import ApiUnderTest
 from tests.api_stub.conftest import series
-from worker.contract.examples import example_job
-from worker.local import LocalRedis
 
 NUM_WAITING = 8
 TIMEOUT_S = 30

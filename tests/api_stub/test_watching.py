@@ -12,10 +12,10 @@ from api_stub import watching
 from api_stub.backend import MAX_THREADS
 from api_stub.main import create_app
 from api_stub.watching import ResultWatch
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.names import job_key
+from kronos_client.core.result_events import result_key
 from tests.api_stub.conftest import ADDRESS, series
-from worker.clients.endings import result_key
-from worker.contract.names import job_key
-from worker.local import LocalRedis
 
 NUM_CLIENTS = 500
 
@@ -174,7 +174,7 @@ def test_a_redis_that_comes_back_is_heard_again(tmp_path, monkeypatch):
                 await asyncio.to_thread(first.stop)
                 await asyncio.to_thread(first._release)
                 with LocalRedis(data=tmp_path, port=port) as second:
-                    from worker.connection import connect
+                    from kronos_client.redis.connection import connect
 
                     with connect(second.url) as redis:
                         store(redis, "a", "SUCCESS", is_told=True)

@@ -10,6 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
+from api_stub.settings import ApiSettings
+from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_stub.conftest import ADDRESS
 from tests.integration.conftest import (  # noqa: F401
     CASES,
@@ -19,15 +21,13 @@ from tests.integration.conftest import (  # noqa: F401
     redis,
     start_worker,
 )
-from worker.local import LocalRedis
-from worker.settings import Settings
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 
 
 @pytest.fixture(scope="module")
 def http(redis: LocalRedis, start_worker: StartWorker) -> Iterator[TestClient]:  # noqa: F811
-    settings = Settings.model_construct().with_redis_url(redis.url)
+    settings = ApiSettings.model_construct().with_redis_url(redis.url)
     start_worker(KRONOS_MODELS="kronos-tiny", KRONOS_DEVICE="cuda:0").wait_until_ready()
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
         yield client

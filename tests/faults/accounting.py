@@ -14,11 +14,11 @@ import pandas as pd
 from redis import Redis
 from redis.exceptions import RedisError
 
+from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import job_key
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from worker.client import ForecastClient, ForecastHandle
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import job_key
 
 RESULT_PREFIX: Final = "celery-task-meta-"
 ENDED: Final = ("SUCCESS", "FAILURE", "REVOKED")

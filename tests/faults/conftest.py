@@ -11,13 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts, Forecasts, undisturbed
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import SilentProxy
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import PARITY
-from worker.client import ForecastClient
-from worker.settings import load_settings
+from worker.settings import WorkerSettings
 
 HERE = Path(__file__).parent
 SHORT_TIMEOUT_S = 3
@@ -103,7 +103,9 @@ def make_client(redis: RedisUnderFault) -> Iterator[MakeClient]:
     with contextlib.ExitStack() as exits:
 
         def make(url: str | None = None, **settings: object) -> ForecastClient:
-            return exits.enter_context(ForecastClient(url or redis.url, settings=load_settings(**settings)))
+            return exits.enter_context(
+                ForecastClient(url or redis.url, settings=WorkerSettings.load(**settings))
+            )
 
         yield make
 

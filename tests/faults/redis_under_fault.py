@@ -13,9 +13,9 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
-from worker.local import LocalRedis
-from worker.stack.children import LocalStackError
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_model.processes.children import LocalStackError
+from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 """Below those that outgoing connections are given, so that nobody takes the port while Redis is away."""

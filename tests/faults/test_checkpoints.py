@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.registry.model_registry import ModelRegistry
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import PARITY
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.model_registry import ModelRegistry
-from worker.preflight import preflight
-from worker.settings import load_settings
+from worker.inference.probe import preflight
+from worker.settings import WorkerSettings
 
 WAIT_S = 40
 CONFIG, WEIGHTS = "model/config.json", "model/model.safetensors"
@@ -123,7 +123,7 @@ def spoiled(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name: str):
-    outcome = preflight(load_settings(device="cpu", model=str(spoiled(name))))
+    outcome = preflight(WorkerSettings.load(device="cpu", model=str(spoiled(name))))
     line = outcome["error"]
     assert line.startswith(f"{DEFECTS[name].code}: ")
     assert DEFECTS[name].text in line
@@ -132,7 +132,7 @@ def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name:
 
 
 CELERY = ("celery", "-A", "worker.app", "worker")
-OWN = ("worker", "worker")
+OWN = ("kronos_cli", "worker")
 PREFORK = ("--pool", "prefork", "--concurrency", "2")
 STARTS = [
     ("truncated", CELERY, ("--loglevel", "WARNING")),

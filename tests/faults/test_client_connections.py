@@ -5,13 +5,13 @@ import time
 
 import pytest
 
+from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ForecastResult
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import SilentProxy
-from worker.client import ForecastClient, ForecastHandle
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.results import ForecastResult
 
 
 @pytest.mark.at_length

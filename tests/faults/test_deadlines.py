@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from celery import Celery
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FORECAST_TASK
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FORECAST_TASK
 
 WAIT_S = 40
 CLOCK = Path(__file__).parent / "jumping_clock"

@@ -16,7 +16,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from kronos_model import pretrained
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.checkpoints import pretrained
 from kronos_model.errors import DiskFull, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.run import FinetuneResult, finetune
@@ -27,8 +29,6 @@ from kronos_model.tokenizer import KronosTokenizer
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import ROOT
 from tests.kronos_model.finetuning.tiny_runs import tiny_config, write_candles
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
 
 DISK_KB = 65536
 WAIT_S = 60

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import job_key
 from tests.faults.accounting import RESULT_PREFIX, Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import job_key
 
 WHEN_FULL = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
 

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kronos_model import synthetic
+from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.queues import list_keys
+from kronos_model.bars import synthetic
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.worker.messaging.test_messages import message
-from worker.contract.errors import ErrorCode
-from worker.contract.names import DEAD_KEY
-from worker.messaging.consuming import TASKS
-from worker.messaging.messages import BadMessage, read_message
-from worker.messaging.queues import list_keys
+from tests.worker.broker.test_messages import message
+from worker.broker.consuming import TASKS
+from worker.broker.messages import BadMessage, read_message
 
 JOBS_PER_EXAMPLE = 100
 NUM_SHORT, NUM_LONG = 2_000, 20_000

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kronos_client.contract.errors import ErrorCode
+from kronos_client.redis.routing import announce, withdraw
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from worker.contract.errors import ErrorCode
-from worker.routing import announce, withdraw
 
 NODE = "gpu@test"
 STATUS = {"node": NODE, "state": "ready", "queue": "gpu", "device": "cuda:0"}

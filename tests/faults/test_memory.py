@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import await_true
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode
 
 WAIT_S = 40
 GREEDY_SEED = 77

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from kronos_client.contract.names import DEAD_KEY, FINETUNE_TASK
+from kronos_client.core.handle import ForecastHandle
+from kronos_client.redis.queues import list_keys
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from tests.worker.messaging.test_messages import message
-from worker.clients.handle import ForecastHandle
-from worker.contract.names import DEAD_KEY, FINETUNE_TASK
-from worker.messaging.queues import list_keys
+from tests.worker.broker.test_messages import message
 
 WAIT_S = 60.0
 HUGE = 12 * 2**20
@@ -85,7 +85,7 @@ def signed(marker: Path) -> dict[str, Any]:
 
 
 def rss_mb(worker: Worker) -> float:
-    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    status = Path(f"/proc/{worker.inference.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 

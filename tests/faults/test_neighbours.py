@@ -7,11 +7,11 @@ import time
 
 from celery import Celery
 
+from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
 from tests.integration.conftest import ROOT
-from worker.client import ForecastClient
 
 NUM_NAPS = 3
 

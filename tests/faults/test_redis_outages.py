@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
 
 CLIENT_TIMEOUT_S = 25
 """In which a client tells of a Redis that takes connections and does not answer; 20 s, and a margin."""

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import RedisError
 
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.processes import Footprint, footprint
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
 
 SOAK_S, LONG_SOAK_S = 45, 1800
 SEED = 20261120

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import await_true
-from worker.client import ForecastClient
-from worker.ending import EXIT_STATUS
+from worker.inference.shutdown import EXIT_STATUS
 
 WAIT_S = 40
 STEP_TIMEOUT_S = 4

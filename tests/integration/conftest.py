@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.client import ForecastClient
+from kronos_client.redis.routing import live_workers
 from tests.integration.finetune_bench import Bench
-from worker.client import ForecastClient
-from worker.local import LocalRedis
-from worker.routing import live_workers
 
 ROOT = Path(__file__).parents[2]
 PARITY = ROOT / "tests" / "data" / "parity" / "a"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kronos_model.engine.engine import Engine
-from worker import ending
-from worker.service import ForecastService
+from worker.inference import shutdown as ending
+from worker.inference.engine_thread import ForecastService
 
 MARKER = Path(os.environ["DYING_ENGINE"]) / "died"
 

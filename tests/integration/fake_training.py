@@ -6,8 +6,8 @@ Nor does it look for a device, which is most of what starting such a worker take
 import sys
 from pathlib import Path
 
-from worker import bootstrap
-from worker.finetuning import run as finetune_run
+from worker import lifecycle as bootstrap
+from worker.training import run as finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
 

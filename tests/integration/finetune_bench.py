@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker.client import ForecastClient
-from worker.clients.handle import FinetuneHandle
+from kronos_client.client import ForecastClient
+from kronos_client.core.handle import FinetuneHandle
 
 if TYPE_CHECKING:
     from tests.integration.conftest import StartWorker, WorkerUnderTest

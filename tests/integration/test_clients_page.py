@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kronos_model.synthetic import candles
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.testing import FakeForecastClient
+from kronos_model.bars.synthetic import candles
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
-from worker.local import LocalRedis
-from worker.testing import FakeForecastClient
 
 PAGE = ROOT / "docs" / "clients.md"
 FENCE = re.compile(r"^```(?P<language>\w+) (?P<name>\S+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -85,7 +85,7 @@ def test_a_raw_message_is_answered(worker, redis, folder):
 @pytest.fixture(scope="module")
 def api(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an API, started as an operator starts it."""
-    api = ApiUnderTest(redis.url, tmp_path_factory.mktemp("api") / "log", {}, ("worker", "api"))
+    api = ApiUnderTest(redis.url, tmp_path_factory.mktemp("api") / "log", {}, ("kronos_cli", "api"))
     yield api.url.rstrip("/")
     api.stop()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.integration.conftest import StartWorker, WorkerUnderTest
-from worker.ending import EXIT_STATUS
+from worker.inference.shutdown import EXIT_STATUS
 
 WAIT_S = 60
 INCLUDE = ("--include", "tests.integration.dying_engine")

@@ -3,11 +3,11 @@
 import pytest
 from redis import Redis
 
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import job_key
 from tests.integration.finetune_bench import LONG, WAIT_S, await_true
 from tests.integration.test_workers import kronos
-from tests.worker.process_checks import await_end
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import job_key
+from tests.processes import await_end
 
 
 def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, redis, start_worker, candles):

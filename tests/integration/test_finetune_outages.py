@@ -7,13 +7,13 @@ import time
 import pytest
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest
 from tests.integration.finetune_bench import LONG, WAIT_S, Bench, await_true
-from tests.worker.process_checks import await_end
-from worker.celery_config import UNACKED_INDEX_KEYS
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.local import LocalRedis, free_port
+from tests.processes import await_end
+from worker.config import UNACKED_INDEX_KEYS
 
 
 def test_training_that_outlasts_the_visibility_timeout_starts_once(bench):

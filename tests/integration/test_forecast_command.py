@@ -9,10 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kronos_model.synthetic import candles
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.own_commands import own_command
+from kronos_model.bars.synthetic import candles
+from kronos_model.processes.environment import own_environment
 from tests.integration.conftest import StartWorker
-from worker.local import LocalRedis
-from worker.stack.own_commands import own_command, own_environment
 
 NUM_FILES = 30
 WAIT_S = 60

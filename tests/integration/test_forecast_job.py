@@ -10,11 +10,11 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from kronos_model.candles import COLUMNS
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FORECAST_TASK, STATUS_TASK, job_key
+from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import CASES, PARITY, StartWorker, WorkerUnderTest
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FORECAST_TASK, STATUS_TASK, job_key
-from worker.local import LocalRedis
 
 TOLERANCE = 1e-5
 WAIT_S = 30

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 import pytest
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import CPU_QUEUE
+from kronos_client.core.handle import JobState
 from tests.integration.conftest import StartWorker
-from worker.celery_config import UNACKED_INDEX_KEYS
-from worker.client import ForecastClient, ForecastHandle
-from worker.clients.handle import JobState
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import CPU_QUEUE
-from worker.local import LocalRedis, free_port
+from worker.config import UNACKED_INDEX_KEYS
 
 WAIT_S = 60
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"

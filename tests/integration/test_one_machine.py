@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kronos_model.synthetic import candles
-from worker.client import ForecastClient
-from worker.local import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_client.client import ForecastClient
+from kronos_model.bars.synthetic import candles
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-P", "-m", "worker"]
+COMMAND = [sys.executable, "-P", "-m", "kronos_cli"]
 MARK = "TEST_ONE_MACHINE"
 
 pytestmark = pytest.mark.skipif(

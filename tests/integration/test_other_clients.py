@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 from packaging.requirements import Requirement
 
+from kronos_cli.stack.local_redis import LocalRedis, free_port
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
-from worker.local import LocalRedis, free_port
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 PASSWORD = "only-for-this-test"
@@ -47,7 +47,7 @@ json.dump({"good": good, "bad": refused}, sys.stdout)
 
 OUR_CLIENT = """
 import importlib.util, json, sys
-from worker.client import ForecastClient
+from kronos_client.client import ForecastClient
 
 for absent in ("torch", "pandas"):
     assert importlib.util.find_spec(absent) is None, absent
@@ -160,7 +160,7 @@ def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Itera
     settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_FLOWER_PASSWORD": PASSWORD}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker", "flower", "--port", str(port)],
+            [sys.executable, "-m", "kronos_cli", "flower", "--port", str(port)],
             cwd=ROOT,
             env=os.environ | settings,
             stdout=output,

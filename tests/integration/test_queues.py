@@ -8,14 +8,14 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from kronos_model.candles import COLUMNS
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FORECAST_TASK, job_key
+from kronos_client.redis.queues import list_key, queue_lengths
+from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import StartWorker, WorkerUnderTest
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FORECAST_TASK, job_key
-from worker.local import LocalRedis, free_port
-from worker.messaging.queues import list_key, queue_lengths
-from worker.settings import load_settings
+from worker.settings import WorkerSettings
 
 WAIT_S = 60
 ONE_AT_A_TIME = {"KRONOS_MAX_JOBS": "1", "KRONOS_MAX_SLOTS": "1", "OMP_NUM_THREADS": "1"}
@@ -78,7 +78,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
 
 
 def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connection, candles):
-    settings = load_settings(redis_url=redis.url, max_queue_jobs=5)
+    settings = WorkerSettings.load(redis_url=redis.url, max_queue_jobs=5)
     with ForecastClient(settings=settings) as client:
         accepted = [client.submit(candles[:40], pred_len=2) for _ in range(5)]
         with pytest.raises(JobError) as refused:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kronos_model.checkpoint_source import BUNDLED_FOLDER
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_model.checkpoints.source import BUNDLED_FOLDER
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
-from worker.contract.errors import ErrorCode, JobError
-from worker.model_registry import ModelRegistry
 
 WAIT_S = 30
 OWN = str(PARITY / "model")

@@ -18,14 +18,14 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, free_port, redis_version
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+from kronos_model.processes.children import LocalStackError
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
 from tests.integration.test_other_clients import ask
-from worker.client import ForecastClient
-from worker.contract.errors import JobError
-from worker.local import LocalRedis, RedisBinary, free_port, redis_version
-from worker.settings import load_settings
-from worker.stack.children import LocalStackError
+from worker.settings import WorkerSettings
 
 USERS = {name: f"{name}-s3cretword" for name in ("kronos-worker", "kronos-app", "kronos-flower")}
 ADMIN_PASSWORD = "admin-s3cretword"
@@ -182,7 +182,7 @@ def settings_of(redis: SecuredRedis, user: str, folder: Path) -> dict[str, str]:
 def kronos(settings: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
     return subprocess.run(
-        [sys.executable, "-m", "worker", *arguments],
+        [sys.executable, "-m", "kronos_cli", *arguments],
         cwd=ROOT,
         env=inherited | settings | {"COLUMNS": "250"},
         capture_output=True,
@@ -210,7 +210,7 @@ def worker(secured: SecuredRedis, folder: Path) -> Iterator[WorkerUnderTest]:
 
 @pytest.fixture(scope="module")
 def client(secured: SecuredRedis) -> Iterator[ForecastClient]:
-    settings = load_settings(
+    settings = WorkerSettings.load(
         redis_url=secured.url_for("kronos-app"), redis_ca_file=secured.certificates["ca.pem"]
     )
     with ForecastClient(settings=settings) as client:
@@ -279,7 +279,7 @@ def test_flower_shows_queues_and_workers_and_hides_passwords(worker, client, can
     log = folder / "flower.log"
     with log.open("w") as output:
         flower = subprocess.Popen(
-            [sys.executable, "-m", "worker", "flower", "--port", str(port)],
+            [sys.executable, "-m", "kronos_cli", "flower", "--port", str(port)],
             cwd=ROOT,
             env=inherited | settings,
             stdout=output,
@@ -318,7 +318,7 @@ def output_until(expected: str, settings: dict[str, str], log: Path, *arguments:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker", *arguments],
+            [sys.executable, "-m", "kronos_cli", *arguments],
             cwd=log.parent,
             env=inherited | {"PYTHONPATH": str(ROOT)} | settings,
             stdout=output,
@@ -412,7 +412,7 @@ def test_what_is_wrong_is_one_clear_line(what, secured, tmp_path):
 
 
 def test_a_client_with_the_wrong_password_is_told_without_it(secured):
-    settings = load_settings(
+    settings = WorkerSettings.load(
         redis_url=secured.url_for("kronos-app").replace("-s3cretword@", "-not-s3cretword@"),
         redis_ca_file=secured.certificates["ca.pem"],
     )

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
+from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
-from worker.contract.errors import ErrorCode, JobError
 
 WAIT_S = 30
 OWN = str(PARITY / "model")

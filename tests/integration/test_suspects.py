@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import CPU_QUEUE, DEAD_KEY, job_key
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
-from tests.worker.process_checks import await_end
-from worker.celery_config import UNACKED_INDEX_KEYS, UNACKED_KEYS
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import CPU_QUEUE, DEAD_KEY, job_key
-from worker.local import LocalRedis
+from tests.processes import await_end
+from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 WAIT_S = 90
 POISON = 666

@@ -12,21 +12,21 @@ import pytest
 from redis import Redis
 from rich.console import Console
 
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.tables.status import status_table
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.routing import announce, withdraw
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
-from worker.celery_config import UNACKED_INDEX_KEYS
-from worker.client import ForecastClient
-from worker.contract.errors import ErrorCode, JobError
-from worker.local import LocalRedis, free_port
-from worker.routing import announce, withdraw
-from worker.tables.status import status_table
+from worker.config import UNACKED_INDEX_KEYS
 
 WAIT_S = 30
-KRONOS = ("worker", "worker")
+KRONOS = ("kronos_cli", "worker")
 
 
 def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "worker", *arguments],
+        [sys.executable, "-m", "kronos_cli", *arguments],
         cwd=ROOT,
         env=os.environ | {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"},
         capture_output=True,

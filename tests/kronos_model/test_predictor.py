@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
-from kronos_model.candles import COLUMNS
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.seeds import derive_series_seed
-from kronos_model.synthetic import candles
 
 Series = tuple[pd.DataFrame, pd.Series, pd.Series]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
-from kronos_model.candles import COLUMNS
-from kronos_model.synthetic import candles
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
 
 pytestmark = [
     pytest.mark.gpu,

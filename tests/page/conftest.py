@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, redis, start_worker  # noqa: F401
-from worker.local import LocalRedis
 
 if TYPE_CHECKING:  # without it the tests are skipped
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route

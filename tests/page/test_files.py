@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kronos_model.synthetic import candles
+from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import ROOT
 
 PAGE = ROOT / "api_stub" / "page"

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kronos_model.synthetic import candles
+from kronos_client.client import ForecastClient
+from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.page.conftest import TINY, OpenPage, Visit, wait_until
-from worker.client import ForecastClient
 
 LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 8, 7
 SETTINGS = {"lookback": LOOKBACK, "horizon": HORIZON, "samples": SAMPLES, "seed": SEED}

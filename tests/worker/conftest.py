@@ -3,11 +3,11 @@
 import pytest
 from redis import Redis
 
-from worker.local import LocalRedis
-from worker.settings import Settings
+from kronos_cli.stack.local_redis import LocalRedis
+from worker.settings import WorkerSettings
 
 
 @pytest.fixture
-def settings(redis: Redis, redis_server: LocalRedis) -> Settings:
+def settings(redis: Redis, redis_server: LocalRedis) -> WorkerSettings:
     """The defaults, whatever the environment says, on the module's Redis."""
-    return Settings.model_construct().with_redis_url(redis_server.url)
+    return WorkerSettings.model_construct().with_redis_url(redis_server.url)

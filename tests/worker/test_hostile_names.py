@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from kronos_model import checkpoint_source, hub
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.finetune import parse_finetune_job
+from kronos_client.contract.jobs import Limits, parse_job
+from kronos_client.model_spec import parse_model_names
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_model.checkpoints import hub
+from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import parse_config
-from tests.worker.contract.contract_jobs import series
-from tests.worker.fake_engine import WAIT_S
-from tests.worker.test_models import FakeLoader, loaded
-from worker.contract.errors import JobError
-from worker.contract.finetune import parse_finetune_job
-from worker.contract.jobs import Limits, parse_job
-from worker.finetuning.data_folder import DataFolder
-from worker.finetuning.start_models import StartModels
-from worker.model_names import parse_model_names
-from worker.model_registry import ModelRegistry
-from worker.models import ModelPool
-from worker.service import ForecastService
-from worker.settings import Settings
+from tests.kronos_client.contract.contract_jobs import series
+from tests.worker.inference.fake_engine import WAIT_S
+from tests.worker.inference.test_model_cache import FakeLoader, loaded
+from worker.inference.engine_thread import ForecastService
+from worker.inference.model_cache import ModelPool
+from worker.settings import WorkerSettings
 from worker.tasks.payload import job_of
+from worker.training.data_folder import DataFolder
+from worker.training.start_models import StartModels
 
 LIMITS = Limits()
 SECRET = "what-no-job-may-see"
@@ -238,7 +239,7 @@ def test_what_stands_beside_a_job_is_told_short_and_escaped(key: str) -> None:
 def test_training_cannot_start_from_a_model_that_is_not_listed(
     name: str, part: str, registry: ModelRegistry, folder: Path
 ) -> None:
-    settings = Settings.model_construct(model="NeoQuasar/Kronos-small", models=str(folder))
+    settings = WorkerSettings.model_construct(model="NeoQuasar/Kronos-small", models=str(folder))
     name = written(name, folder)
     payload = {"name": "mine", "data": {"path": "a.csv"}, "config": {"start": {part: name}}}
     with pytest.raises(JobError) as refused:
@@ -253,7 +254,7 @@ def test_training_cannot_start_from_a_model_that_is_not_listed(
 
 @pytest.mark.usefixtures("no_hub")
 def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) -> None:
-    settings = Settings.model_construct(model="owner/own", model_revision="abc")
+    settings = WorkerSettings.model_construct(model="owner/own", model_revision="abc")
     for revision in ("main", "abc/../main", "ABC", "refs/pr/1"):
         config = parse_config(
             {"data": {"path": "."}, "start": {"model": "owner/own", "model_revision": revision}}

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from kronos_client.settings import DEFAULT_REDIS_URL, SettingsError
 from kronos_model.errors import CheckpointMissing, DeviceError
-from worker.settings import DEFAULT_REDIS_URL, Settings, SettingsError, explain, get_settings, load_settings
+from tests.all_settings import AllSettings
+from worker.settings import explain, get_settings
 
 VALUES: dict[str, tuple[str, Any]] = {
     "redis_ca_file": ("/tls/ca.pem", Path("/tls/ca.pem")),
@@ -64,7 +66,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch):
-    for name in Settings.model_fields:
+    for name in AllSettings.model_fields:
         monkeypatch.delenv(f"KRONOS_{name.upper()}", raising=False)
         monkeypatch.delenv(f"KRONOS_{name.upper()}_FILE", raising=False)
 
@@ -73,20 +75,20 @@ def bare_environment(monkeypatch):
 def test_a_url_that_is_not_of_redis_is_refused_without_repeating_it(monkeypatch, url):
     monkeypatch.setenv("KRONOS_REDIS_URL", url)
     with pytest.raises(SettingsError, match=r"KRONOS_REDIS_URL.*redis://") as refused:
-        load_settings()
+        AllSettings.load()
     assert url not in str(refused.value)
 
 
 def test_the_list_of_these_tests_is_whole():
-    assert VALUES.keys() == Settings.model_fields.keys()
+    assert VALUES.keys() == AllSettings.model_fields.keys()
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_each_field_is_read_from_its_variable(name, monkeypatch):
     written, expected = VALUES[name]
     monkeypatch.setenv(f"KRONOS_{name.upper()}", written)
-    settings = load_settings()
-    assert getattr(settings, name) == expected != getattr(Settings.model_construct(), name)
+    settings = AllSettings.load()
+    assert getattr(settings, name) == expected != getattr(AllSettings.model_construct(), name)
     assert settings.model_fields_set == {name}
 
 
@@ -96,7 +98,7 @@ def test_each_field_is_read_from_the_file_that_its_variable_names(name, monkeypa
     path = tmp_path / "secret"
     path.write_text(f"{written}\n")  # as an editor leaves it
     monkeypatch.setenv(f"KRONOS_{name.upper()}_FILE", str(path))
-    settings = load_settings()
+    settings = AllSettings.load()
     assert getattr(settings, name) == expected
     assert settings.model_fields_set == {name}
 
@@ -106,10 +108,10 @@ def test_a_setting_and_its_file_are_not_both_set(monkeypatch, tmp_path):
     path.write_text("hunter2")
     monkeypatch.setenv("KRONOS_FLOWER_PASSWORD_FILE", str(path))
     monkeypatch.setenv("KRONOS_FLOWER_PASSWORD", "")  # as compose writes what is not set
-    assert load_settings().flower_password.get_secret_value() == "hunter2"
+    assert AllSettings.load().flower_password.get_secret_value() == "hunter2"
     monkeypatch.setenv("KRONOS_FLOWER_PASSWORD", "hunter3")
     with pytest.raises(SettingsError, match=r"^KRONOS_FLOWER_PASSWORD and .*_FILE are both set") as refused:
-        load_settings()
+        AllSettings.load()
     assert "hunter" not in str(refused.value)
 
 
@@ -135,7 +137,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_names_its_variable(
         path.write_bytes(content)
     monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(path))
     with pytest.raises(SettingsError, match=rf"^KRONOS_REDIS_URL_FILE cannot be used: .*{reason}") as refused:
-        load_settings()
+        AllSettings.load()
     assert "s3cret" not in str(refused.value)
 
 
@@ -144,7 +146,7 @@ def test_what_a_file_holds_is_checked_like_a_variable_and_not_repeated(monkeypat
     path.write_text("http://:s3cret@redis")
     monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(path))
     with pytest.raises(SettingsError, match=r"^KRONOS_REDIS_URL cannot be used: write it like") as refused:
-        load_settings()
+        AllSettings.load()
     assert "s3cret" not in str(refused.value)
 
 
@@ -164,26 +166,26 @@ def test_what_a_file_holds_is_checked_like_a_variable_and_not_repeated(monkeypat
 )
 def test_no_error_repeats_a_password(url):
     with pytest.raises(SettingsError, match=r"^KRONOS_REDIS_URL cannot be used: ") as refused:
-        load_settings(redis_url=url)
+        AllSettings.load(redis_url=url)
     assert "s3cret" not in str(refused.value)
 
 
 def test_without_variables_the_defaults_stand():
-    assert load_settings() == Settings.model_construct()
-    assert load_settings().redis_url.get_secret_value() == DEFAULT_REDIS_URL
+    assert AllSettings.load() == AllSettings.model_construct()
+    assert AllSettings.load().redis_url.get_secret_value() == DEFAULT_REDIS_URL
 
 
 def test_an_empty_variable_is_one_that_is_not_set(monkeypatch):
     # How compose files and shells spell it.
     monkeypatch.setenv("KRONOS_MODEL", "")
     monkeypatch.setenv("KRONOS_MAX_CONTEXT", "")
-    assert load_settings().model is None
-    assert load_settings().max_context is None
+    assert AllSettings.load().model is None
+    assert AllSettings.load().max_context is None
 
 
 def test_overrides_come_before_the_environment(monkeypatch):
     monkeypatch.setenv("KRONOS_MAX_JOBS", "3")
-    assert load_settings(max_jobs=5).max_jobs == 5
+    assert AllSettings.load(max_jobs=5).max_jobs == 5
 
 
 @pytest.mark.parametrize(
@@ -202,13 +204,13 @@ def test_overrides_come_before_the_environment(monkeypatch):
 def test_a_bad_value_is_an_error_that_names_its_variable(name, value, monkeypatch):
     monkeypatch.setenv(f"KRONOS_{name.upper()}", value)
     with pytest.raises(SettingsError, match=rf"^KRONOS_{name.upper()} cannot be used: .+"):
-        load_settings()
+        AllSettings.load()
 
 
 def test_secrets_are_not_printed(monkeypatch):
     for name in ("redis_url", "flower_password"):
         monkeypatch.setenv(f"KRONOS_{name.upper()}", VALUES[name][0])
-    settings = load_settings()
+    settings = AllSettings.load()
     shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
     assert "s3cret" not in shown
     assert "hunter2" not in shown
@@ -217,11 +219,11 @@ def test_secrets_are_not_printed(monkeypatch):
 
 def test_settings_are_frozen():
     with pytest.raises(ValidationError, match="frozen"):
-        load_settings().max_jobs = 1  # type: ignore[misc]
+        AllSettings.load().max_jobs = 1  # type: ignore[misc]
 
 
 def test_another_redis_leaves_the_first_settings_as_they_were():
-    settings = load_settings(max_jobs=3)
+    settings = AllSettings.load(max_jobs=3)
     other = settings.with_redis_url("redis://elsewhere:1/2")
     assert other.redis_url.get_secret_value() == "redis://elsewhere:1/2"
     assert other.max_jobs == 3
@@ -229,7 +231,7 @@ def test_another_redis_leaves_the_first_settings_as_they_were():
 
 
 def test_limits_carry_every_setting_of_theirs():
-    settings = load_settings(**{name: VALUES[name][1] for name in VALUES if name.startswith("max_")})
+    settings = AllSettings.load(**{name: VALUES[name][1] for name in VALUES if name.startswith("max_")})
     limits = settings.limits(max_pred_len=64).model_dump()
     assert limits.pop("max_pred_len") == 64
     assert limits == {name: VALUES[name][1] for name in limits}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from celery import states
 
-from worker.contract.errors import JobError
+from kronos_client.contract.errors import JobError
 
 log = logging.getLogger(__name__)
 

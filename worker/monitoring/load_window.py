@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from worker.routing import ANNOUNCEMENT_INTERVAL_S
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 
 
 @dataclass

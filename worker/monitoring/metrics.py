@@ -16,8 +16,8 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from worker.jobs import MAX_WAIT_S, Receipt
-from worker.messaging.queues import QUEUES, priority_of
+from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
+from kronos_client.redis.queues import QUEUES, priority_of
 from worker.monitoring.load_window import LoadWindow
 
 if TYPE_CHECKING:

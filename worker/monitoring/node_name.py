@@ -3,13 +3,13 @@
 import re
 from typing import Final
 
-from worker.settings import Settings
+from worker.settings import WorkerSettings
 
 DEFAULT_MODEL: Final = "kronos-small"
 MAX_MODEL_CHARS: Final = 40
 
 
-def node_name(settings: Settings, device: str, host: str, pid: int) -> str:
+def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:
     """As ``forecast-cuda0-kronos-small-4711@host``, or ``finetune-cpu-4711@host``.
 
     Of the model it has the last part of its hub id, folder or name. The process's number makes it unique on

@@ -9,7 +9,7 @@ from celery.exceptions import Reject
 from celery.worker.request import Request
 from redis.exceptions import RedisError
 
-from worker import transport
+from worker.broker import transport
 
 log = logging.getLogger(__name__)
 

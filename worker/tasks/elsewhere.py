@@ -2,10 +2,10 @@
 
 from typing import Any, Final, NoReturn
 
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, Role
+from kronos_client.redis.queues import ROLE_QUEUES
 from worker.app import app
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FINETUNE_TASK, FORECAST_TASK, Role
-from worker.messaging.queues import ROLE_QUEUES
 from worker.settings import get_settings
 
 TASKS: Final[dict[Role, str]] = {"forecast": FORECAST_TASK, "finetune": FINETUNE_TASK}

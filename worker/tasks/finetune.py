@@ -15,18 +15,18 @@ from celery import Task, states
 from celery.exceptions import Ignore
 from redis.exceptions import RedisError, ResponseError
 
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
+from kronos_client.redis.connection import refuses_writes
+from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.result_backend import lease_token_of
 from worker.app import app
-from worker.bootstrap import current_process
-from worker.connection import refuses_writes
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FINETUNE_TASK, PROGRESS_STATE
-from worker.finetuning.process import FinetuneProcess
-from worker.finetuning.run import FinetuneRun, Interrupted
-from worker.jobs import Receipt, fingerprint
-from worker.lease import Lease, LeaseKeeper
-from worker.result_backend import lease_token_of
+from worker.broker.lease import Lease, LeaseKeeper
+from worker.lifecycle import current_process
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
 from worker.tasks.payload import job_of
+from worker.training.process import FinetuneProcess
+from worker.training.run import FinetuneRun, Interrupted
 
 log = logging.getLogger(__name__)
 

@@ -18,18 +18,18 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
+from kronos_client.redis.connection import refuses_writes
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.result_backend import lease_token_of
 from worker.app import app
-from worker.bootstrap import current_process
-from worker.connection import refuses_writes
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.names import FORECAST_TASK, PROGRESS_STATE
-from worker.forecasting import DiedInEngine, compute
-from worker.jobs import Receipt
-from worker.lease import Lease
-from worker.process import WorkerProcess
-from worker.quarantine.quarantine import ChildDied, NotNow, Unavailable
-from worker.result_backend import lease_token_of
-from worker.service import EngineDied
+from worker.broker.lease import Lease
+from worker.inference.engine_thread import EngineDied
+from worker.inference.executor import DiedInEngine, compute
+from worker.inference.isolation.isolation import ChildDied, NotNow, Unavailable
+from worker.inference.process import WorkerProcess
+from worker.lifecycle import current_process
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
 from worker.tasks.payload import job_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from worker.contract.errors import ErrorCode, JobError
-from worker.contract.refusals import field_path
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.refusals import field_path
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

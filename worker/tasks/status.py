@@ -4,10 +4,10 @@ from typing import Any
 
 from celery import Task
 
+from kronos_client.contract.names import STATUS_TASK
+from kronos_client.redis.routing import live_workers
 from worker.app import app
-from worker.bootstrap import current_process
-from worker.contract.names import STATUS_TASK
-from worker.routing import live_workers
+from worker.lifecycle import current_process
 
 
 @app.task(name=STATUS_TASK, bind=True)

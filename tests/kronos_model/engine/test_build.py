@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from kronos_model.engine import build
-from kronos_model.engine.build import build_engine, memory_of_weights, num_slots_on, slot_bytes
+from kronos_model.engine.build import (
+    build_engine,
+    memory_of_weights,
+    num_slots_on,
+    slot_bytes,
+)
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT

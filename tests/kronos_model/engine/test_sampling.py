@@ -2,7 +2,12 @@ import pytest
 import torch
 
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.sampling import RowParams, filter_probabilities, sample, sort_descending
+from kronos_model.engine.sampling import (
+    RowParams,
+    filter_probabilities,
+    sample,
+    sort_descending,
+)
 
 CPU = torch.device("cpu")
 

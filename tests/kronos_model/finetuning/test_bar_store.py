@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kronos_model.candles import time_features
+from kronos_model.bars.columns import time_features
 from kronos_model.finetuning import bar_store
 from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.instruments import Instrument

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import TimestampError
 from kronos_model.finetuning.clock_columns import Clock, ClockError, read_clock
-from kronos_model.timestamps import parse_timestamps
 
 
 def clock_of(*values: object, kind: pa.DataType | None = None) -> Clock:

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kronos_model.candles import CLOSE
+from kronos_model.bars.columns import CLOSE
 from kronos_model.errors import InputError, TrainingDiverged
 from kronos_model.finetuning.evaluation import (
     LAST_VALUE,

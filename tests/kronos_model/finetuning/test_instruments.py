@@ -8,13 +8,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kronos_model.candles import to_bars
+from kronos_model.bars.columns import to_bars
+from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, TrainingDataError
 from kronos_model.finetuning import instruments as instruments_module
 from kronos_model.finetuning.config import DataConfig
 from kronos_model.finetuning.data_report import DataReport
 from kronos_model.finetuning.instruments import Instrument, read_instruments
-from kronos_model.validation import check_candles
 
 Write = Callable[[pd.DataFrame, Path], None]
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
-from kronos_model.candles import CLOSE, COLUMNS, to_bars
+from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
+from kronos_model.bars.synthetic import candles, session_times
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import InputError
 from kronos_model.finetuning.evaluation import LAST_VALUE, SEASONAL, evaluate
@@ -14,7 +15,6 @@ from kronos_model.finetuning.naive import infer_season
 from kronos_model.finetuning.scores import LEVELS
 from kronos_model.finetuning.window_arrays import WindowArrays
 from kronos_model.seeds import derive_series_seed
-from kronos_model.synthetic import candles, session_times
 
 LOOKBACK, HORIZON = 60, 4
 SAMPLING = SamplingParams(top_p=1.0, sample_count=6, seed=3)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from kronos_model.bars.synthetic import session_times
 from kronos_model.finetuning.naive import (
     MIN_CHANGES,
     infer_season,
@@ -9,7 +10,6 @@ from kronos_model.finetuning.naive import (
     why_not_seasonal,
 )
 from kronos_model.finetuning.scores import LEVELS
-from kronos_model.synthetic import session_times
 
 
 def walks(num_windows: int = 3, num_bars: int = 60, seed: int = 0) -> np.ndarray:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from kronos_model import Kronos, KronosTokenizer
-from kronos_model.checkpoint import default_max_context, load_pair
-from kronos_model.checkpoint_source import is_trained
+from kronos_model.checkpoints.source import is_trained
 from kronos_model.errors import (
     DiskFull,
     FinetuningConfigError,
@@ -23,6 +22,7 @@ from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages import PredictorStage
 from kronos_model.finetuning.starting_point import with_revisions
+from kronos_model.model_pair import default_max_context, load_pair
 
 from .tiny_runs import tiny_config, write_candles
 

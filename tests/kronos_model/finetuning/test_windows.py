@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from kronos_model.candles import FloatArray, Scaling, time_features
+from kronos_model.bars.columns import FloatArray, Scaling, time_features
 from kronos_model.finetuning.bar_store import BarStore
 from kronos_model.finetuning.instruments import Instrument
 from kronos_model.finetuning.splits import Windows

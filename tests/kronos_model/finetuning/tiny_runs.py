@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from kronos_model.synthetic import candles
 
 TOKENIZER = {
     "d_model": 16, "n_heads": 2, "ff_dim": 16, "n_enc_layers": 2, "n_dec_layers": 2,

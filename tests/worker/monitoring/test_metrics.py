@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from kronos_cli.stack.local_redis import free_port
+from kronos_client.contract.errors import ErrorCode
+from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.engine import EngineLoad, StepReport
-from worker.contract.errors import ErrorCode
-from worker.jobs import Receipt
-from worker.local import free_port
 from worker.monitoring.load_window import LoadWindow, Recently
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from kronos_model.checkpoint import DEFAULT_MODEL
+from kronos_model.model_pair import DEFAULT_MODEL
 from worker.monitoring import node_name as names
 from worker.monitoring.node_name import node_name
-from worker.settings import Settings
+from worker.settings import WorkerSettings
 
-BARE = Settings.model_construct()
+BARE = WorkerSettings.model_construct()
 
 
 @pytest.mark.parametrize(

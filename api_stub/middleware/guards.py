@@ -1,0 +1,151 @@
+"""Who may ask, and how much they may send: middleware before the app looks at a request."""
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api_stub.addresses import PROBES, UPLOADS, address_of
+from api_stub.problems import HttpCode, HttpError, problem
+from api_stub.settings import ApiSettings
+from kronos_client.settings import SettingsError
+
+MIN_KEY_CHARS: Final = 16
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+
+_HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9a-f:]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?", re.IGNORECASE)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is this machine's own, which no other can reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_keys(settings: ApiSettings) -> tuple[bytes, ...]:
+    """``KRONOS_API_KEYS``.
+
+    Raises SettingsError for keys that are short or cannot be sent, and where an address that others can reach
+    would be open to all of them.
+    """
+    text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
+    keys = text.replace(",", " ").split()
+    if settings.api_keys is not None and not keys:
+        raise SettingsError("KRONOS_API_KEYS cannot be used: there is no key in it")
+    if any(len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() for key in keys):
+        raise SettingsError(
+            f"KRONOS_API_KEYS cannot be used: a key is {MIN_KEY_CHARS} or more ASCII characters, such as "
+            "`openssl rand -hex 32` prints"
+        )
+    if not keys and not is_local(settings.api_host):
+        raise SettingsError(
+            f"KRONOS_API_HOST={settings.api_host} can be reached from other machines: set KRONOS_API_KEYS "
+            "or KRONOS_API_KEYS_FILE to the keys that requests must name"
+        )
+    return tuple(key.encode() for key in keys)
+
+
+class Keys:
+    """Lets in who names a key as ``Authorization: Bearer KEY``.
+
+    Open are the probes, which have no key, and ``page``, the addresses of the page's own files. Without keys,
+    whoever runs on this machine: connections to its own address, by its own name, so that no web page reaches
+    it by a name that it made point here.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[bytes], page: Collection[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._open = frozenset({*PROBES, *page})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refuse(scope)
+            if refusal is not None:
+                await problem(refusal.code, refusal.message, headers=refusal.headers)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refuse(self, scope: Scope) -> HttpError | None:
+        if not self._keys:
+            return _refuse_others(scope)
+        # Browsers ask before a page of another site may send a key; that question has none.
+        if address_of(scope) in self._open or scope["method"] == "OPTIONS":
+            return None
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        secret = given.strip().encode("latin-1", "replace")
+        # All of them: how long it takes does not tell which one was close.
+        matches = [hmac.compare_digest(secret, key) for key in self._keys]
+        if scheme.lower() == "bearer" and any(matches):
+            return None
+        return HttpError(
+            HttpCode.UNAUTHORIZED,
+            "name a key of KRONOS_API_KEYS as `Authorization: Bearer KEY`",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+
+def _refuse_others(scope: Scope) -> HttpError | None:
+    server = scope.get("server")
+    # Served by another command the app may listen elsewhere. A path, without port, is on this machine.
+    is_reachable = server is not None and server[1] is not None and not is_local(server[0])
+    match = _HOST.fullmatch(Headers(scope=scope).get("host", "localhost"))
+    name = None if match is None else (match["v6"] or match["name"])
+    if not is_reachable and name is not None and (name.lower() in LOCAL_NAMES or is_local(name)):
+        return None
+    return HttpError(
+        HttpCode.HOST_NOT_ALLOWED,
+        "without KRONOS_API_KEYS only this machine itself is served, as localhost or 127.0.0.1",
+    )
+
+
+class BodyLimit:
+    """Refuses bodies that are too large: by their announced length at once, else while they come."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, max_upload_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._max_upload_bytes = max_upload_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._max_upload_bytes if address_of(scope) == UPLOADS else self._max_bytes
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
+            error = _too_large(limit)
+            # What still comes is not read: it could be endless.
+            response = problem(
+                error.code, error.message, None, error.details, headers={"Connection": "close"}
+            )
+            await response(scope, receive, send)
+            return
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                num_bytes += len(message.get("body", b""))
+                if num_bytes > limit:
+                    raise _too_large(limit)
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large(limit: int) -> HttpError:
+    return HttpError(
+        HttpCode.BODY_TOO_LARGE,
+        f"the body takes more than {limit} bytes; send less at once",
+        None,
+        {"limit": limit},
+        {"Connection": "close"},
+    )

@@ -1,0 +1,96 @@
+"""One line in the log and one count in the metrics for each request, whatever becomes of it."""
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api_stub.addresses import METRICS, PROBES, address_of
+from api_stub.problems import HttpCode, problem
+from api_stub.routes.metrics import HttpMetrics
+from kronos_client.contract.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+MAX_PATH_CHARS: Final = 200
+DISCONNECTED: Final = 499
+"""As nginx counts who did not wait for the answer."""
+QUIET: Final = frozenset({*PROBES, *METRICS})
+MAX_ID_CHARS: Final = 128
+
+
+class RequestLog:
+    """Outermost: ids in the headers, the log, the metrics, and an answer to what nobody foresaw."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request_id = _request_id(scope)
+        address = address_of(scope)  # now: routing changes the scope
+        status = 0
+        job_id = ""
+
+        async def noted(message: Message) -> None:
+            nonlocal status, job_id
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = request_id
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                asked_for = scope.get("path_params", {}).get("job_id")
+                if asked_for is not None and asked_for.isascii() and asked_for.isprintable():
+                    headers.setdefault("X-Job-Id", asked_for)
+                job_id = headers.get("X-Job-Id", "")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except ClientDisconnect:
+            status = status or DISCONNECTED
+        except asyncio.CancelledError:  # of what took longer than the server had left
+            if not status:
+                message = "the service is being stopped; send the request again"
+                await problem(HttpCode.OVERLOADED, message)(scope, receive, noted)
+            raise
+        except Exception:
+            # A defect here must not keep its request from an answer, nor tell how it came about.
+            log.exception("request %s failed", request_id)
+            if status:
+                raise  # it is answered in part: the server ends the connection
+            response = problem(
+                ErrorCode.INTERNAL, "the service failed; see its log, and report it with the X-Request-Id"
+            )
+            await response(scope, receive, noted)
+        finally:
+            elapsed_s = time.perf_counter() - started
+            self._metrics.count(scope, status or DISCONNECTED, elapsed_s)
+            path = scope.get("raw_path", b"").decode("ascii", "replace")[:MAX_PATH_CHARS]
+            log.log(
+                logging.DEBUG if address in QUIET and status < 400 else logging.INFO,
+                "%s %s %d %.0f ms job=%s request=%s",
+                scope["method"],
+                path,
+                status or DISCONNECTED,
+                1000 * elapsed_s,
+                job_id or "-",
+                request_id,
+                extra={"job_id": job_id or None, "request_id": request_id},
+            )
+
+
+def _request_id(scope: Scope) -> str:
+    """The sender's own, where a line of the log and a header can hold it."""
+    given = Headers(scope=scope).get("x-request-id", "")
+    is_fit = 1 <= len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable() and " " not in given
+    return given if is_fit else uuid.uuid4().hex

@@ -1,0 +1,177 @@
+"""Predictions that are waited for, with the fields of the Kronos HTTP service that people run today."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from api_stub.addresses import Mount
+from api_stub.backend import Backend, BackendDependency
+from api_stub.problems import JobFailure
+from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
+from api_stub.routes.identity import JobId, MayBeRepeated
+from api_stub.routes.job_views import (
+    FORECASTS_URL,
+    Accepted,
+    Json,
+    accepted,
+    error_of,
+    result_of,
+)
+from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
+from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
+from api_stub.watching import Meta
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ForecastResult
+from kronos_client.core.handle import ForecastHandle
+
+RETRY_S: Final = 1
+MAX_HEADER_IDS: Final = 16
+
+router = APIRouter(
+    prefix="/v1/predict", tags=["predict"], dependencies=[Depends(json_only)], route_class=LargeBodies
+)
+
+
+class BatchRequest(BaseModel):
+    """Several series at once."""
+
+    items: Annotated[list[SingleRequest], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+SingleBody = Annotated[dict[str, Any], AsDocumented(SingleRequest)]
+BatchBody = Annotated[dict[str, Any], AsDocumented(BatchRequest)]
+
+
+class AcceptedItems(Accepted):
+    """A job that has some of the items."""
+
+    items: list[int] = Field(description="indices of its series among the request's items")
+
+
+class AcceptedBatch(BaseModel):
+    """The jobs of a batch that is not done yet."""
+
+    jobs: list[AcceptedItems]
+
+
+@router.post(
+    "/single",
+    response_model=Prediction,
+    responses={202: {"model": Accepted, "description": "not done in time; it goes on"}},
+)
+async def predict_single(
+    body: SingleBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
+) -> Response:
+    """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`."""
+    (job,) = prediction_jobs([await checked(SingleRequest, body)], backend.settings, "")
+    ((handle, meta, result),) = await _run([job], backend, [job_id], is_repeatable=is_repeatable)
+    headers = {"X-Job-Id": handle.id}
+    if result is None:
+        content = accepted(handle, mount + FORECASTS_URL, meta)
+        return Json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
+    (prediction,) = job.predictions(result)
+    return Json(prediction, 200, headers)
+
+
+@router.post(
+    "/batch",
+    response_model=list[Prediction],
+    responses={202: {"model": AcceptedBatch, "description": "not done in time; its jobs go on"}},
+)
+async def predict_batch(
+    body: BatchBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
+) -> Response:
+    """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`; answered in order.
+
+    Series that are drawn alike and forecast the same number of bars are one job.
+    """
+    request = await checked(BatchRequest, body)
+    jobs = prediction_jobs(request.items, backend.settings, "items.{index}.")
+    ids = [job_id if len(jobs) == 1 else f"{job_id}.{number}" for number in range(len(jobs))]
+    outcomes = await _run(jobs, backend, ids, is_repeatable=is_repeatable)
+    # Of more the header would be longer than clients and proxies take.
+    headers = {"X-Job-Id": ", ".join(ids)} if len(ids) <= MAX_HEADER_IDS else {}
+    if any(result is None for _, _, result in outcomes):
+        told = [
+            AcceptedItems(**dict(accepted(handle, mount + FORECASTS_URL, meta)), items=job.indices)
+            for job, (handle, meta, _) in zip(jobs, outcomes, strict=True)
+        ]
+        return Json(AcceptedBatch(jobs=told), 202, headers | {"Retry-After": str(RETRY_S)})
+    answers: dict[int, Prediction] = {}
+    for job, (_, _, result) in zip(jobs, outcomes, strict=True):
+        assert result is not None
+        answers |= zip(job.indices, job.predictions(result), strict=True)
+    return Json([answers[index] for index in sorted(answers)], 200, headers)
+
+
+Outcome = tuple[ForecastHandle, Meta | None, ForecastResult | None]
+
+
+async def _run(
+    jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
+) -> list[Outcome]:
+    """Enqueue and wait; no result for what is not done in time.
+
+    Raises JobError, and JobFailure for a job that failed. The other jobs are cancelled then, unless they are
+    found again when the request is sent again; ``details`` names them.
+    """
+    handles = await backend.call(_submit, jobs, backend, ids, is_repeatable=is_repeatable)
+
+    async def wait(job: PredictionJob, handle: ForecastHandle) -> Outcome:
+        try:
+            followed = await backend.wait(handle, backend.settings.api_wait_s)
+            if not followed.has_ended:
+                return handle, followed.meta, None
+            assert followed.meta is not None
+            result = result_of(ForecastResult, followed.meta)
+            if result is None:
+                raise error_of(followed.meta)
+        except JobError as error:
+            raise JobFailure(job.in_request(error), handle.id) from None
+        return handle, followed.meta, result
+
+    # Not a TaskGroup, which would put the error of one into a group of its own.
+    tasks = [asyncio.create_task(wait(job, handle)) for job, handle in zip(jobs, handles, strict=True)]
+    try:
+        return await asyncio.gather(*tasks)
+    except JobFailure as failure:
+        others = [handle for handle in handles if handle.id != failure.job_id]
+        if not others:
+            raise
+        if not is_repeatable and failure.error.code != ErrorCode.BROKER_UNREACHABLE:  # it may be done yet
+            await backend.call(_cancel, others)
+        raise failure.beside([handle.id for handle in others]) from None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cancel(handles: Sequence[ForecastHandle]) -> None:
+    """As many as Redis takes the wish for; what has ended stays as it is. Blocks."""
+    with suppress(JobError):  # the request's own error counts
+        for handle in handles:
+            handle.cancel()
+
+
+def _submit(
+    jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
+) -> list[ForecastHandle]:
+    """All of a request's jobs, or none; blocks."""
+    if len(jobs) > 1:
+        for job, job_id in zip(jobs, ids, strict=True):
+            job.check(job_id, backend.settings)
+    handles: list[ForecastHandle] = []
+    for job, job_id in zip(jobs, ids, strict=True):
+        try:
+            handles.append(backend.client.submit_job(job.payload, job_id=job_id))
+        except JobError as error:
+            if not is_repeatable:  # else they are the same jobs when the request is sent again
+                _cancel(handles)
+            raise job.in_request(error) from None
+    return handles

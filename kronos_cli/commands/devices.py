@@ -1,0 +1,37 @@
+"""``kronos devices``."""
+
+import json
+
+import click
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[DEVICE]...")
+@click.option("--model", help="Whose slots are reckoned; overrides KRONOS_MODEL.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
+    """Show what each device would resolve to on this machine, with memory and recommended slots.
+
+    auto, cpu, cuda, mps and each GPU where no DEVICE is given. Slots are the sample paths that a worker with
+    these settings computes at once, as KRONOS_MAX_SLOTS bounds them. Nothing is placed on a GPU but a tiny
+    computation.
+
+    Exit status: 0, or 1 where a device cannot be asked for.
+    """
+    from kronos_cli.checks.machine import run_self_test
+    from kronos_cli.settings import get_settings
+
+    get_settings()  # what cannot be read ends here with one line
+    report = run_self_test(names or ("all",), environment={} if model is None else {"KRONOS_MODEL": model})
+    if "error" in report:
+        raise click.ClickException(report["error"])
+    found = report["devices"]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        from rich.console import Console
+
+        from kronos_cli.tables.devices import devices_table
+
+        Console().print(devices_table(found))
+    raise SystemExit(1 if any("error" in one for one in found) else 0)

@@ -1,0 +1,31 @@
+"""``kronos models``."""
+
+import json
+
+import click
+
+from kronos_cli.settings import get_settings
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The folder and the whole metadata, as JSON.")
+def models(as_json: bool) -> None:
+    """Show the registered models, which forecast jobs may name as NAME or NAME@VERSION."""
+    from kronos_cli.tables import models as models_table
+    from kronos_client.registry.model_registry import ModelRegistry
+
+    folder = get_settings().model_folder
+    if folder is None:
+        raise click.ClickException(
+            "KRONOS_MODEL_FOLDER is not set: name the folder that finetuning and all workers share"
+        )
+    registered = ModelRegistry(folder).list()
+    if as_json:
+        found = [models_table.as_json(model) for model in registered]
+        click.echo(json.dumps({"folder": str(folder), "models": found}, indent=2))
+        return
+    click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
+    if registered:
+        from rich.console import Console
+
+        Console().print(models_table.models_table(registered))

@@ -1,0 +1,47 @@
+"""``kronos queues``."""
+
+import json
+
+import click
+
+from kronos_cli.settings import get_settings
+
+
+@click.command()
+@click.option("--dead", is_flag=True, help="Show the messages that nobody can read, the newest first.")
+@click.option("--purge-dead", is_flag=True, help="Delete them for good.")
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
+    """Show what waits in the queues, by priority, how fast it is worked off, and dead messages.
+
+    The wait is that of a job which comes now with normal priority, by the rate of the last minute.
+    """
+    from rich.console import Console
+
+    from kronos_cli.tables import queues as queues_table
+    from kronos_client.redis.connection import connect
+
+    if dead and purge_dead:
+        raise click.UsageError("--dead shows and --purge-dead deletes: give one of them")
+    settings = get_settings()
+    with connect(settings.redis_url.get_secret_value()) as redis:
+        if purge_dead:
+            if not yes:
+                click.confirm("Delete all dead messages for good?", abort=True, err=True)
+            num_messages = queues_table.purge_dead(redis)
+            click.echo(json.dumps({"purged": num_messages}) if as_json else f"{num_messages} deleted.")
+        elif dead:
+            messages = queues_table.dead_messages(redis)
+            if as_json:
+                click.echo(json.dumps(messages, indent=2))
+            elif messages:
+                Console().print(queues_table.dead_table(messages))
+            else:
+                click.echo("No message is dead.")
+        else:
+            report = queues_table.queues_report(redis, settings.max_queue_jobs)
+            if as_json:
+                click.echo(json.dumps(report, indent=2))
+            else:
+                Console().print(queues_table.queues_table(report))

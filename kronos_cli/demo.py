@@ -1,0 +1,233 @@
+"""One forecast from an empty machine to a chart: Redis, a worker, a job, its result, a picture."""
+
+import json
+import os
+import secrets
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import click
+import pandas as pd
+from celery import states
+from redis import Redis
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kronos_cli.files.candle_file import read_candles
+from kronos_cli.files.caution import caution_about
+from kronos_cli.settings import CliSettings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_node
+from kronos_cli.stack.processes import ProcessStack
+from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.contract.names import worker_key
+from kronos_client.contract.results import ForecastResult
+from kronos_client.redis.connection import connect
+from kronos_model.bars.synthetic import candles
+from kronos_model.checkpoints.source import read_metadata
+from kronos_model.processes.children import ChildProcess, LocalStackError
+from kronos_model.processes.environment import own_environment
+
+ANNOUNCED_TIMEOUT_S = 120  # it announces itself as loading as soon as torch is imported
+READY_TIMEOUT_S = 900  # a first start may download a model
+RESULT_TIMEOUT_S = 10  # it is there already
+POLL_S = 0.1
+SAMPLE_SEED = 11
+LOOKBACK = 400
+NUM_BARS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What the demo forecasts, with what, and where the chart goes; None: the bundled sample, or as set."""
+
+    csv_file: Path | None = None
+    lookback: int | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    device: str | None = None
+    pred_len: int = 48
+    samples: int = 10
+    seed: int = 7
+    output: Path | None = None
+
+
+def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = False) -> int:
+    """Run it all, printing what happens; returns 0, or 130 when interrupted.
+
+    With ``as_json`` only the forecast goes to standard output, and what happens to standard error.
+
+    Raises:
+        InputError: the CSV file cannot be used.
+        LocalStackError: Redis or the worker cannot be started; the message has the log's last lines.
+        JobError: the forecast failed.
+    """
+    console = Console(highlight=False, stderr=as_json)
+    lookback, name = load_lookback(options, settings)
+    chart = chart_path(options.output)
+    try:
+        status, result = _compute(console, options, settings, lookback)
+    except KeyboardInterrupt:
+        console.print("Interrupted; all that was started is stopped.")
+        return 130
+    caution = caution_about(result.model.id)
+    _report(console, result, status, caution)
+    from kronos_cli.files.chart import draw_forecast  # matplotlib: half a second, needed at the end only
+
+    draw_forecast(lookback, result, chart, name=name, caution=caution)
+    console.print(f"\nChart    {chart}", soft_wrap=True)
+    if as_json:
+        told = {"chart": str(chart), "caution": caution, "result": result.model_dump(mode="json")}
+        click.echo(json.dumps(told))
+    return 0
+
+
+def _compute(
+    console: Console, options: DemoOptions, settings: CliSettings, lookback: pd.DataFrame
+) -> tuple[dict[str, Any], ForecastResult]:
+    """Start what is needed, forecast, stop it again; returns the worker's status and the result."""
+    with ExitStack() as exits:
+        url = settings.redis_url.get_secret_value()
+        stack = ProcessStack()
+        if names_redis(settings):
+            exits.enter_context(stack)
+            console.print("Redis    the one at KRONOS_REDIS_URL")
+        else:
+            redis = exits.enter_context(LocalRedis())
+            exits.enter_context(stack)
+            # The stack ends it after the worker, which still has something to tell it.
+            stack.adopt(redis.child)
+            url = redis.url
+            console.print(f"Redis    started on {redis.address}")
+        choice = model_choice(settings, options.model, options.tokenizer)
+        status = _start_worker(console, stack, url, choice, options)
+        return status, _forecast(console, stack, url, lookback, options)
+
+
+def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataFrame, str]:
+    """The bars to forecast from, as many as asked for or as the model was trained on, and their name."""
+    model = options.model or settings.model or BUNDLED_MODEL
+    num_bars = options.lookback or read_metadata(model).get("lookback", LOOKBACK)
+    if options.csv_file is not None:
+        return read_candles(options.csv_file, num_bars), options.csv_file.name
+    return pd.DataFrame(candles(SAMPLE_SEED, num_bars).as_dict()), "synthetic candles"
+
+
+def chart_path(output: Path | None) -> Path:
+    """Where the chart goes: as asked, else below the working folder, else where anybody may write."""
+    if output is not None:
+        return output.resolve()
+    if os.access(Path.cwd(), os.W_OK):
+        return Path.cwd() / "output" / "forecast.png"
+    return Path(gettempdir()) / "kronos-forecast.png"
+
+
+def _start_worker(
+    console: Console, stack: ProcessStack, url: str, choice: dict[str, str], options: DemoOptions
+) -> dict[str, Any]:
+    """Start a worker and wait until it announces that it is ready; returns its status."""
+    environment = {"KRONOS_REDIS_URL": url, **choice}
+    if options.device is not None:
+        environment["KRONOS_DEVICE"] = options.device
+    node = own_node(f"demo-{secrets.token_hex(4)}")
+    # No neighbours to ask how they are: that would cost a second.
+    command = own_command("worker", "--hostname", node, "--without-mingle")
+    child = stack.start("worker", command, env=own_environment(environment))
+    with console.status("Worker   starting, loading the model …"), connect(url) as redis:
+        status = _await_ready(redis, node, child)
+    console.print(
+        f"Worker   ready on {status['device']}, queue {status['queue']}: {status['model']['id']}, "
+        f"{status['num_parameters']:,} parameters, loaded in {status['load_s']:.1f} s",
+        soft_wrap=True,
+    )
+    return status
+
+
+def _await_ready(redis: Redis, node: str, child: ChildProcess) -> dict[str, Any]:
+    started_s = time.monotonic()
+    timeout_s = ANNOUNCED_TIMEOUT_S
+    while time.monotonic() - started_s < timeout_s:
+        announced = redis.get(worker_key(node))
+        if announced is not None:
+            status: dict[str, Any] = json.loads(announced)
+            if status["state"] == "ready":
+                return status
+            timeout_s = READY_TIMEOUT_S
+        if child.exit_status is not None:
+            raise LocalStackError(f"the worker ended before it was ready; its log:\n{_indented(child)}")
+        time.sleep(POLL_S)
+    raise LocalStackError(f"the worker was not ready after {timeout_s} s; its log:\n{_indented(child)}")
+
+
+def _indented(child: ChildProcess) -> str:
+    return "\n".join(f"    {line}" for line in child.tail())
+
+
+def _forecast(
+    console: Console, stack: ProcessStack, url: str, lookback: pd.DataFrame, options: DemoOptions
+) -> ForecastResult:
+    """Enqueue the job and follow it to its result."""
+    with ForecastClient(url) as client:
+        handle = client.submit(
+            lookback, pred_len=options.pred_len, sample_count=options.samples, seed=options.seed
+        )
+        paths = f"{options.samples} paths of {options.pred_len} bars"
+        console.print(f"Job      {handle.id}: {paths} from {len(lookback)}")
+        try:
+            _follow(console, stack, handle, options.pred_len * options.samples)
+            return handle.wait(timeout_s=RESULT_TIMEOUT_S)
+        except KeyboardInterrupt:
+            # On a Redis of the user's it would be computed by the next worker.
+            handle.cancel()
+            raise
+
+
+def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> None:
+    """Show how far the job is until it has ended, one way or the other; nothing where that is soon."""
+    bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
+    progress = Progress(TextColumn("Forecast"), *bars, console=console)
+    bar = progress.add_task("forecast", total=num_bars)
+    with ExitStack() as exits:
+        for num_told, state in enumerate(handle.progress()):
+            if (dead := stack.dead()) is not None:
+                raise LocalStackError(f"{dead.name} died during the forecast; its log:\n{_indented(dead)}")
+            if num_told == 1 and not state.has_ended:
+                exits.enter_context(progress)
+            progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
+
+
+def _report(console: Console, result: ForecastResult, status: dict[str, Any], caution: str | None) -> None:
+    console.print(f"\nDevice   {result.device}")
+    # The worker's own device warning comes with its results as well; each is said once.
+    for text in dict.fromkeys(
+        filter(None, [result.device_warning, status["device_warning"], *result.warnings])
+    ):
+        console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
+    console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
+    if caution is not None:
+        console.print(f"         {caution}", style="bold yellow")
+    spent = result.timings_ms
+    phases = ", ".join(
+        f"{name} {getattr(spent, name):.0f} ms" for name in ("queued", "prefill", "decode", "total")
+    )
+    console.print(f"Time     {phases}")
+    table = Table(title=f"The first {NUM_BARS_SHOWN} bars, mean of paths", title_justify="left")
+    series = result.series[0]
+    table.add_column("time")
+    for column in series.mean:
+        table.add_column(column, justify="right")
+    for row, timestamp in enumerate(series.timestamps[:NUM_BARS_SHOWN]):
+        table.add_row(timestamp, *(amount_text(values[row]) for values in series.mean.values()))
+    console.print(table)
+
+
+def amount_text(value: float) -> str:
+    """With as many decimals as say something: prices of cents and amounts of millions share a table."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"

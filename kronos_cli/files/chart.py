@@ -1,0 +1,148 @@
+"""A forecast as a picture: the last candles, the mean close with its quantile band, and the volume."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from kronos_client.contract.results import ForecastResult
+
+RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
+NUM_TICKS = 8
+
+
+@dataclass(frozen=True)
+class ForecastView:
+    """What is drawn of one series' forecast, all of the horizon's length.
+
+    ``band`` is the close's lower and upper quantile, ``band_label`` says which ("10–90 %").
+    """
+
+    timestamps: Sequence[str]
+    close: Sequence[float]
+    volume: Sequence[float]
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    band_label: str = ""
+
+
+def draw_chart(
+    lookback: pd.DataFrame,
+    forecast: ForecastView,
+    path: Path,
+    *,
+    title: str,
+    note: str = "",
+    max_lookback_bars: int = 120,
+) -> None:
+    """Write a PNG to ``path``.
+
+    Bars stand at equal distances, so that nights and weekends leave no gaps.
+
+    Args:
+        lookback: ``timestamps`` (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
+        max_lookback_bars: how many of its last bars are drawn.
+        note: small print below the title.
+    """
+    shown = lookback.tail(max_lookback_bars).reset_index(drop=True)
+    figure = Figure(
+        figsize=(12, 6.75), dpi=110, layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12), facecolor="white"
+    )
+    prices, volumes = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    _draw_candles(prices, shown)
+    _draw_forecast(prices, forecast, first_bar=len(shown), last_close=float(shown["close"].iloc[-1]))
+    _draw_volume(volumes, shown, forecast)
+    for axes in (prices, volumes):
+        axes.axvline(len(shown) - 0.5, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, labelsize=8)
+        axes.margins(x=0.01)
+    prices.set_ylabel("price", color=INK)
+    volumes.set_ylabel("volume", color=INK)
+    prices.legend(loc="upper left", frameon=False, fontsize=9)
+    _label_times(volumes, [*shown["timestamps"], *forecast.timestamps])
+    prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
+    if note:
+        prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png")
+
+
+def candle_colours(candles: pd.DataFrame) -> list[str]:
+    """One colour a bar: rising when it closes no lower than it opened."""
+    return [RISING if rises else FALLING for rises in candles["close"] >= candles["open"]]
+
+
+def tick_labels(timestamps: Sequence[str]) -> list[str]:
+    """Dates where every bar is at midnight, else month, day and time; the wall clock as written."""
+    texts = [text.replace("T", " ") for text in timestamps]
+    daily = all(text[11:19] in ("", "00:00", "00:00:00") for text in texts)
+    return [text[:10] if daily else text[5:16] for text in texts]
+
+
+def _draw_candles(axes: Axes, candles: pd.DataFrame) -> None:
+    colours = candle_colours(candles)
+    axes.vlines(candles.index, candles["low"], candles["high"], colors=colours, linewidth=0.9)
+    body = (candles["close"] - candles["open"]).abs()
+    # A bar that closes where it opened still shows as a line.
+    thinnest = 0.0015 * float(candles["high"].max() - candles["low"].min())
+    bottom = candles[["open", "close"]].min(axis=1)
+    axes.bar(candles.index, body.clip(lower=thinnest), bottom=bottom, width=0.65, color=colours)
+
+
+def _draw_forecast(axes: Axes, forecast: ForecastView, first_bar: int, last_close: float) -> None:
+    bars = range(first_bar - 1, first_bar + len(forecast.close))  # from the last close on
+    if forecast.band is not None:
+        low, high = ([last_close, *side] for side in forecast.band)
+        axes.fill_between(
+            bars, low, high, color=FORECAST, alpha=0.18, linewidth=0, label=f"close, {forecast.band_label}"
+        )
+    axes.plot(
+        bars, [last_close, *forecast.close], color=FORECAST, linewidth=1.8, label="close, mean of paths"
+    )
+
+
+def _draw_volume(axes: Axes, lookback: pd.DataFrame, forecast: ForecastView) -> None:
+    if "volume" in lookback:
+        axes.bar(lookback.index, lookback["volume"], width=0.65, color=candle_colours(lookback), alpha=0.8)
+    bars = range(len(lookback), len(lookback) + len(forecast.volume))
+    axes.bar(bars, forecast.volume, width=0.65, color=FORECAST, alpha=0.45)
+
+
+def _label_times(axes: Axes, timestamps: Sequence[str]) -> None:
+    labels = tick_labels(timestamps)
+    ticks = [round(tick * (len(labels) - 1) / (NUM_TICKS - 1)) for tick in range(NUM_TICKS)]
+    unique = list(dict.fromkeys(ticks))
+    axes.set_xticks(unique, [labels[tick] for tick in unique])
+
+
+def forecast_view(
+    timestamps: Sequence[str],
+    close: Sequence[float],
+    volume: Sequence[float],
+    close_quantiles: Mapping[str, Sequence[float]],
+) -> ForecastView:
+    """The view of a mean and its quantiles by level ("0.1"); the band is the widest pair of them."""
+    band, label = None, ""
+    levels = sorted(close_quantiles, key=float)
+    if len(levels) >= 2:
+        band = (close_quantiles[levels[0]], close_quantiles[levels[-1]])
+        label = f"{100 * float(levels[0]):g}–{100 * float(levels[-1]):g} %"
+    return ForecastView(timestamps, close, volume, band, label)
+
+
+def draw_forecast(
+    lookback: pd.DataFrame, result: ForecastResult, path: Path, *, name: str, caution: str | None = None
+) -> None:
+    """Write a PNG of the result of a job with one series; ``name`` is its title, ``caution`` small print."""
+    series = result.series[0]
+    note = f"{result.model.id} on {result.device}, seed {series.seed}"
+    if caution is not None:
+        note += f"; {caution}"
+    quantiles = {level: columns["close"] for level, columns in series.quantiles.items()}
+    view = forecast_view(series.timestamps, series.mean["close"], series.mean["volume"], quantiles)
+    draw_chart(lookback, view, path, title=f"{name}: {len(view.close)} bars ahead", note=note)

@@ -1,0 +1,74 @@
+"""The candle files that a command is given: by themselves, in folders, or by a pattern."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kronos_cli.files.candle_file import SUFFIXES
+from kronos_model.errors import InputError
+
+
+@dataclass(frozen=True)
+class ForecastInput:
+    """A candle file.
+
+    ``name`` is what its forecast is called: the file's name without suffix, behind the folders between it and
+    the one that was named.
+    """
+
+    path: Path
+    name: str
+
+
+def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
+    """The files, each once, in the order of ``paths`` and sorted within a folder.
+
+    Args:
+        paths: files; folders, which stand for the CSV and Parquet files in them and in their folders; and
+            patterns such as ``candles/*_1d.csv``, for shells that leave them as they are. What is hidden is
+            passed over.
+        output: the file or folder where forecasts go; what a folder or a pattern has there is passed over.
+
+    Raises InputError: a path that is not there or leads to no files, a file that would be overwritten, or two
+    of one name.
+    """
+    found: dict[Path, ForecastInput] = {}
+    for text in paths:
+        inputs = list(_inputs_of(text))
+        if not inputs:
+            reason = f"has no files that end in {', '.join(SUFFIXES)}"
+            raise InputError(f"{text} {reason if Path(text).is_dir() else 'does not exist'}")
+        for one in inputs:
+            resolved = one.path.resolve()
+            if not resolved.is_relative_to(output.resolve()):
+                found.setdefault(resolved, one)
+            elif one.path == Path(text):
+                raise InputError(f"{one.path} lies where the forecasts go: give --output another place")
+    if not found:
+        raise InputError(f"all files lie in {output}, where the forecasts go: give --output another place")
+    by_name: dict[str, Path] = {}
+    for one in found.values():
+        other = by_name.setdefault(one.name.casefold(), one.path)  # some file systems know no case
+        if other != one.path:
+            raise InputError(
+                f"{other} and {one.path} would both be called {one.name!r}: rename one, or name the folder "
+                "above both"
+            )
+    return list(found.values())
+
+
+def _inputs_of(text: str) -> Iterator[ForecastInput]:
+    path = Path(text)
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            below = file.relative_to(path)
+            is_hidden = any(part.startswith(".") for part in below.parts)
+            if file.suffix.lower() in SUFFIXES and not is_hidden and file.is_file():
+                yield ForecastInput(file, below.with_suffix("").as_posix())
+    elif path.exists():
+        yield ForecastInput(path, path.stem)
+    elif any(sign in text for sign in "*?["):
+        anchor = Path(path.anchor)
+        for file in sorted(anchor.glob(str(path.relative_to(anchor)))):
+            if file.is_file():
+                yield ForecastInput(file, file.stem)

@@ -1,0 +1,22 @@
+"""What the command line reads of the environment: a worker's settings, and those of Flower."""
+
+from functools import cache
+
+from pydantic import Field, SecretStr
+
+from worker.settings import WorkerSettings
+
+
+class CliSettings(WorkerSettings):
+    """The settings of ``./kronos`` and its commands."""
+
+    flower_user: str = Field("kronos", description="Flower's user name")
+    flower_password: SecretStr | None = Field(
+        None, description="Flower's password; made up by `up` if not set"
+    )
+
+
+@cache
+def get_settings() -> CliSettings:
+    """The settings of this command, read on first use."""
+    return CliSettings.load()

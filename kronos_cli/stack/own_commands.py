@@ -1,0 +1,33 @@
+"""This package's commands as child processes: their command lines, environments, and default model."""
+
+import socket
+import sys
+
+from kronos_cli.settings import CliSettings
+
+BUNDLED_MODEL = "kronos-tiny"
+
+
+def own_command(*arguments: str) -> list[str]:
+    """The command line of a child that runs one of this package's commands."""
+    # -P: a folder named kronos_cli in the working folder is not this one.
+    return [sys.executable, "-P", "-m", "kronos_cli", *arguments]
+
+
+def own_node(name: str) -> str:
+    """A Celery node name on this host."""
+    return f"{name}@{socket.gethostname()}"
+
+
+def names_redis(settings: CliSettings) -> bool:
+    """Whether the environment names a Redis, which is then used instead of starting one."""
+    return "redis_url" in settings.model_fields_set
+
+
+def model_choice(settings: CliSettings, model: str | None, tokenizer: str | None) -> dict[str, str]:
+    """The variables that choose a worker's checkpoint: as given, else as set, else the bundled one."""
+    given = {"KRONOS_MODEL": model, "KRONOS_TOKENIZER": tokenizer}
+    if model is None and settings.model is None:
+        # A revision means another model's; the bundled one has none.
+        given |= {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MODEL_REVISION": "", "KRONOS_TOKENIZER_REVISION": ""}
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,100 @@
+"""Registered models for the terminal: as a table, and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kronos_client.registry.model_registry import DamagedModel
+from kronos_client.registry.registered_model import Metadata, RegisteredModel
+
+SHORT_CHARS: Final = 8
+"""Of a commit or a fingerprint."""
+
+LEGEND: Final = (
+    "tokenizer, predictor: best validation loss. over parent, over last value: how much smaller the pinball "
+    "loss of the close on held-out candles is than theirs."
+)
+
+
+def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> RenderableType:
+    """One row a version for what it is and one for how good, and below why damaged ones are.
+
+    What metadata says is shown as it is, never read as markup.
+    """
+    what = _empty_table(left=("model", "parent", "created", "data"), right=())
+    how_good = _empty_table(
+        left=("model",), right=("tokenizer", "predictor", "over parent", "over last value")
+    )
+    damaged = []
+    for model in models:
+        if isinstance(model, DamagedModel):
+            what.add_row(Text(model.reference), Text("damaged", style="red"))
+            damaged.append(Text(f"{model.reference}: {model.reason}", style="red"))
+            continue
+        what.add_row(Text(model.reference), *map(Text, _origin(model.metadata)))
+        how_good.add_row(Text(model.reference), *map(Text, _quality(model.metadata)))
+    return Group(what, how_good, Text(LEGEND, style="dim"), *damaged)
+
+
+def _empty_table(left: Sequence[str], right: Sequence[str]) -> Table:
+    """Of long names the end is what differs, so names are folded and never cut."""
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in left:
+        table.add_column(column, overflow="fold", no_wrap=column not in ("model", "parent"))
+    for column in right:
+        table.add_column(column, no_wrap=True, justify="right")
+    return table
+
+
+def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
+    """The whole metadata, or ``damaged`` with the reason; ``id`` is what jobs name it by."""
+    if isinstance(model, DamagedModel):
+        return {
+            "id": model.reference,
+            "name": model.name,
+            "version": model.version,
+            "damaged": model.reason,
+        }
+    return {"id": model.reference, **model.metadata.model_dump(mode="json"), "damaged": None}
+
+
+def _origin(metadata: Metadata) -> tuple[str, ...]:
+    """Behind the model; empty where finetuning did not say it."""
+    fingerprint = str(metadata.data_fingerprint or "")[:SHORT_CHARS]
+    return _parent(metadata.parent), f"{metadata.created_at:%Y-%m-%d}", fingerprint
+
+
+def _quality(metadata: Metadata) -> tuple[str, ...]:
+    """Likewise."""
+    return (
+        _loss(_at(metadata.metrics, "tokenizer", "best_loss")),
+        _loss(_at(metadata.metrics, "predictor", "best_loss")),
+        _percent(_at(metadata.evaluation, "improvements", "start", "percent")),
+        _percent(_at(metadata.evaluation, "improvements", "last_value", "percent")),
+    )
+
+
+def _parent(parent: Any) -> str:
+    model, revision = _at(parent, "model"), _at(parent, "revision")
+    if not isinstance(model, str):
+        return ""
+    return f"{model} @{revision[:SHORT_CHARS]}" if isinstance(revision, str) else model
+
+
+def _loss(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def _percent(percent: Any) -> str:
+    return f"{percent:+.1f} %" if isinstance(percent, int | float) else ""
+
+
+def _at(value: Any, *keys: str) -> Any:
+    """What lies there in nested objects, None where nothing does."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,72 @@
+"""The Celery app of a client, and the configuration that workers and clients share."""
+
+from typing import Any, Final
+
+from celery import Celery
+
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE
+from kronos_client.redis.queues import PRIORITY_STEPS
+from kronos_client.redis.routing import TaskRouter
+from kronos_client.redis.tls import tls_options
+from kronos_client.settings import ClientSettings
+
+RESULT_BACKEND: Final = "kronos_client.redis.result_backend:CodedRedisBackend"
+
+
+def celery_config(settings: ClientSettings) -> dict[str, Any]:
+    """What differs from Celery's defaults for every app on these queues, and why."""
+    url = settings.redis_url.get_secret_value()
+    return {
+        "broker_url": url,
+        "result_backend": url,
+        # The URL says it to everybody else; Flower hears it here alone.
+        "broker_use_ssl": tls_options(url) or False,
+        # JSON only, in both directions: nothing from outside is unpickled.
+        "task_serializer": "json",
+        "result_serializer": "json",
+        "accept_content": ["json"],
+        "result_accept_content": ["json"],
+        "task_default_queue": CPU_QUEUE,
+        "task_routes": (TaskRouter(url),),
+        "task_default_priority": CELERY_PRIORITIES["normal"],
+        "task_send_sent_event": True,
+        "broker_transport_options": {
+            # For what Flower takes by kombu's own means; on kombu's keys it would see to other apps' jobs.
+            "unacked_key": "kronos.unacked",
+            "unacked_index_key": "kronos.unacked_index",
+            "unacked_mutex_key": "kronos.unacked_mutex",
+            "queue_order_strategy": "priority",
+            "priority_steps": list(PRIORITY_STEPS),
+            # Without these a half-open connection is waited on for ever.
+            "socket_timeout": 30,
+            "socket_connect_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+        },
+        "redis_socket_timeout": 30.0,
+        "redis_socket_connect_timeout": 5.0,
+        "redis_socket_keepalive": True,
+        "redis_backend_health_check_interval": 25,
+        "result_expires": settings.result_ttl_s,
+    }
+
+
+CLIENT_ANSWER_S: Final = 10
+"""How long a client waits for Redis's answer to a message that it sends, before it says that it has none."""
+CLIENT_LOOK_S: Final = 5.0
+"""How long for its answer about a job; redis-py asks four times before a client says that it has none."""
+
+
+def make_app(settings: ClientSettings) -> Celery:
+    """A client's Celery app. The host's own app stays the current one; Redis is not waited for long."""
+    app = Celery("kronos", set_as_current=False)
+    app.conf.update(celery_config(settings))
+    app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S
+    app.conf.redis_socket_timeout = CLIENT_LOOK_S
+    use_result_backend(app)
+    return app
+
+
+def use_result_backend(app: Celery) -> None:
+    """Have the app store and read results by our backend."""
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)

@@ -1,0 +1,140 @@
+"""Every error code that a job can end with, and the one exception that carries it over the wire."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from kronos_client.contract.paths import without_paths
+from kronos_model.errors import KronosError
+
+
+class ErrorCode(StrEnum):
+    """The one list of codes. ``meaning`` says in a line what happened and what to do."""
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> "ErrorCode":
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    # The job's form
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION", "A schema_version that this worker cannot read: update it."
+    UNKNOWN_FIELD = "UNKNOWN_FIELD", "A field nobody knows: remove it or check its spelling."
+    MISSING_FIELD = "MISSING_FIELD", "A required field is not there: add it."
+    BAD_TYPE = "BAD_TYPE", "A value of the wrong JSON type: send the type that the contract names."
+    BAD_VALUE = "BAD_VALUE", "A value outside what the field allows: see the contract."
+    BAD_ENCODING = "BAD_ENCODING", "A column that is not base64 of little-endian float32: encode it anew."
+    DUPLICATE_ID = "DUPLICATE_ID", "Two series of one job have the same id: give each its own."
+    INVALID_INPUT = "INVALID_INPUT", "What was asked for cannot be computed: the message says why."
+
+    # Its size
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED", "More than the worker's limits allow: split the job."
+    PRED_LEN_TOO_LONG = "PRED_LEN_TOO_LONG", "A horizon beyond what the model can see: ask for fewer bars."
+    RESULT_TOO_LARGE = "RESULT_TOO_LARGE", "The result would be too large: fewer paths, quantiles or series."
+
+    # Candles
+    MISSING_COLUMN = "MISSING_COLUMN", "A price column is not there: open, high, low and close are needed."
+    UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "A column the model does not have: leave it out."
+    LENGTH_MISMATCH = "LENGTH_MISMATCH", "Columns or timestamps of unequal length: give one value a bar."
+    EMPTY_SERIES = "EMPTY_SERIES", "A series without bars: give a lookback."
+    NOT_FINITE = "NOT_FINITE", "NaN or an infinite value: fill or drop the bar."
+    VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value beyond what float32 sums carry: use a larger unit."
+    NON_POSITIVE_PRICE = "NON_POSITIVE_PRICE", "A price of zero or below: correct or drop the bar."
+    HIGH_BELOW_LOW = "HIGH_BELOW_LOW", "A high below the low of its bar: correct or drop the bar."
+    NEGATIVE_VOLUME = "NEGATIVE_VOLUME", "Volume or amount below zero: correct it or leave the column out."
+
+    # Timestamps
+    BAD_TIMESTAMP = "BAD_TIMESTAMP", "Not an ISO 8601 timestamp: write it like 2024-06-18T09:35:00+08:00."
+    TIMESTAMPS_NOT_ASCENDING = "TIMESTAMPS_NOT_ASCENDING", "A time not after the one before: sort them."
+    MIXED_TIMEZONES = "MIXED_TIMEZONES", "Some timestamps have an offset and some do not: write all alike."
+    TIMEZONE_UNKNOWN = "TIMEZONE_UNKNOWN", "Not an IANA time zone: name one, as America/New_York."
+    TIMEZONE_MISMATCH = "TIMEZONE_MISMATCH", "An offset that the time zone does not have: correct either."
+    CANNOT_INFER_TIMESTAMPS = "CANNOT_INFER_TIMESTAMPS", "No rule in the spacing: pass future_timestamps."
+
+    # Devices and models
+    INVALID_DEVICE = "INVALID_DEVICE", "None of auto, cpu, cuda, cuda:N and mps: name one of them."
+    NO_GPU_WORKER = "NO_GPU_WORKER", "No GPU worker is ready and falling back is forbidden: allow it."
+    MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "A model outside the worker's list: choose one of it."
+    MODEL_CAPACITY = "MODEL_CAPACITY", "No room for another model at present: try later, or add workers."
+    CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "A checkpoint that cannot be used: the message says why."
+    CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "A checkpoint, or part of it, is not there: check its name."
+    CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub is silent: fetch it before."
+    CHECKPOINT_MISMATCH = "CHECKPOINT_MISMATCH", "Model and tokenizer do not fit: choose a pair that does."
+
+    # Finetuning
+    INVALID_CONFIG = "INVALID_CONFIG", "A finetuning setting that cannot be used: the message names it."
+    TRAINING_DATA_INVALID = "TRAINING_DATA_INVALID", "No usable candles, or too few: the message says why."
+    TRAINING_DIVERGED = "TRAINING_DIVERGED", "The loss is not finite: lower the learning rate."
+    TRAINING_STOPPED = "TRAINING_STOPPED", "Training was stopped and saved: start it again to go on."
+    RUN_LOCKED = "RUN_LOCKED", "Another process trains in this run's folder: wait for it, or end it."
+    DATA_NOT_ALLOWED = "DATA_NOT_ALLOWED", "A path outside the data folder, or none is set: name one inside."
+    DISK_FULL = "DISK_FULL", "No room, or no permission, to save: make room, or name another folder."
+
+    # The job's life
+    CANCELLED = "CANCELLED", "The job was cancelled, as asked."
+    DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."
+    OUT_OF_MEMORY = "OUT_OF_MEMORY", "The device has too little memory for the job: fewer paths."
+    QUEUE_FULL = "QUEUE_FULL", "The queue has no room: submit it again after details.retry_after_s seconds."
+    ENQUEUE_UNCERTAIN = "ENQUEUE_UNCERTAIN", "The answer to enqueueing was lost: submit it again as is."
+    ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new one."
+    RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it anew."
+    LOST = "LOST", "Nothing is known of this job: submit it anew."
+    WORKER_LOST = "WORKER_LOST", "The job ended each process that computed it: report it with the job's id."
+    BAD_MESSAGE = "BAD_MESSAGE", "No Celery message for a task there is: the message says what is wrong."
+    TIMEOUT = "TIMEOUT", "No result in the time one wanted to wait: the job goes on, wait again."
+    BROKER_UNREACHABLE = "BROKER_UNREACHABLE", "Redis does not answer: check that it runs, and the URL."
+    INTERNAL = "INTERNAL", "A defect in this software: report it with the job's id."
+
+
+class JobError(Exception):
+    """Why a job has no result.
+
+    ``args`` is exactly ``(code, message, field, details)``, all JSON-compatible: Celery's JSON result backend
+    stores ``args`` and calls the class with them again.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        field: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        # A plain str: also a code that this version does not know yet must survive the way back.
+        super().__init__(str(code), message, field, dict(details or {}))
+
+    @property
+    def code(self) -> str:
+        """One of ``ErrorCode``, or a code of a newer worker."""
+        return str(self.args[0])
+
+    @property
+    def message(self) -> str:
+        """What is wrong and what to do."""
+        return str(self.args[1])
+
+    @property
+    def field(self) -> str | None:
+        """Dotted path of the field at fault, such as ``series.0.close``."""
+        field: str | None = self.args[2]
+        return field
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """More on it; ``row`` is the first bar at fault, counted from 0."""
+        details: dict[str, Any] = self.args[3]
+        return details
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    @classmethod
+    def from_kronos(cls, error: KronosError, *, prefix: str = "") -> "JobError":
+        """The same error for the wire; ``prefix`` is put before its field, as ``series.0.``.
+
+        Whoever sent the job learns no path of the worker's machine.
+        """
+        field = f"{prefix}{error.field}" if error.field is not None else prefix.rstrip(".") or None
+        return cls(error.code, without_paths(error.message), field, without_paths(error.details))

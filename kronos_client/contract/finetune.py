@@ -1,0 +1,306 @@
+"""A finetuning job: its fields, and reading one from outside."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+import kronos_model
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import CandleInput, Device, WireModel
+from kronos_client.contract.instruments import PreparedInstrument, prepare_instruments
+from kronos_client.contract.jobs import check_version
+from kronos_client.contract.limits import Limits, check_finetune_payload
+from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
+from kronos_client.contract.refusals import (
+    MAX_INTEGER,
+    escaped,
+    excerpt,
+    field_path,
+    refusal,
+)
+from kronos_model.errors import FinetuningConfigError
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
+
+MAX_CONFIG_BYTES: Final = 2**16
+MAX_DATA_PATHS: Final = 1000
+MAX_PATH_CHARS: Final = 1000
+MAX_MESSAGE_CHARS: Final = 280
+MAX_PARAMETERS: Final = 10**9
+"""Of a model that a job makes from scratch; the largest published one has half as many."""
+PLACEHOLDER_PATH: Final = "."
+"""Stands for the data's place in a config that is only checked."""
+
+_LOADABLE: Final = re.compile(
+    r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(@[\w.-]{1,64})?", re.ASCII
+)
+"""A bundled name, a hub id, or a registered model with or without its version; no path but one part below."""
+
+_REVISION: Final = re.compile(r"[\w][\w./-]{0,99}", re.ASCII)
+
+# huggingface_hub, which checkpoints.source needs, is not there where jobs are only sent.
+BUNDLED_NAMES: Final = frozenset(
+    config.parents[1].name
+    for config in (Path(kronos_model.__file__).parent / "bundled").glob("*/model/config.json")
+)
+
+
+def _free_name(name: str) -> str:
+    if re.fullmatch(MODEL_NAME, name) is None:
+        raise PydanticCustomError(
+            "model_name", "1 to 64 of a to z, 0 to 9, dot, dash and underscore, a letter or digit first"
+        )
+    if name in BUNDLED_NAMES:
+        raise PydanticCustomError("bundled_name", "another name than that of a bundled model")
+    return name
+
+
+def _paths(value: Any) -> str | tuple[str, ...]:
+    """By hand, so that what is wrong is named by its place in the list and not by pydantic's tries."""
+    if isinstance(value, str):
+        _check_path(value, {})
+        return value
+    if not isinstance(value, list | tuple):
+        raise PydanticCustomError("paths_type", "a string, or an array of them")
+    if not 1 <= len(value) <= MAX_DATA_PATHS:
+        raise PydanticCustomError("num_paths", f"an array of 1 to {MAX_DATA_PATHS}")
+    for index, path in enumerate(value):
+        if not isinstance(path, str):
+            raise PydanticCustomError("path_type", "a string", {"index": index})
+        _check_path(path, {"index": index})
+    return tuple(value)
+
+
+def _check_path(path: str, context: dict[str, Any]) -> None:
+    if not 1 <= len(path) <= MAX_PATH_CHARS or not path.isprintable():
+        raise PydanticCustomError("path", f"1 to {MAX_PATH_CHARS} printable characters", context)
+    if path.startswith(("/", "~")) or "\\" in path or ".." in path.split("/"):
+        raise PydanticCustomError(
+            "path_outside", "relative to the worker's data folder, with / and without ..", context
+        )
+
+
+ModelName = Annotated[
+    str,
+    AfterValidator(_free_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"}),
+]
+DataPaths = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(_paths),
+    PlainSerializer(lambda paths: paths, return_type=Any),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "string", "minLength": 1},
+                    "minItems": 1,
+                    "maxItems": MAX_DATA_PATHS,
+                },
+            ]
+        }
+    ),
+]
+
+
+class FinetuneData(WireModel):
+    """The candles to train on: files that the worker sees, or the candles themselves."""
+
+    path: DataPaths | None = Field(
+        default=None,
+        description="CSV or Parquet files, or folders of them, relative to the worker's data folder",
+    )
+    instruments: (
+        Annotated[tuple[CandleInput, ...], Field(strict=False, min_length=1, fail_fast=True)] | None
+    ) = Field(default=None, description="the candles themselves, for small data")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if self.path is None and self.instruments is None:
+            raise PydanticCustomError("no_data", "a path, or instruments")
+        if self.path is not None and self.instruments is not None:
+            raise PydanticCustomError("two_kinds_of_data", "either a path or instruments")
+        seen: set[str] = set()
+        for index, instrument in enumerate(self.instruments or ()):
+            if instrument.id in seen:
+                raise PydanticCustomError(
+                    "duplicate_instrument", "an id that no other instrument has", {"index": index}
+                )
+            seen.add(instrument.id)
+        return self
+
+
+class FinetuneJob(WireModel):
+    """One job for the task ``kronos.finetune``: train a model, and register it under a name."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    name: ModelName = Field(description="that the trained model is registered under; no bundled model's")
+    config: dict[str, Any] = Field(  # FinetuneConfig reads it, in finetune_config
+        default={},
+        description="how to train, as a config file has it, without data.path and training_device",
+    )
+    data: FinetuneData
+    device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
+    allow_fallback: bool = Field(
+        default=True, description="whether the CPU will do where no GPU worker for finetuning is ready"
+    )
+    deadline_s: float | None = Field(
+        default=None, gt=0, description="seconds from submitted_at, else from receipt"
+    )
+    submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
+    priority: Priority = "normal"
+
+    def finetune_config(
+        self, data_path: str | tuple[str, ...] = PLACEHOLDER_PATH, device: str = "auto"
+    ) -> FinetuneConfig:
+        """How to train, with the data's place and the device as the worker has them.
+
+        Raises JobError INVALID_CONFIG with the field at fault, such as ``config.predictor.epochs``.
+        """
+        data = self.config.get("data", {})
+        if not isinstance(data, dict):
+            raise _invalid("config.data", f"config.data must be an object, not {excerpt(data)}")
+        if "path" in data:
+            raise _invalid("config.data.path", "config.data.path: leave it out; the job's data says it")
+        if self.config.get("training_device", "auto") != "auto":
+            raise _invalid(
+                "config.training_device", "config.training_device: leave it out; the job's device says it"
+            )
+        placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
+        try:
+            return parse_config(placed)
+        except FinetuningConfigError as error:
+            if error.field in (None, "config"):  # what is wrong between several fields of the whole
+                raise _invalid("config", error.message) from None
+            location = tuple(str(error.field).split("."))
+            raise _invalid(f"config.{field_path(location)}", f"config.{error.message}") from None
+
+
+def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
+    """A job from decoded JSON, whoever sent it: wholly checked, inline candles included.
+
+    What only the worker knows is left to it: whether the data is there, and which models may be loaded.
+
+    Raises JobError, and nothing else, naming the first field at fault.
+    """
+    if not isinstance(payload, dict):
+        raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
+    check_version(payload.get("schema_version", SCHEMA_VERSION))
+    check_finetune_payload(payload, limits)
+    _check_config_size(payload.get("config"))
+    try:
+        job = FinetuneJob.model_validate(payload)
+    except ValidationError as error:
+        raise refusal(error) from None
+    config = job.finetune_config()
+    _check_start(config)
+    _check_demand(config, limits)
+    if job.data.instruments is not None:
+        _check_fit(config, prepare_instruments(job.data.instruments))
+    return job
+
+
+def _check_config_size(config: object) -> None:
+    """A config is small, and each unknown field in it would cost an error report of its own."""
+    size = 0
+    try:
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
+            size += len(part.encode())
+            if size > MAX_CONFIG_BYTES:
+                raise JobError(
+                    ErrorCode.LIMIT_EXCEEDED,
+                    f"config: it takes more than the {MAX_CONFIG_BYTES} bytes that a config may take",
+                    "config",
+                    {"limit": MAX_CONFIG_BYTES, "actual": size},
+                )
+    except (RecursionError, TypeError, ValueError):  # ValueError: half a character; thousands of digits
+        raise _invalid(
+            "config", "config cannot be written as JSON: it is nested too deeply, or holds what is no text"
+        ) from None
+
+
+def _check_start(config: FinetuneConfig) -> None:
+    for part in ("model", "tokenizer"):
+        revision = getattr(config.start, f"{part}_revision")
+        if revision is not None and _REVISION.fullmatch(revision) is None:
+            field = f"config.start.{part}_revision"
+            raise _invalid(field, f"{field} must be a branch, tag or commit, not {excerpt(revision)}")
+        name = getattr(config.start, part)
+        if isinstance(name, str) and _LOADABLE.fullmatch(name) is None:
+            field = f"config.start.{part}"
+            raise JobError(
+                ErrorCode.MODEL_NOT_ALLOWED,
+                f"{field} must be the name of a bundled or registered model, or a hub id that the worker "
+                f"allows, not {excerpt(name)}",
+                field,
+            )
+
+
+def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
+    """Refuse what no machine would hold, or be done with; a run that is no job may try."""
+    for part in ("model", "tokenizer"):
+        shape = getattr(config.start, part)
+        if (
+            isinstance(shape, PredictorShape | TokenizerShape)
+            and (size := _num_parameters(shape)) > MAX_PARAMETERS
+        ):
+            raise _too_much(
+                f"config.start.{part}", size, MAX_PARAMETERS, "parameters of a model from scratch"
+            )
+    samples, limit = config.evaluation.sample_count, limits.max_sample_count
+    if samples > limit:
+        raise _too_much("config.evaluation.sample_count", samples, limit, "sample paths a window")
+
+
+def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
+    """About as many as it has: those of its blocks, and of its tables of tokens."""
+    num_layers, tokens = 1, 0
+    if isinstance(shape, PredictorShape):
+        num_layers += shape.n_layers
+        tokens = 2**shape.s1_bits + 2**shape.s2_bits
+    else:
+        num_layers += shape.n_enc_layers + shape.n_dec_layers
+    return num_layers * shape.d_model * (4 * shape.d_model + 3 * shape.ff_dim) + 2 * tokens * shape.d_model
+
+
+def _too_much(field: str, actual: int, limit: int, what: str) -> JobError:
+    shown = actual if actual < MAX_INTEGER else MAX_INTEGER
+    return JobError(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{field}: {shown} are more than the worker's limit of {limit} {what}",
+        field,
+        {"limit": limit, "actual": shown},
+    )
+
+
+def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
+    """Refuse at once what no split can make a single window of."""
+    for field in ("columns", "instrument_column"):
+        if getattr(config.data, field):
+            raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
+    longest = max(len(instrument.timestamps) for instrument in instruments)
+    if longest < config.data.window:
+        raise JobError(
+            ErrorCode.TRAINING_DATA_INVALID,
+            f"data.instruments: no instrument has more than {longest} bars, but a window takes "
+            f"{config.data.window}: send more, or lower lookback or pred_len",
+            "data.instruments",
+        )
+
+
+def _invalid(field: str, message: str) -> JobError:
+    return JobError(ErrorCode.INVALID_CONFIG, escaped(message, MAX_MESSAGE_CHARS), field)

@@ -1,0 +1,187 @@
+"""A forecast job: its fields, their defaults and ranges."""
+
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kronos_client.contract.columns import Column
+from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.seeds import MAX_SEED
+
+MAX_QUANTILES: Final = 32
+MAX_COUNT: Final = 2**31 - 1
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise PydanticCustomError("not_printable", "printable characters only")
+    return text
+
+
+def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
+    if len(set(levels)) < len(levels):
+        raise PydanticCustomError("not_distinct", "levels that differ from each other")
+    return levels
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """By hand, as pydantic would report every element that is wrong, however many there are."""
+    if not isinstance(values, list | tuple):
+        raise PydanticCustomError("texts_type", "an array of strings")
+    if not set(map(type, values)) <= {str}:
+        row = next(row for row, value in enumerate(values) if type(value) is not str)
+        raise PydanticCustomError("text_type", "a string in row {row}", {"row": row})
+    return tuple(values)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+TimestampTexts = Annotated[
+    tuple[str, ...],
+    PlainValidator(_texts),
+    PlainSerializer(list, return_type=list[str]),
+    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
+Quantile = Annotated[float, Field(gt=0, lt=1)]
+
+
+class WireModel(BaseModel):
+    """Frozen and strict: no unknown fields, no conversions beyond an integer where a number is due."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class CandleInput(WireModel):
+    """One instrument's candles."""
+
+    id: Name = Field(description="names the series in the result; unique in its job")
+    timestamps: TimestampTexts = Field(description="ISO 8601, one a bar, strictly ascending")
+    open: Column
+    high: Column
+    low: Column
+    close: Column
+    volume: Column | None = Field(default=None, description="0 where left out")
+    amount: Column | None = Field(default=None, description="volume times the mean price where left out")
+
+    def columns(self) -> dict[str, Column]:
+        """The columns that were given, as on the wire."""
+        values = {name: getattr(self, name) for name in COLUMNS}
+        return {name: column for name, column in values.items() if column is not None}
+
+
+class SeriesInput(CandleInput):
+    """One instrument's lookback."""
+
+    future_timestamps: TimestampTexts | None = Field(
+        default=None,
+        description="of the bars to forecast; inferred from the lookback's spacing where left out",
+    )
+    timezone: Annotated[str, Field(max_length=100)] | None = Field(
+        default=None, description="IANA time zone whose clock the timestamps follow"
+    )
+    seed: Seed | None = Field(default=None, description="instead of the one that follows from the job's")
+
+
+class Sampling(WireModel):
+    """How the future is drawn."""
+
+    temperature: float = Field(default=1.0, ge=0.01, le=100, description="below 1 calmer, above 1 wilder")
+    top_k: int = Field(default=0, ge=0, le=MAX_COUNT, description="only the k most likely tokens; 0 for all")
+    top_p: float = Field(
+        default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
+    )
+    sample_count: Count = Field(default=1, description="paths to draw for each series")
+    seed: Seed | None = Field(default=None, description="from the task's id where left out")
+
+
+class Output(WireModel):
+    """What comes back."""
+
+    quantiles: Annotated[
+        tuple[Quantile, ...],
+        Field(strict=False, max_length=MAX_QUANTILES),
+        FailFast(),
+        AfterValidator(_distinct),
+    ] = Field(default=(0.1, 0.5, 0.9), description="levels of the quantiles over the paths")
+    paths: bool = Field(default=False, description="whether every path comes back")
+    repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
+
+
+class ForecastJob(WireModel):
+    """One job for the task ``kronos.forecast``: one or more series with a common horizon."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
+    pred_len: Count | None = Field(
+        default=None, description="bars to forecast; may be left out where future_timestamps are given"
+    )
+    sampling: Sampling = Sampling()
+    output: Output = Output()
+    model: Name | None = Field(
+        default=None, description="the worker's own where left out, or a registered one: name, name@version"
+    )
+    device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
+    allow_fallback: bool = Field(
+        default=True, description="whether the CPU will do where no GPU worker is ready"
+    )
+    deadline_s: float | None = Field(
+        default=None, gt=0, description="seconds from submitted_at, else from receipt"
+    )
+    submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
+    priority: Priority = "normal"
+    context_policy: ContextPolicy = Field(
+        default="exact",
+        description="once the context is full: computed anew for every bar as the reference does, or, as an "
+        "approximation, with the oldest bar forgotten",
+    )
+
+    @model_validator(mode="after")
+    def _check_ids(self) -> Self:
+        seen: set[str] = set()
+        for index, series in enumerate(self.series):
+            if series.id in seen:
+                raise PydanticCustomError("duplicate_id", "ids that differ from each other", {"index": index})
+            seen.add(series.id)
+        return self
+
+    @model_validator(mode="after")
+    def _check_horizon(self) -> Self:
+        expected, source = self.pred_len, "pred_len"
+        for index, series in enumerate(self.series):
+            if series.future_timestamps is None:
+                continue
+            actual = len(series.future_timestamps)
+            if actual == 0 or actual != (expected or actual):
+                wanted = (
+                    f"{expected} timestamps, as {source} has it" if expected else "at least one timestamp"
+                )
+                raise PydanticCustomError(
+                    "future_length",
+                    "{wanted}, not {actual}",
+                    {"index": index, "wanted": wanted, "actual": actual},
+                )
+            if expected is None:
+                expected, source = actual, f"series.{index}.future_timestamps"
+        if expected is None:
+            raise PydanticCustomError("no_horizon", "a number of bars, or a series future_timestamps")
+        return self
+
+    @property
+    def horizon(self) -> int:
+        """Bars to forecast, the same for every series."""
+        lengths = (len(series.future_timestamps) for series in self.series if series.future_timestamps)
+        return self.pred_len or next(lengths)

@@ -1,0 +1,50 @@
+"""Reading a forecast job: from anything that came over the wire to a checked job, and on to arrays."""
+
+from pydantic import ValidationError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.limits import Limits, check_job, check_payload
+from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_client.contract.preparing import PreparedSeries, prepare
+from kronos_client.contract.refusals import excerpt, refusal
+
+__all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
+
+
+def parse_job(payload: object, limits: Limits) -> ForecastJob:
+    """A job from decoded JSON, whoever sent it.
+
+    Its form, ranges and size are checked here, in this order: version, absurd sizes, fields and types,
+    limits. The content of columns and timestamps is left to ``prepare``.
+
+    Raises JobError, and nothing else, naming the first field at fault.
+    """
+    if not isinstance(payload, dict):
+        raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
+    check_version(payload.get("schema_version", SCHEMA_VERSION))
+    check_payload(payload, limits)
+    try:
+        job = ForecastJob.model_validate(payload)
+    except ValidationError as error:
+        raise refusal(error) from None
+    check_job(job, limits)
+    return job
+
+
+def check_version(version: object) -> None:
+    """Refuse a ``schema_version`` that this code does not read, before anything else of a job is looked at.
+
+    Raises JobError: BAD_TYPE, UNSUPPORTED_VERSION.
+    """
+    field = "schema_version"
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise JobError(ErrorCode.BAD_TYPE, f"{field} must be an integer, not {excerpt(version)}", field)
+    if not 1 <= version <= SCHEMA_VERSION:
+        raise JobError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{field} {excerpt(version)} is not known here, only 1 to {SCHEMA_VERSION}: update the worker, "
+            "or send a version that it knows",
+            field,
+            {"newest": SCHEMA_VERSION},
+        )

@@ -1,0 +1,131 @@
+"""A job's series as arrays that the model takes, each with its future timestamps and its seed."""
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.columns import ColumnError, decode_column, num_values
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
+from kronos_client.contract.limits import Limits, check_num_bars
+from kronos_model.bars.calendar.spacing import Inferred, infer_future
+from kronos_model.bars.timestamps import (
+    Timestamps,
+    check_continues,
+    load_timezone,
+    parse_timestamps,
+)
+from kronos_model.bars.validation import check_candles
+from kronos_model.errors import CandleError, KronosError
+from kronos_model.seeds import derive_series_seed, seed_from_text
+
+Array = TypeVar("Array", NDArray[np.float64], NDArray[np.datetime64])
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSeries:
+    """One series, checked. Arrays are read-only.
+
+    Attributes:
+        columns: those that were given, each (T,) float64.
+        wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
+        future_timestamps: the same H times in the form of the input.
+        seed: for this series' draws.
+        warnings: what a careful reader of the forecast should know.
+    """
+
+    id: str
+    columns: dict[str, NDArray[np.float64]]
+    wall: NDArray[np.datetime64]
+    future_wall: NDArray[np.datetime64]
+    future_timestamps: tuple[str, ...]
+    seed: int
+    warnings: tuple[str, ...] = ()
+
+
+def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeries, ...]:
+    """The series of a job, in its order.
+
+    The job's seed is its own or that of its id, so that a job delivered twice draws the same twice. Series 0
+    has the job's seed, series i one derived from (seed, i), unless it gives its own.
+
+    Raises JobError with the field and the row at fault.
+    """
+    seed = job.sampling.seed if job.sampling.seed is not None else seed_from_text(job_id)
+    return tuple(
+        _prepare_series(series, f"series.{index}.", job.horizon, derive_series_seed(seed, index), limits)
+        for index, series in enumerate(job.series)
+    )
+
+
+def _prepare_series(
+    series: SeriesInput, prefix: str, horizon: int, seed: int, limits: Limits
+) -> PreparedSeries:
+    for name, column in series.columns().items():
+        check_num_bars(num_values(column), limits, f"{prefix}{name}")
+    columns = read_columns(series, prefix)
+    try:
+        zone = load_timezone(series.timezone) if series.timezone is not None else None
+        lookback = parse_timestamps(series.timestamps, zone=zone)
+        future = _future(series, lookback, horizon, zone)
+    except KronosError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    return PreparedSeries(
+        id=series.id,
+        columns=columns,
+        wall=_read_only(lookback.wall.astype("datetime64[s]")),
+        future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
+        future_timestamps=future.timestamps.texts,
+        seed=series.seed if series.seed is not None else seed,
+        warnings=() if future.warning is None else (f"Series {series.id!r}: {future.warning}",),
+    )
+
+
+def read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
+    """The columns that were given, each (T,) and read-only, one value for each timestamp.
+
+    Raises JobError, its field behind ``prefix``, such as ``series.0.``.
+    """
+    columns = {name: _decode(column, f"{prefix}{name}") for name, column in candles.columns().items()}
+    try:
+        check_candles(columns)
+    except CandleError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    _check_num_timestamps(candles, len(columns["open"]), prefix)
+    return {name: _read_only(values) for name, values in columns.items()}
+
+
+def _decode(column: str | tuple[float, ...], field: str) -> NDArray[np.float64]:
+    try:
+        return decode_column(column)
+    except ColumnError as error:
+        details = {} if error.row is None else {"row": error.row}
+        raise JobError(error.code, f"{field} {error.message}", field, details) from None
+
+
+def _check_num_timestamps(series: CandleInput, num_bars: int, prefix: str) -> None:
+    num_timestamps = len(series.timestamps)
+    if num_timestamps != num_bars:
+        field = f"{prefix}timestamps"
+        raise JobError(
+            ErrorCode.LENGTH_MISMATCH,
+            f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar",
+            field,
+            {"row": min(num_timestamps, num_bars)},
+        )
+
+
+def _future(series: SeriesInput, lookback: Timestamps, horizon: int, zone: tzinfo | None) -> Inferred:
+    if series.future_timestamps is None:
+        return infer_future(lookback, horizon, zone)
+    future = parse_timestamps(series.future_timestamps, field="future_timestamps", zone=zone)
+    check_continues(lookback, future)
+    return Inferred(future)
+
+
+def _read_only(values: Array) -> Array:
+    values.flags.writeable = False
+    return values

@@ -1,0 +1,110 @@
+"""What pydantic finds wrong, as one JobError that says what to do. Input is never echoed at length."""
+
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+
+MAX_EXCERPT_CHARS: Final = 60
+MAX_INTEGER: Final = 10**18
+
+_CODES: Final = {
+    "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
+    "missing": ErrorCode.MISSING_FIELD,
+    "no_horizon": ErrorCode.MISSING_FIELD,
+    "invalid_key": ErrorCode.BAD_TYPE,
+    "duplicate_id": ErrorCode.DUPLICATE_ID,
+    "duplicate_instrument": ErrorCode.DUPLICATE_ID,
+    "no_data": ErrorCode.MISSING_FIELD,
+    "path_outside": ErrorCode.DATA_NOT_ALLOWED,
+    "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
+    "future_length": ErrorCode.LENGTH_MISMATCH,
+}
+_EXPECTED: Final = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "an array",
+    "model_type": "an object",
+    "string_unicode": "a string of valid Unicode",
+    "finite_number": "a finite number",
+    "too_short": "an array of at least {min_length}",
+    "too_long": "an array of at most {max_length}",
+    "string_too_short": "a string of at least {min_length} characters",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",  # only the device has a pattern
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le}",
+}
+_FIELDS_OF_CHECKS: Final = {
+    "duplicate_id": "series.{index}.id",
+    "future_length": "series.{index}.future_timestamps",
+    "no_horizon": "pred_len",
+    "duplicate_instrument": "data.instruments.{index}.id",
+    "no_data": "data",
+    "two_kinds_of_data": "data",
+}
+
+
+def refusal(error: ValidationError) -> JobError:
+    """The first thing that is wrong."""
+    first = error.errors(include_url=False)[0]
+    kind, context, value = first["type"], first.get("ctx", {}), first["input"]
+    code = _code(kind)
+    field = field_path(first["loc"]) or "job"
+    if code == ErrorCode.UNKNOWN_FIELD:
+        return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
+    if kind == "missing":
+        return JobError(code, f"{field} is missing: add it", field)
+    if kind in _EXPECTED:
+        expected = _EXPECTED[kind].format(**context)
+    else:
+        expected = first["msg"].removeprefix("Input should be ")
+    if kind in _FIELDS_OF_CHECKS:
+        field = _FIELDS_OF_CHECKS[kind].format(**context)
+        return JobError(code, f"{field} must have {expected}", field)
+    if "index" in context:
+        field, value = f"{field}.{context['index']}", value[context["index"]]
+    details = {}
+    if "row" in context:
+        details = {"row": context["row"]}
+        value = value[context["row"]]
+    return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """A dotted path; keys are cut and escaped, as they may come from outside."""
+    return ".".join(ascii(str(part)[:MAX_EXCERPT_CHARS])[1:-1] for part in location)
+
+
+def excerpt(value: Any) -> str:
+    """A value in a message: short, escaped, and never the content of a container."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return ascii(value[:MAX_EXCERPT_CHARS]) + ("…" if len(value) > MAX_EXCERPT_CHARS else "")
+    if isinstance(value, int):
+        return str(value) if abs(value) < MAX_INTEGER else "a huge integer"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"an array of {len(value)}"
+    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+def escaped(message: str, max_chars: int) -> str:
+    """A message that may hold text from outside: printable, and cut."""
+    printable = "".join(
+        char if char.isprintable() else ascii(char)[1:-1] for char in message[: max_chars + 1]
+    )
+    return printable if len(printable) <= max_chars else printable[: max_chars - 1] + "…"
+
+
+def _code(kind: str) -> ErrorCode:
+    if kind in _CODES:
+        return _CODES[kind]
+    return ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE

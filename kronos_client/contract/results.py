@@ -1,0 +1,122 @@
+"""A forecast's result: what a job with state SUCCESS holds."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.preparing import PreparedSeries
+from kronos_model.bars.columns import as_columns
+from kronos_model.forecast import Forecast
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
+Values = Annotated[tuple[float, ...], Field(strict=False)]
+Paths = Annotated[tuple[Values, ...], Field(strict=False)]
+
+
+class ResultModel(BaseModel):
+    """Frozen; unknown fields are ignored, so that an older client reads a newer worker's results."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class SeriesForecast(ResultModel):
+    """The forecast of one series, over H bars."""
+
+    id: str
+    timestamps: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        description="of the forecast bars, in the form of the job's"
+    )
+    mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
+    quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
+    paths: dict[ColumnName, Paths] | None = Field(
+        default=None, description="by column: sample_count arrays of H values; null unless asked for"
+    )
+    seed: Seed = Field(description="the one that was used")
+
+    def frame(self) -> "pd.DataFrame":
+        """The mean as a DataFrame indexed by time; needs pandas.
+
+        Timestamps with changing offsets (clocks that go forward or back) are put in UTC, as pandas wants.
+        """
+        import pandas as pd  # an app that reads plain numbers does without it
+
+        try:
+            index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps)), name="timestamps")
+        except ValueError:
+            index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
+        return pd.DataFrame(dict(self.mean), index=index)
+
+
+class ModelInfo(ResultModel):
+    """Which model and tokenizer computed it; revisions are null for local folders."""
+
+    id: str
+    revision: str | None
+    tokenizer_id: str
+    tokenizer_revision: str | None
+
+
+class Timings(ResultModel):
+    """Milliseconds."""
+
+    queued: float = Field(ge=0, description="from submission to the start of computing")
+    prefill: float = Field(ge=0)
+    decode: float = Field(ge=0)
+    total: float = Field(ge=0, description="from submission to the result")
+
+
+class ForecastResult(ResultModel):
+    """The result of a forecast job, its series in the job's order."""
+
+    series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
+    model: ModelInfo
+    device: str = Field(description="that computed it, such as cpu or cuda:0")
+    device_warning: str | None = Field(
+        default=None, description="why it is not the device that was asked for"
+    )
+    queue: str
+    worker: str
+    timings_ms: Timings
+    warnings: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+
+class ErrorReport(ResultModel):
+    """A job's error as Celery's JSON backend stores it: state FAILURE, and this as the result."""
+
+    exc_type: Literal["JobError"]
+    exc_module: Literal["kronos_client.contract.errors"]
+    exc_message: Annotated[tuple[str, str, str | None, dict[str, Any]], Field(strict=False)] = Field(
+        description="code, message, field, details"
+    )
+
+
+def quantile_key(level: float) -> str:
+    """How a level names its quantile: the shortest decimal that means it, as 0.1."""
+    return repr(float(level))
+
+
+def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
+    """The forecast of one series, with what the job's ``output`` asks for."""
+    levels = output.quantiles
+    tables = forecast.quantiles(levels) if levels else ()
+    return SeriesForecast(
+        id=series.id,
+        timestamps=series.future_timestamps,
+        mean=_by_column(forecast.mean),
+        quantiles={
+            quantile_key(level): _by_column(table) for level, table in zip(levels, tables, strict=True)
+        },
+        paths=_by_column(forecast.paths) if output.paths else None,
+        seed=series.seed,
+    )
+
+
+def _by_column(bars: NDArray[np.floating[Any]]) -> Any:
+    """(…, 6) as nested lists by column."""
+    return {name: values.tolist() for name, values in as_columns(bars).items()}

@@ -1,0 +1,97 @@
+"""Writes the wire's JSON schemas and examples: ``python -m kronos_client.contract.schemas docs``."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kronos_client.contract.examples import (
+    example_error,
+    example_finetune_job,
+    example_finetune_result,
+    example_job,
+    example_result,
+)
+from kronos_client.contract.finetune import FinetuneJob
+from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.results import ErrorReport, ForecastResult
+from kronos_model.finetuning.config import FinetuneConfig
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+REFERENCE: Final = "#/$defs/{model}"
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """Everything that is published, by path below the documentation's folder."""
+    return {
+        "schemas/forecast-job.json": {"$schema": DIALECT, **ForecastJob.model_json_schema()},
+        "schemas/forecast-result.json": {
+            "$schema": DIALECT,
+            **ForecastResult.model_json_schema(mode="serialization"),
+        },
+        "schemas/finetune-job.json": {"$schema": DIALECT, **finetune_job_schema()},
+        "schemas/finetune-progress.json": {
+            "$schema": DIALECT,
+            **FinetuneProgress.model_json_schema(mode="serialization"),
+        },
+        "schemas/finetune-result.json": {
+            "$schema": DIALECT,
+            **FinetuneResult.model_json_schema(mode="serialization"),
+        },
+        "schemas/error.json": {"$schema": DIALECT, **ErrorReport.model_json_schema(mode="serialization")},
+        "examples/forecast-job.json": example_job(),
+        "examples/forecast-result.json": example_result(),
+        "examples/finetune-job.json": example_finetune_job(),
+        "examples/finetune-result.json": example_finetune_result(),
+        "examples/error.json": example_error(),
+    }
+
+
+def finetune_job_schema() -> dict[str, Any]:
+    """A finetuning job's, with the fields of a config, less those that the job says itself."""
+    schema = FinetuneJob.model_json_schema()
+    config = FinetuneConfig.model_json_schema(ref_template=REFERENCE)
+    parts = config.pop("$defs")
+    del config["properties"]["training_device"]
+    config["required"].remove("data")
+    del parts["DataConfig"]["properties"]["path"]
+    parts["DataConfig"]["required"].remove("path")
+    for name in ("model", "tokenizer"):  # of which a job may name no folder
+        parts["StartConfig"]["properties"][name]["description"] = "bundled or registered, or a hub id"
+    for part in (config, parts["DataConfig"]):
+        if not part["required"]:
+            del part["required"]
+    described = schema["properties"]["config"]
+    schema["properties"]["config"] = {
+        "$ref": REFERENCE.format(model="FinetuneConfig"),
+        "default": described["default"],
+        "description": described["description"],
+    }
+    schema["$defs"] |= {**parts, "FinetuneConfig": config}
+    return schema
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """A document as it stands in its file."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def write(folder: Path) -> None:
+    """Write all documents below ``folder``."""
+    for name, document in documents().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(as_text(document), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m kronos_client.contract.schemas", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the documentation's folder")
+    write(parser.parse_args(arguments).folder)
+
+
+if __name__ == "__main__":
+    main()

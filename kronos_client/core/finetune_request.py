@@ -1,0 +1,97 @@
+"""From what apps hold (configs, their files, DataFrames, paths) to a finetuning job. No pandas needed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune import PLACEHOLDER_PATH
+from kronos_client.core.reading import readable
+from kronos_client.core.series import CandleSource, is_records, series_payload
+from kronos_model.errors import FinetuningConfigError
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.config_file import load_config
+
+ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
+"""A config, what a config file holds, or the path of a YAML or JSON file."""
+
+DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]
+"""Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
+
+ONLY_INSTRUMENT = "0"
+
+
+def finetune_payload(config: ConfigSource, data: DataSource | None, device: str) -> dict[str, Any]:
+    """The fields ``config``, ``data`` and ``device`` of a job.
+
+    Without ``data`` it is what the config's ``data.path`` names, below the worker's data folder. The config's
+    ``training_device`` is used where ``device`` is auto.
+
+    Raises JobError where the config cannot be used, or data is none of what is taken.
+    """
+    content = _content(config, needs_path=data is None)
+    own_data = content.get("data", {})
+    path = own_data.pop("path")
+    own_device = content.pop("training_device", "auto")
+    return {
+        "config": {name: value for name, value in content.items() if value != {}},
+        "data": {"path": path} if data is None else data_payload(data),
+        "device": own_device if device == "auto" else device,
+    }
+
+
+def data_payload(data: DataSource) -> dict[str, Any]:
+    """The field ``data`` of a job; raises JobError where candles cannot be read."""
+    if isinstance(data, str | PathLike):
+        return {"path": str(data)}
+    if isinstance(data, list | tuple) and all(isinstance(path, str | PathLike) for path in data):
+        return {"path": [str(path) for path in data]}
+    instruments = []
+    with readable("the candles", "data"):
+        by_name = _by_name(data)
+    for index, (name, source) in enumerate(by_name.items()):
+        try:
+            instruments.append(series_payload(source, str(name)))
+        except JobError as error:
+            field = f"data.instruments.{index}" + ("" if error.field is None else f".{error.field}")
+            raise JobError(error.code, error.message, field, error.details) from None
+    return {"instruments": instruments}
+
+
+def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
+    """The fields that were set, as JSON, checked; ``data.path`` is among them."""
+    try:
+        if isinstance(config, str | PathLike):
+            overrides = () if needs_path else (f"data.path={json.dumps(PLACEHOLDER_PATH)}",)
+            checked = load_config(Path(config), overrides)
+        elif isinstance(config, FinetuneConfig):
+            checked = config
+        elif isinstance(config, Mapping):
+            fields = dict(config)
+            data = fields.get("data", {})
+            if not needs_path and isinstance(data, Mapping):
+                fields["data"] = {"path": PLACEHOLDER_PATH, **data}
+            checked = parse_config(fields)
+        else:
+            raise JobError(
+                ErrorCode.BAD_TYPE,
+                f"config must be a FinetuneConfig, a mapping or a file's path, not {type(config).__name__}",
+                "config",
+            )
+    except FinetuningConfigError as error:
+        prefix = "" if error.field in (None, "config") else "config."
+        raise JobError(error.code, error.message, f"{prefix}{error.field or 'config'}") from None
+    return checked.model_dump(mode="json", exclude_unset=True)
+
+
+def _by_name(data: Any) -> Mapping[str, CandleSource]:
+    """Candles by their instruments' names; numbers where they have none."""
+    if isinstance(data, list | tuple) and not is_records(data):
+        return {str(index): source for index, source in enumerate(data)}
+    is_mapping = isinstance(data, Mapping) and len(data) > 0
+    # Else it is one instrument's columns by name, which are lists or arrays.
+    if is_mapping and all(isinstance(one, Mapping) or hasattr(one, "columns") for one in data.values()):
+        return dict(data)
+    return {ONLY_INSTRUMENT: data}

@@ -1,0 +1,249 @@
+"""From what apps hold (DataFrames, columns, records) to a series of the wire. No pandas needed."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.columns import encode_column
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.reading import readable
+from kronos_model.bars.columns import COLUMNS
+
+TIMESTAMP_NAMES: Final = ("timestamps", "timestamp", "datetime", "date", "time")
+
+NO_NUMBERS: Final = "bcmMV"
+"""Kinds of NumPy's that it would convert quietly, times and truth values among them."""
+NO_NUMBER: Final = (bool, complex, date, np.bool_, np.complexfloating, np.datetime64, np.timedelta64)
+"""Likewise, in an array of objects; pandas' times are a ``date`` too."""
+
+MAX_FLOAT: Final = sys.float_info.max
+
+CandleSource = Any
+"""A pandas or polars DataFrame, or a mapping, with the price columns, volume, amount and timestamps.
+
+Or a list of records, one a bar: mappings with a number for each of these, as JSON and CSV readers give them.
+"""
+
+
+def series_payload(
+    candles: CandleSource,
+    series_id: str,
+    *,
+    timestamps: Iterable[Any] | None = None,
+    future_timestamps: Iterable[Any] | None = None,
+    timezone: str | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """One series as the contract has it, its columns as base64 of float32.
+
+    Column names count without regard to case. Timestamps are taken from the argument, else from a column
+    named like one of ``TIMESTAMP_NAMES``, else from a DataFrame's DatetimeIndex; strings stay as they are.
+
+    Raises JobError, and nothing else, where timestamps or columns cannot be read; whether they make sense is
+    for the contract.
+    """
+    with readable("the candles"):
+        return _payload(candles, series_id, timestamps, future_timestamps, timezone, seed)
+
+
+def _payload(
+    candles: CandleSource,
+    series_id: str,
+    timestamps: Iterable[Any] | None,
+    future_timestamps: Iterable[Any] | None,
+    timezone: str | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    if is_records(candles):
+        candles = _columns_of(candles)
+    given: Any = getattr(candles, "columns", candles)
+    if not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
+        raise JobError(
+            ErrorCode.BAD_TYPE,
+            "candles must be a DataFrame, a mapping of columns or a list of records, not "
+            f"{type(candles).__name__}",
+        )
+    names = {str(name).lower(): name for name in given}
+    for name in COLUMNS:
+        spelt = [str(column) for column in given if str(column).lower() == name]
+        if len(spelt) > 1:
+            raise JobError(
+                ErrorCode.BAD_VALUE, f"there are the columns {' and '.join(spelt)}: keep one of them", name
+            )
+    columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
+    payload: dict[str, Any] = {
+        "id": series_id,
+        "timestamps": _texts(_find_timestamps(candles, names) if timestamps is None else timestamps),
+        **{name: encode_column(values) for name, values in columns.items()},
+    }
+    if future_timestamps is not None:
+        payload["future_timestamps"] = _texts(future_timestamps)
+    if timezone is not None:
+        payload["timezone"] = timezone
+    if seed is not None:
+        payload["seed"] = seed
+    return payload
+
+
+def is_records(candles: object) -> bool:
+    """Whether it is a list of bars; else a list holds several series."""
+    if not isinstance(candles, list | tuple) or not candles or not isinstance(candles[0], Mapping):
+        return False
+    prices = [value for name, value in candles[0].items() if str(name).lower() in COLUMNS]
+    return bool(prices) and all(np.ndim(value) == 0 for value in prices)
+
+
+def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Raises JobError MISSING_FIELD where a record lacks what the first one has."""
+    columns: dict[str, list[Any]] = {name: [] for name in records[0]}
+    for row, record in enumerate(records):
+        for name, values in columns.items():
+            if not isinstance(record, Mapping) or name not in record:
+                raise JobError(
+                    ErrorCode.MISSING_FIELD,
+                    f"the record in row {row} has no {name!r}, unlike the first one",
+                    str(name),
+                    {"row": row},
+                )
+            values.append(record[name])
+    return columns
+
+
+def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterable[Any]:
+    for name in TIMESTAMP_NAMES:
+        if name in names:
+            values: Iterable[Any] = candles[names[name]]
+            return values
+    index = getattr(candles, "index", None)
+    if getattr(getattr(index, "dtype", None), "kind", None) == "M":
+        times: Iterable[Any] = index  # type: ignore[assignment]
+        return times
+    raise JobError(
+        ErrorCode.MISSING_FIELD,
+        f"no timestamps: give a column named one of {', '.join(TIMESTAMP_NAMES)}, a DatetimeIndex, or pass "
+        "timestamps=",
+        "timestamps",
+    )
+
+
+def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    given = None
+    try:
+        given = np.asarray(values)
+        if given.ndim != 1:
+            raise JobError(
+                ErrorCode.BAD_TYPE,
+                f"column {name!r} must be a list or an array with a number for each bar",
+                name,
+            )
+        is_odd = given.dtype.kind == "O" and any(isinstance(value, NO_NUMBER) for value in given)
+        if is_odd or given.dtype.kind in NO_NUMBERS:
+            raise TypeError
+        with np.errstate(
+            over="ignore"
+        ):  # what float32 cannot hold becomes infinite, which the contract refuses
+            return np.asarray(values, dtype=np.float32)
+    except OverflowError:  # an integer, since any float can be read
+        rows = enumerate(() if given is None else given)
+        row = next((row for row, value in rows if isinstance(value, int) and abs(value) > MAX_FLOAT), None)
+        raise JobError(
+            ErrorCode.VALUE_TOO_LARGE,
+            f"column {name!r} holds a number beyond any float",
+            name,
+            {} if row is None else {"row": row},
+        ) from None
+    except (TypeError, ValueError):
+        raise JobError(
+            ErrorCode.BAD_TYPE, f"column {name!r} holds something that is not a number", name
+        ) from None
+
+
+def _texts(timestamps: Any) -> list[str]:
+    is_one = isinstance(timestamps, str) or getattr(timestamps, "ndim", 1) != 1
+    if is_one or not isinstance(timestamps, Iterable):
+        raise JobError(
+            ErrorCode.BAD_TYPE, f"timestamps must be a list, not {type(timestamps).__name__}", "timestamps"
+        )
+    if isinstance(timestamps, np.ndarray) and timestamps.dtype.kind == "M":
+        return _numpy_texts(timestamps)
+    return [_text(value) for value in timestamps]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime | date):  # pandas' Timestamp is a datetime
+        return value.isoformat()
+    if isinstance(value, np.datetime64):
+        return _numpy_texts(np.array([value]))[0]
+    raise JobError(
+        ErrorCode.BAD_TIMESTAMP,
+        f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}",
+        "timestamps",
+    )
+
+
+def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
+    """To the second, or to the microsecond where any has a fraction."""
+    seconds = times.astype("datetime64[s]")
+    whole = bool((seconds == times)[~np.isnat(times)].all())
+    return [str(text) for text in np.datetime_as_string(seconds if whole else times.astype("datetime64[us]"))]
+
+
+def job_series(
+    candles: CandleSource | Sequence[CandleSource],
+    series_ids: Sequence[str] | None,
+    timestamps: Any,
+    future_timestamps: Any,
+    timezone: str | None,
+) -> list[dict[str, Any]]:
+    """The series of a job from one source or from a list of them.
+
+    What is given for each of several sources comes as a list as long as theirs.
+
+    Raises JobError with the field at fault.
+    """
+    with readable("the candles"):
+        several = isinstance(candles, list | tuple) and not is_records(candles)
+        sources = list(candles) if several else [candles]
+
+    def one_each(values: Any, field: str) -> list[Any]:
+        if values is None or not several:
+            return [values] * len(sources)
+        with readable(field, field):
+            each = list(values)
+        if len(each) != len(sources):
+            raise JobError(
+                ErrorCode.LENGTH_MISMATCH,
+                f"{field} has {len(each)} entries for {len(sources)} series; give one for each",
+                field,
+            )
+        return each
+
+    with readable("series_ids", "series_ids"):
+        ids = [str(index) for index in range(len(sources))] if series_ids is None else list(series_ids)
+    if len(ids) != len(sources):
+        raise JobError(
+            ErrorCode.LENGTH_MISMATCH, f"{len(ids)} series_ids for {len(sources)} series", "series_ids"
+        )
+    past, future = one_each(timestamps, "timestamps"), one_each(future_timestamps, "future_timestamps")
+    payloads = []
+    for index, source in enumerate(sources):
+        try:
+            payloads.append(
+                series_payload(
+                    source,
+                    ids[index],
+                    timestamps=past[index],
+                    future_timestamps=future[index],
+                    timezone=timezone,
+                )
+            )
+        except JobError as error:
+            field = f"series.{index}" + ("" if error.field is None else f".{error.field}")
+            raise JobError(error.code, error.message, field, error.details) from error.__cause__
+    return payloads

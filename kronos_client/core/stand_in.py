@@ -1,0 +1,94 @@
+"""Results as a worker's, made up from the job and its seed alone: for apps' tests, where no model runs."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.finetune import FinetuneJob
+from kronos_client.contract.finetune_results import (
+    FinetunedModel,
+    FinetuneResult,
+    FinetuneTimings,
+)
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, prepare
+from kronos_client.contract.preparing import PreparedSeries
+from kronos_client.contract.results import ForecastResult, ModelInfo, Timings, series_result
+from kronos_client.redis.routing import why_elsewhere
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.forecast import Forecast
+
+STAND_IN: str = "stand-in"
+"""The model's id in results: no reader is to take them for forecasts."""
+
+SPREAD = 0.01
+"""Of a bar's return, relative to its price."""
+
+
+def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: str) -> ForecastResult:
+    """A random walk from the last close; the same for the same job and seed.
+
+    Raises JobError where the job's series cannot be used, as a worker does.
+    """
+    device = "cpu" if queue == "cpu" else "cuda:0"
+    device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
+    series = prepare(job, job_id, limits)
+    warnings = [warning for one in series for warning in one.warnings]
+    return ForecastResult(
+        series=tuple(series_result(one, _walk(one, job), job.output) for one in series),
+        model=ModelInfo(
+            id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
+        ),
+        device=device,
+        device_warning=device_warning,
+        queue=queue,
+        worker=STAND_IN,
+        timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),
+        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
+    )
+
+
+def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
+    rng = np.random.default_rng(series.seed)
+    last = float(series.columns["close"][-1])
+    steps = SPREAD * rng.standard_normal((job.sampling.sample_count, job.horizon))
+    close = last * np.exp(np.cumsum(steps, axis=1))  # (S, H)
+    open_ = np.concatenate([np.full((len(close), 1), last), close[:, :-1]], axis=1)
+    body = np.stack([open_, close])
+    volume = np.broadcast_to(_mean(series, "volume"), close.shape)
+    bars = np.stack(
+        [
+            open_,
+            body.max(axis=0) * (1 + SPREAD),
+            body.min(axis=0) * (1 - SPREAD),
+            close,
+            volume,
+            volume * close,
+        ],
+        axis=-1,
+    )  # (S, H, 6), as COLUMNS
+    assert bars.shape[-1] == len(COLUMNS)
+    forecast = Forecast(bars.astype(np.float32), series.seed)
+    return forecast.repaired() if job.output.repair else forecast
+
+
+def _mean(series: PreparedSeries, name: str) -> NDArray[np.float64]:
+    return np.asarray(series.columns[name].mean() if name in series.columns else 0.0)
+
+
+def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:
+    """A model that was trained in no time."""
+    name = job.name
+    return FinetuneResult(
+        model=FinetunedModel(name=name, version=version, id=f"{name}@{version}"),
+        parent={"model": STAND_IN, "revision": None, "tokenizer": STAND_IN, "tokenizer_revision": None},
+        metrics={},
+        verdict=("Nothing was trained: this result is made up.",),
+        evaluation=None,
+        data={},
+        device="cpu" if queue.startswith("cpu") else "cuda:0",
+        queue=queue,
+        worker=STAND_IN,
+        timings_ms=FinetuneTimings(queued=0.0, training=0.0, total=0.0),
+        num_attempts=1,
+        resumed=False,
+    )

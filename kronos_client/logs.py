@@ -1,0 +1,53 @@
+"""Logs as JSON, one object a line, for whatever collects them; ``KRONOS_LOG_FORMAT=json``. No torch."""
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from celery import current_task
+from pythonjsonlogger.json import JsonFormatter
+
+FIELDS: Final = ("levelname", "name", "message", "process")
+RENAMED: Final = {"levelname": "level", "name": "logger", "process": "pid"}
+LEFT_OUT: Final = ("data", "color_message")
+"""What Celery and uvicorn hand along with their lines: a job's arguments, candles and all; colours."""
+
+PER_JOB: Final = ("celery.worker.strategy", "celery.app.trace")
+"""Say that a job came and that it ended, each in a line of its own: ``job_log`` says both in one."""
+
+
+class JsonLines(JsonFormatter):
+    """One line a record: time (UTC), level, logger, message, pid; on the thread of a job also its ``job_id``.
+
+    What a caller gives as ``extra`` stands beside these.
+    """
+
+    def __init__(self) -> None:
+        reserved = (*logging.makeLogRecord({}).__dict__, "message", "asctime", *LEFT_OUT)
+        super().__init__(FIELDS, rename_fields=RENAMED, timestamp="time", reserved_attrs=reserved)
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """The fields as they are written."""
+        job_id = current_task.request.id if current_task else None
+        return log_data if job_id is None else {"job_id": job_id} | log_data
+
+
+def use_json(logger: logging.Logger) -> None:
+    """Have a logger's handlers write JSON."""
+    for handler in logger.handlers:
+        handler.setFormatter(JsonLines())
+
+
+def log_json(level: str | int = logging.INFO) -> None:
+    """Write all logs and warnings of this process as JSON to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+def uvicorn_config(base: Mapping[str, Any], level: str = "INFO") -> dict[str, Any]:
+    """uvicorn's logging configuration with all of its formatters as JSON."""
+    formatters = {name: {"()": "kronos_client.logs.JsonLines"} for name in base["formatters"]}
+    return {**base, "formatters": formatters, "root": {"level": level, "handlers": ["default"]}}

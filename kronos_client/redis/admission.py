@@ -1,0 +1,99 @@
+"""Whether a job may be enqueued: what its id was used for before, and whether its queue has room.
+
+Both are asked in one script, before the job is sent. Between that and the sending others may be admitted too:
+a queue may hold more than its limit by as many jobs as are being enqueued at that moment, one for each thread
+that does.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from redis import Redis
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import cancel_key, job_key
+from kronos_client.redis.job_scripts import CLAIM
+from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
+from kronos_client.redis.queues import list_keys
+
+FREE_SHARE: Final = 0.1
+"""Of a full queue: a single place is gone at once, so senders are asked back when this much is free."""
+UNKNOWN_RATE_RETRY_S: Final = 60
+MAX_RETRY_S: Final = 3600
+
+# Before CLAIM, with its KEYS and ARGV: further KEYS are the queue's lists, the last of ARGV is their limit.
+# A queue that is full does not matter to a job that is not to be enqueued: one of which the outcome is kept,
+# one that a worker has begun, and one whose id is another's, which CLAIM answers.
+ADMIT: Final = f"""
+local length = 0
+for index = 3, #KEYS do
+    length = length + redis.call('LLEN', KEYS[index])
+end
+if length >= tonumber(ARGV[#ARGV]) then
+    local moment = redis.call('TIME')
+    local holder, ended_at, received_at = unpack(
+        redis.call('HMGET', KEYS[1], 'fingerprint', 'ended_at', 'received_at'))
+    local is_kept = ended_at and moment[1] - ended_at <= tonumber(ARGV[2])
+    if not is_kept and (not holder or holder == ARGV[1]) then
+        if holder and received_at and not ended_at then
+            return {{moment[1], 'begun'}}
+        end
+        return {{moment[1], 'full', length, holder and not ended_at and 1 or 0}}
+    end
+end
+{CLAIM}"""
+
+
+class Admission:
+    """Admits jobs to queues of at most ``max_queue_jobs`` messages, over all priorities of a queue."""
+
+    def __init__(self, redis: Redis, *, result_ttl_s: int, max_queue_jobs: int) -> None:
+        self._result_ttl_s = result_ttl_s
+        self._max_queue_jobs = max_queue_jobs
+        self._run = redis.register_script(ADMIT)
+
+    def admit(
+        self, job_id: str, payload: Mapping[str, Any], queue: str, jobs_per_s: Callable[[], float]
+    ) -> float | None:
+        """Note what a job holds before it is enqueued; the moment of that, or None where it is not to be.
+
+        A job that has its outcome is not computed again, unless its result is no longer kept. One that is
+        under way may be enqueued again, as its first outcome stands; where the queue is full and a worker
+        has begun it, it is not.
+
+        Args:
+            jobs_per_s: the rate at which the queue is worked off, asked where it is full; 0 if not known.
+
+        Raises JobError: ID_CONFLICT where the id was used for other content, QUEUE_FULL.
+        """
+        now, answer, *more = self._run(
+            keys=[job_key(job_id), cancel_key(job_id), *list_keys(queue)],
+            args=[fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs],
+        )
+        if answer == "conflict":
+            raise JobError(
+                ErrorCode.ID_CONFLICT,
+                f"the id {job_id!r} was used for a job with other content; choose a new one",
+            )
+        if answer == "full":
+            length, was_submitted = more
+            raise self._queue_full(queue, length, jobs_per_s(), bool(was_submitted))
+        return float(now) if answer == "claimed" else None
+
+    def _queue_full(self, queue: str, length: int, jobs_per_s: float, was_submitted: bool) -> JobError:
+        limit = self._max_queue_jobs
+        wait_s = retry_after_s(length, limit, jobs_per_s)
+        message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {wait_s} s"
+        if was_submitted:
+            message += ". Under this job_id it was submitted before and may be among them: that is safe"
+        details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": wait_s}
+        return JobError(ErrorCode.QUEUE_FULL, message, None, details)
+
+
+def retry_after_s(length: int, limit: int, jobs_per_s: float) -> int:
+    """Whole seconds until a tenth of a full queue's places are free at this rate, 1 s to an hour."""
+    if jobs_per_s <= 0:
+        return UNKNOWN_RATE_RETRY_S
+    num_jobs = length - limit + max(1, math.floor(FREE_SHARE * limit))
+    return min(MAX_RETRY_S, math.ceil(num_jobs / jobs_per_s))

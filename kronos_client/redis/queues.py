@@ -1,0 +1,73 @@
+"""A queue in Redis: one list of messages for each priority, named and served as kombu 5.7 does."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kombu.transport.redis import PRIORITY_STEPS as KOMBU_STEPS
+from kombu.transport.redis import Channel
+from redis import Redis
+
+from kronos_client.contract.names import (
+    CELERY_PRIORITIES,
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    GPU_FINETUNE_QUEUE,
+    GPU_QUEUE,
+    Priority,
+    Role,
+)
+
+ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
+    "forecast": (CPU_QUEUE, GPU_QUEUE),
+    "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
+}
+"""That workers of a role take from."""
+
+QUEUES: Final = (*ROLE_QUEUES["forecast"], *ROLE_QUEUES["finetune"])
+
+PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
+"""Of each list, the least of Celery's priorities that goes there; 0 is served first.
+
+kombu's own, which is one more than ours: a plain sender's priority 9 has a list that somebody must serve.
+"""
+
+
+def list_key(queue: str, step: int) -> str:
+    """The list of one of ``PRIORITY_STEPS``: pushed to at its left, served at its right."""
+    return f"{queue}{Channel.sep}{step}" if step else queue
+
+
+def list_keys(queue: str) -> list[str]:
+    """All lists of a queue, in the order in which they are served."""
+    return [list_key(queue, step) for step in PRIORITY_STEPS]
+
+
+def queue_and_step(key: str) -> tuple[str, int]:
+    """Of which queue a list is, and for which of ``PRIORITY_STEPS``."""
+    queue, _, step = key.partition(Channel.sep)
+    return queue, int(step or 0)
+
+
+def priority_of(number: object) -> Priority:
+    """What a message's priority counts as: the nearest that is not below it; high where it has none."""
+    if not isinstance(number, int | float):
+        return "high"
+    return max(
+        (name for name, own in CELERY_PRIORITIES.items() if own <= max(0, number)),
+        key=CELERY_PRIORITIES.__getitem__,
+    )
+
+
+def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
+    """How many messages wait in each queue with each priority; not those that a worker has taken."""
+    queues = list(queues)
+    with redis.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            for key in list_keys(queue):
+                pipe.llen(key)
+        lengths = iter(pipe.execute())
+    counted: dict[str, dict[Priority, int]] = {queue: dict.fromkeys(CELERY_PRIORITIES, 0) for queue in queues}
+    for queue in queues:
+        for step in PRIORITY_STEPS:
+            counted[queue][priority_of(step)] += next(lengths)
+    return counted

@@ -1,0 +1,197 @@
+"""Which queue a job goes to, and which workers are alive.
+
+A worker announces itself under its own key every few seconds while its engine is alive, so what is read here
+is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loading.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from redis import Redis
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    GPU_FINETUNE_QUEUE,
+    GPU_QUEUE,
+    KEY_PREFIX,
+    STATUS_TASK,
+    Role,
+    worker_key,
+)
+from kronos_client.redis.connection import connect
+
+WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
+ANNOUNCEMENT_TTL_S: Final = 15
+ANNOUNCEMENT_INTERVAL_S: Final = 5
+
+GPU_WORKERS: Final[dict[Role, str]] = {
+    "forecast": "GPU worker",
+    "finetune": "GPU worker for finetuning",
+}
+"""As messages call them."""
+
+State = Literal["loading", "ready", "draining"]
+Status = Mapping[str, Any]
+"""A worker's whole status as announced; ``status.WorkerStatus`` makes it."""
+
+
+def queue_for(device: str) -> str:
+    """The queue of a worker on this resolved device, or of a job that asks for it by name."""
+    return CPU_QUEUE if device == "cpu" else GPU_QUEUE
+
+
+def finetune_queue_for(device: str) -> str:
+    """Likewise for finetuning."""
+    return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
+
+
+def announce(redis: Redis, node: str, status: Status) -> None:
+    """Publish a worker's status, to be renewed before it expires."""
+    now_s = float(redis.time()[0])  # Redis's: each machine's own may jump
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.set(worker_key(node), json.dumps(status), ex=ANNOUNCEMENT_TTL_S)
+        # The index spares readers a scan over all keys of a database that may be shared. It errs towards
+        # naming too many: the key decides who is alive.
+        pipe.zadd(WORKERS_KEY, {node: now_s})
+        pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
+        pipe.execute()
+
+
+def withdraw(redis: Redis, node: str) -> None:
+    """Take a worker's announcement back."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.delete(worker_key(node))
+        pipe.zrem(WORKERS_KEY, node)
+        pipe.execute()
+
+
+def live_workers(redis: Redis) -> list[Status]:
+    """The status of every live worker, ordered by node name."""
+    nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
+    if not nodes:
+        return []
+    announced = redis.mget([worker_key(node) for node in nodes])
+    return [json.loads(text) for text in announced if text is not None]
+
+
+def is_gpu_ready(workers: Iterable[Status]) -> bool:
+    """Whether any worker of the gpu pool is ready to take jobs."""
+    return _is_ready(GPU_QUEUE, workers)
+
+
+def _is_ready(queue: str, workers: Iterable[Status]) -> bool:
+    return any(worker["queue"] == queue and worker["state"] == "ready" for worker in workers)
+
+
+def jobs_per_s(queue: str, workers: Iterable[Status]) -> float:
+    """Jobs that a queue's ready workers came to an end with each second lately; 0 where that is not known."""
+    rates = (
+        worker.get("jobs_per_s", 0.0)
+        for worker in workers
+        if worker["queue"] == queue and worker["state"] == "ready"
+    )
+    return float(sum(rates))
+
+
+def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+    """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
+
+    Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
+    """
+    return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
+
+
+def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+    """Likewise for a finetuning job, whose workers have queues of their own.
+
+    Raises JobError NO_GPU_WORKER.
+    """
+    return _choose(CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, device, allow_fallback, workers)
+
+
+def _choose(
+    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[Status]
+) -> str:
+    if device == "cpu":
+        return cpu_queue
+    if _is_ready(gpu_queue, workers):
+        return gpu_queue
+    if device != "auto" and not allow_fallback:
+        raise no_gpu_worker(device, "forecast" if gpu_queue == GPU_QUEUE else "finetune")
+    return cpu_queue
+
+
+def why_elsewhere(
+    wanted: str, actual: str, own_warning: str | None, *, allow_fallback: bool, role: Role = "forecast"
+) -> str | None:
+    """Why a job that asks for ``wanted`` does not run there, or its worker not where it was told to.
+
+    Args:
+        actual: the device that the worker resolved, as ``cpu`` or ``cuda:0``.
+        own_warning: the worker's, where that is not the device it was told to use.
+
+    Raises JobError NO_GPU_WORKER where the job forbids falling back.
+    """
+    kind = actual.partition(":")[0]
+    if wanted == kind == "cpu":
+        return None
+    if wanted in ("auto", kind, actual):
+        return own_warning
+    if kind == "cpu":
+        if not allow_fallback:
+            raise no_gpu_worker(wanted, role)
+        name = "MPS" if wanted == "mps" else "CUDA"
+        return f"{name} device '{wanted}' requested but no {GPU_WORKERS[role]} is ready. Falling back to CPU."
+    return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
+
+
+def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
+    """The error of a job that must have a GPU and cannot."""
+    return JobError(
+        ErrorCode.NO_GPU_WORKER,
+        f"device {device!r} was asked for, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
+        "back; start a GPU worker or allow falling back to the CPU",
+        "device",
+        {},
+    )
+
+
+class TaskRouter:
+    """Celery's ``task_routes`` for our tasks: whoever sends them through our app need not name a queue."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._url = redis_url
+
+    @cached_property
+    def _redis(self) -> Redis:
+        return connect(self._url)
+
+    def __call__(
+        self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
+    ) -> dict[str, str] | None:
+        if "queue" in options:
+            return None  # named by the sender, which comes first in any case: spare the look at the workers
+        if name == STATUS_TASK:
+            workers = live_workers(self._redis)
+            # Not to a finetuning worker, which answers nothing while it trains.
+            ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
+            return {"queue": ready[0] if ready else CPU_QUEUE}
+        if name not in (FORECAST_TASK, FINETUNE_TASK):
+            return None
+        cpu_queue, choose = (
+            (CPU_QUEUE, choose_queue)
+            if name == FORECAST_TASK
+            else (CPU_FINETUNE_QUEUE, choose_finetune_queue)
+        )
+        job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
+        job = job if isinstance(job, Mapping) else {}
+        device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
+        if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
+            return {"queue": cpu_queue}  # what is malformed is for the worker to answer, with its code
+        return {"queue": choose(device, bool(allow_fallback), live_workers(self._redis))}

@@ -1,0 +1,281 @@
+"""Registered models: what finetuning made, in a folder that its workers share. No torch.
+
+    <folder>/<name>/<version>/model/         config.json, model.safetensors
+                              tokenizer/     likewise
+                              metadata.json
+    <folder>/<name>/.last               the highest version ever given
+
+Versions count from 1. One appears whole or not at all, and is never changed. A number is given once, even
+where its folder is deleted; a name that is deleted as a whole begins at 1 again.
+"""
+
+import errno
+import fcntl
+import logging
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from kronos_client.contract.names import MODEL_NAME
+from kronos_client.registry.registered_model import (
+    FILES,
+    METADATA_NAME,
+    Metadata,
+    RegisteredModel,
+    is_inside,
+    read_registered,
+    reason_of,
+    sha256_of,
+    sync,
+)
+from kronos_model.checkpoints.source import bundled_names
+from kronos_model.errors import (
+    CheckpointError,
+    CheckpointMissing,
+    DiskFull,
+    FinetuningConfigError,
+)
+
+STAGING_AGE_S: Final = 24 * 3600
+"""What is this old belongs to a registration that was ended in the middle."""
+
+MAX_VERSION: Final = 999_999
+"""What is called by a higher number is no version: a date, say, after which no number would be left."""
+
+_VERSION: Final = r"[1-9][0-9]{0,5}"
+_REFERENCE: Final = re.compile(rf"(?P<name>{MODEL_NAME})(?:@(?P<version>{_VERSION}))?")
+_STAGING: Final = ".staging-"
+_LAST: Final = ".last"
+_SAME: Final = ("job_id", "job_fingerprint", "sha256")
+"""What two registrations that are one have in common."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DamagedModel:
+    """A version that cannot be used, and why; without version, the whole name cannot be."""
+
+    name: str
+    version: int | None
+    reason: str
+
+    @property
+    def reference(self) -> str:
+        """``name@version``."""
+        return self.name if self.version is None else f"{self.name}@{self.version}"
+
+
+def check_name(name: str) -> None:
+    """Raises FinetuningConfigError for what no model may be registered as."""
+    if not re.fullmatch(MODEL_NAME, name):
+        raise FinetuningConfigError(
+            f"{name[:100]!r} cannot be a model's name: write up to 64 of a-z, 0-9, '.', '_' and '-', "
+            "beginning with a letter or digit",
+            field="name",
+        )
+    if name in bundled_names():
+        raise FinetuningConfigError(f"{name!r} is a bundled model: choose another name", field="name")
+
+
+class ModelRegistry:
+    """The models of one folder. Any number of processes may read and register at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def resolve(self, text: str) -> RegisteredModel | None:
+        """The model called ``name@version``, or the newest called ``name``; None where there is none.
+
+        Bundled names are nobody else's, and what does not look like a name is never made a path of. A version
+        without metadata was deleted in part: who asks by name alone is served by the newest that has them.
+
+        Raises CheckpointError where it is there and damaged.
+        """
+        match = _REFERENCE.fullmatch(text)
+        if match is None or match["name"] in bundled_names():
+            return None
+        name, versions = match["name"], self._versions(match["name"])
+        if match["version"]:
+            wanted = int(match["version"])
+            return read_registered(self.folder, name, wanted) if wanted in versions else None
+        for version in reversed(versions):
+            with suppress(CheckpointMissing):
+                return read_registered(self.folder, name, version)
+        return None
+
+    def register(
+        self, checkpoint: Path, name: str, *, job_id: str, fingerprint: str, metadata: Mapping[str, Any]
+    ) -> RegisteredModel:
+        """Copy a checkpoint in as the next version of ``name``; the same job and content, the same again.
+
+        Versions count on from the highest that the name ever had, whatever was deleted since; from 1 where
+        the name's whole folder was.
+
+        Args:
+            checkpoint: folder that holds ``model/`` and ``tokenizer/``; only config and weights are copied.
+            fingerprint: of what the job asks for. An id may come again, for another job or other candles.
+            metadata: what finetuning says of it, with ``max_context``, the bars it may see.
+
+        Raises:
+            FinetuningConfigError: a name that cannot be one, or has no version number left.
+            CheckpointMissing, CheckpointError: the checkpoint lacks a file, or the metadata a field.
+            DiskFull: no room, or no permission, to write.
+        """
+        check_name(name)
+        if missing := [file for file in FILES if not (checkpoint / file).is_file()]:
+            raise CheckpointMissing(f"The checkpoint of {name} has no {missing[0]}.")
+        given = {**metadata, "job_id": job_id, "job_fingerprint": fingerprint}
+        try:
+            return self._register(checkpoint, name, given)
+        except OSError as error:
+            log.exception("%s could not be registered in %s", name, self.folder)
+            raise DiskFull(
+                f"The model {name} could not be registered: {reason_of(error)}. Make room in the folder of "
+                "registered models, and see to it that this process may write there (KRONOS_MODEL_FOLDER)."
+            ) from error
+
+    def list(self) -> Sequence[RegisteredModel | DamagedModel]:
+        """Every version, by name and newest first; raises CheckpointError where the folder cannot be read."""
+        found: list[RegisteredModel | DamagedModel] = []
+        entries = _entries(self.folder, "registered models")
+        for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, entries)):
+            try:
+                versions = self._versions(name)
+            except CheckpointError as error:
+                found.append(DamagedModel(name, None, error.message))
+                continue
+            for version in reversed(versions):
+                try:
+                    found.append(read_registered(self.folder, name, version))
+                except CheckpointError as error:
+                    found.append(DamagedModel(name, version, error.message))
+        return found
+
+    def _versions(self, name: str) -> Sequence[int]:
+        """Ascending; raises CheckpointError where they cannot be read."""
+        folder = self.folder / name
+        if not is_inside(self.folder, folder):
+            raise CheckpointError(f"The registered model {name} is a link that leads out of the folder.")
+        entries = _entries(folder, f"the registered model {name}")
+        return sorted(map(int, filter(re.compile(_VERSION).fullmatch, entries)))
+
+    def _register(self, checkpoint: Path, name: str, given: Mapping[str, Any]) -> RegisteredModel:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        sha256 = {file: sha256_of(checkpoint / file) for file in FILES}
+        if done := self._registered_before(name, {**given, "sha256": sha256}):  # needs no room for a copy
+            return done
+        staging = self.folder / f"{_STAGING}{uuid.uuid4().hex}"
+        try:
+            given = {**given, "sha256": _copy(checkpoint, staging)}
+            (self.folder / name).mkdir(exist_ok=True)
+            with self._locked():
+                if done := self._registered_before(name, given):
+                    return done
+                version = self._publish(staging, name, given)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync(self.folder / name)
+        sync(self.folder)
+        return read_registered(self.folder, name, version)
+
+    def _publish(self, staging: Path, name: str, given: Mapping[str, Any]) -> int:
+        """Make what is staged the next version. A rename never replaces a folder that holds anything."""
+        created_at = datetime.now(UTC).replace(microsecond=0)
+        while True:
+            version = max([self._last(name), *self._versions(name)]) + 1
+            if version > MAX_VERSION:
+                raise FinetuningConfigError(
+                    f"{name} has version {MAX_VERSION}, after which there is none: choose another name",
+                    field="name",
+                )
+            known = {"name": name, "version": version, "created_at": created_at}
+            try:
+                content = Metadata.model_validate({**given, **known, "trained": True})
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False)[0]
+                field = ".".join(map(str, first["loc"]))
+                raise CheckpointError(f"The metadata's {field} cannot be used: {first['msg']}.") from None
+            path = staging / METADATA_NAME
+            path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
+            sync(path)
+            # Before the version is there: after a crash in between a number is left out, not given twice.
+            last = staging / _LAST
+            last.write_text(f"{version}\n", encoding="ascii")
+            sync(last)
+            last.replace(self.folder / name / _LAST)
+            sync(staging)
+            try:
+                staging.rename(self.folder / name / str(version))
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
+                    raise
+            else:
+                return version
+
+    def _last(self, name: str) -> int:
+        """The highest version ever given; 0 where not known: then those that are there decide."""
+        try:
+            text = (self.folder / name / _LAST).read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return 0
+        return int(text) if re.fullmatch(_VERSION, text) else 0
+
+    def _registered_before(self, name: str, given: Mapping[str, Any]) -> RegisteredModel | None:
+        """What the same job registered with the same content, if it did and that is whole."""
+        for version in reversed(self._versions(name)):
+            with suppress(CheckpointError):  # a damaged one is nobody's
+                model = read_registered(self.folder, name, version)
+                if all(getattr(model.metadata, field) == given[field] for field in _SAME):
+                    model.verify()
+                    return model
+        return None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One registration at a time, so that a job which was delivered twice registers once."""
+        with (self.folder / ".lock").open("a") as file:
+            with suppress(OSError):  # a network folder without locks: versions are kept apart by the rename
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _sweep(self) -> None:
+        """Remove what crashed registrations left."""
+        for staging in self.folder.glob(f"{_STAGING}*"):
+            with suppress(OSError):  # another registration may be removing it
+                if time.time() - staging.stat().st_mtime > STAGING_AGE_S:
+                    shutil.rmtree(staging)
+
+
+def _entries(folder: Path, what: str) -> Sequence[str]:
+    """Names in a folder, none where it is not there. Jobs are told what it is, not where."""
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"The folder of {what} cannot be read: {reason_of(error)}.") from error
+
+
+def _copy(checkpoint: Path, staging: Path) -> dict[str, str]:
+    """Config and weights of both halves, on disk for good; SHA-256 by file."""
+    sha256 = {}
+    for name in FILES:
+        target = staging / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(checkpoint / name, target)
+        sync(target)
+        sha256[name] = sha256_of(target)
+    for part in {(staging / name).parent for name in FILES}:
+        sync(part)
+    return sha256

@@ -1,0 +1,155 @@
+"""One registered model as it lies in the folder: its metadata, and whether its files are still the same."""
+
+import errno
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+
+from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
+from kronos_model.errors import CheckpointError, CheckpointMissing
+
+METADATA_NAME: Final = "metadata.json"
+FILES: Final = tuple(
+    f"{part}/{name}" for part in ("model", "tokenizer") for name in (CONFIG_NAME, WEIGHTS_NAME)
+)
+
+
+class Metadata(BaseModel):
+    """A registered model's ``metadata.json``. What finetuning says beyond these fields is kept as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    version: PositiveInt
+    job_id: str
+    job_fingerprint: str
+    created_at: AwareDatetime
+    trained: Literal[True]
+    max_context: PositiveInt
+    lookback: PositiveInt | None = None
+    pred_len: PositiveInt | None = None
+    clip: PositiveFloat | None = None
+    parent: Any = None
+    config: Any = None
+    data_fingerprint: Any = None
+    metrics: Any = None
+    evaluation: Any = None
+    sha256: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A model that finetuning registered. Equal ones hold the same weights, whatever became of the folder.
+
+    Attributes:
+        folder: holds ``model/``, ``tokenizer/`` and ``metadata.json``.
+        fingerprint: SHA-256 of ``metadata.json``, which holds that of each file.
+    """
+
+    name: str
+    version: int
+    folder: Path
+    fingerprint: str
+    metadata: Metadata = field(compare=False, repr=False)
+
+    @property
+    def reference(self) -> str:
+        """``name@version``."""
+        return f"{self.name}@{self.version}"
+
+    def verify(self) -> None:
+        """Raises CheckpointError, CheckpointMissing: a file is not the one that was registered."""
+        for name in FILES:
+            path = self.folder / name
+            if not is_inside(self.folder, path):
+                raise CheckpointError(
+                    f"{name} of the registered model {self.reference} is a link that leads out of it."
+                )
+            try:
+                sha256 = sha256_of(path)
+            except FileNotFoundError as error:
+                raise CheckpointMissing(f"The registered model {self.reference} has no {name}.") from error
+            except OSError as error:
+                raise CheckpointError(
+                    f"{name} of the registered model {self.reference} cannot be read: {reason_of(error)}."
+                ) from error
+            if sha256 != self.metadata.sha256.get(name):
+                raise CheckpointError(
+                    f"{name} of the registered model {self.reference} was changed since it was registered: "
+                    "its SHA-256 is another. Register the model anew."
+                )
+
+
+def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
+    """The version in ``<root>/<name>/<version>``; both are checked names.
+
+    Errors name the model and the file, never the path: jobs are told them.
+
+    Raises:
+        CheckpointMissing: it has no metadata: it is no version yet, or is one no longer.
+        CheckpointError: its metadata cannot be used, or a link leads out of the root.
+    """
+    reference = f"{name}@{version}"
+    folder = root / name / str(version)
+    path = folder / METADATA_NAME
+    if not is_inside(root, path):
+        raise CheckpointError(f"The registered model {reference} is a link that leads out of the folder.")
+    try:
+        content = path.read_bytes()
+        metadata = Metadata.model_validate_json(content)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointMissing(
+            f"The registered model {reference} has no {METADATA_NAME}: it was deleted in part. "
+            "Delete its folder."
+        ) from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{METADATA_NAME} of the registered model {reference} cannot be read: {reason_of(error)}."
+        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+        raise CheckpointError(
+            f"{METADATA_NAME} of the registered model {reference} cannot be used: {reason}."
+        ) from None
+    if (metadata.name, metadata.version) != (name, version):
+        raise CheckpointError(
+            f"{METADATA_NAME} of the registered model {reference} is that of "
+            f"{metadata.name}@{metadata.version}: it was moved or copied."
+        )
+    return RegisteredModel(name, version, folder, hashlib.sha256(content).hexdigest(), metadata)
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Whether a path lies in a folder once all links are followed. Not there is inside."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links in a circle
+        return False
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says, without the path that the error's own text holds."""
+    return error.strerror or type(error).__name__
+
+
+def sha256_of(path: Path) -> str:
+    """In hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Have a file's content or a folder's entries on disk: a rename can reach it before the content does."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of folders, some network file systems cannot
+            raise
+    finally:
+        os.close(descriptor)

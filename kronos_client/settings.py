@@ -1,0 +1,205 @@
+"""Settings from environment variables with the prefix ``KRONOS_``, as one frozen value.
+
+``ClientSettings`` is what a client reads. The other wings add theirs below it: each setting stands once.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from redis.exceptions import RedisError
+
+from kronos_client.contract.jobs import Limits
+from kronos_client.model_spec import ModelName, parse_model_names
+from kronos_client.redis.connection import connect
+from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
+
+PREFIX: Final = "KRONOS_"
+MAX_FILE_BYTES: Final = 2**16
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names the variable and what it takes."""
+
+
+class SettingFiles(PydanticBaseSettingsSource):
+    """Settings from files: ``KRONOS_<NAME>_FILE`` names the one that holds it, as for Docker's secrets.
+
+    pydantic-settings' own source for secrets takes the files' folder and fixed names, not a variable each.
+    """
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """None where its variable is not set; raises SettingsError."""
+        variable = f"{PREFIX}{field_name.upper()}"
+        path = os.environ.get(f"{variable}_FILE")
+        if not path:
+            return None, field_name, False
+        if os.environ.get(variable):
+            raise SettingsError(f"{variable} and {variable}_FILE are both set: unset one of them")
+        try:
+            with Path(path).open("rb") as file:
+                text = file.read(MAX_FILE_BYTES + 1).decode("utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no path at all
+            reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text in UTF-8"
+            raise SettingsError(f"{variable}_FILE cannot be used: {path}: {reason}") from None
+        if not text or len(text) > MAX_FILE_BYTES:
+            size = "is empty" if not text else f"holds more than {MAX_FILE_BYTES} bytes"
+            raise SettingsError(f"{variable}_FILE cannot be used: {path} {size}")
+        return text, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        named = {
+            name: self.get_field_value(field, name)[0]
+            for name, field in self.settings_cls.model_fields.items()
+        }
+        return {name: text for name, text in named.items() if text is not None}
+
+
+class ClientSettings(BaseSettings):
+    """What a client of the queues reads. Names in the environment are these in capitals behind ``KRONOS_``.
+
+    With ``_FILE`` behind its name, a variable names a file that holds the setting.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    # The files come before the URL, whose validator reads them.
+    redis_ca_file: Path | None = Field(
+        None, description="certificates that sign Redis's, for rediss://; beside those of the system"
+    )
+    redis_certificate_file: Path | None = Field(
+        None, description="certificate that this process shows a Redis which asks for one"
+    )
+    redis_key_file: Path | None = Field(
+        None, description="its private key, without passphrase; where not set, it is in the same file"
+    )
+    redis_url: SecretStr = Field(
+        SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
+    )
+
+    max_series: int = Field(64, ge=1, description="series in one job")
+    max_bars: int = Field(8192, ge=1, description="bars of lookback in one series")
+    max_sample_count: int = Field(256, ge=1, description="sample paths of one series")
+    max_paths: int = Field(4096, ge=1, description="sample paths of one job, over all its series")
+    max_message_bytes: int = Field(8 * 2**20, ge=1024, description="size of one job as JSON")
+    max_result_bytes: int = Field(16 * 2**20, ge=1024, description="size of one result as JSON, estimated")
+    max_inline_bars: int = Field(
+        100_000, ge=1, description="bars of all instruments that a finetuning job may carry itself"
+    )
+
+    max_queue_jobs: int = Field(
+        10_000, ge=1, description="jobs that one queue holds, of all priorities; further ones are refused"
+    )
+    result_ttl_s: int = Field(3600, ge=1, description="how long results stay")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
+        text = url.get_secret_value()
+        if (
+            text == DEFAULT_REDIS_URL
+        ):  # on this machine, where files for TLS that are set beside it mean nothing
+            return url
+        files = [info.data.get(f"redis_{part}_file") for part in ("ca", "certificate", "key")]
+        try:
+            if not text.startswith(("redis://", "rediss://")):
+                raise ValueError
+            # With ";" in it, kombu reads several URLs.
+            if not text.isprintable() or ";" in text:
+                raise ValueError
+            text = with_tls(text, dict(zip(TLS_FILES, files, strict=True)))
+            connect(text).connection_pool.make_connection()  # reads every part; nothing is sent
+        except TlsError:
+            raise
+        except (RedisError, TypeError, ValueError):  # whose text may repeat the URL, password and all
+            raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
+        return SecretStr(text)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, SettingFiles(settings_cls)
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Settings from the environment, with ``overrides`` on top.
+
+        Raises:
+            SettingsError: a value cannot be used; the message names its variable.
+        """
+        try:
+            return cls(**overrides)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+            reason = first["msg"].removeprefix("Value error, ")
+            raise SettingsError(f"{name} cannot be used: {reason}") from None
+
+    def with_redis_url(self, url: str) -> Self:
+        """The same settings for another Redis; raises SettingsError."""
+        return self.load(**(self.model_dump() | {"redis_url": SecretStr(url)}))
+
+    def limits(self, max_pred_len: int) -> Limits:
+        """What a job may ask for; ``max_pred_len`` is the model's max_context."""
+        return Limits(
+            max_series=self.max_series,
+            max_bars=self.max_bars,
+            max_pred_len=max_pred_len,
+            max_sample_count=self.max_sample_count,
+            max_paths=self.max_paths,
+            max_message_bytes=self.max_message_bytes,
+            max_result_bytes=self.max_result_bytes,
+            max_inline_bars=self.max_inline_bars,
+        )
+
+
+class ServiceSettings(ClientSettings):
+    """What the workers, the HTTP API and the command line all read."""
+
+    models: str | None = Field(
+        None,
+        description="further models that jobs may name: `MODEL` or `MODEL=TOKENIZER`, each may end in "
+        "`@REVISION`, with commas between",
+    )
+    model_folder: Path | None = Field(
+        None, description="folder of registered models, which jobs may name; finetuning registers them there"
+    )
+    data_folder: Path | None = Field(
+        None,
+        description="folder that finetuning jobs name their candles in; only inline candles where not set",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="logs as text, or as json: one object a line, and one line a job"
+    )
+    api_host: str = Field(
+        "127.0.0.1", description="address of the HTTP API; any other than this machine's own needs keys"
+    )
+    api_port: int = Field(8000, ge=0, le=65535, description="its port; 0 takes a free one")
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, text: str | None) -> str | None:
+        parse_model_names(text)
+        return text
+
+    @property
+    def further_models(self) -> dict[str, ModelName]:
+        """The models that jobs may name beside the worker's own."""
+        return parse_model_names(self.models)
+
+
+@cache
+def get_settings() -> ClientSettings:
+    """The settings of this process's clients, read on first use."""
+    return ClientSettings.load()

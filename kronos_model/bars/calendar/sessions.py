@@ -1,0 +1,229 @@
+"""Intraday bars with breaks: which bars come next, as far as the lookback shows it.
+
+Two kinds of market are told apart by whether bars follow each other across midnight.
+
+- **Day sessions** (stock exchanges): the day's bar times, lunch break included, are those that at least half
+  of the last ten trading days have, on the weekdays that trade. The lookback must show every time of day
+  at least once, so it must reach over one close and back to where it began: two half days that leave a part
+  of the day unseen are refused. These bar times must reproduce the lookback itself, its newest day above
+  all, within a tenth; sessions that have moved (an exchange's summer time seen in UTC) are refused so. Where
+  the lookback has not come across a weekend, Saturday and Sunday are taken as closed and a warning says so.
+- **Around the clock** (currencies, futures): bars come at the times of day at which the last trading days had
+  them, except where the market was closed for a day or longer one, two, … weeks before. Where the lookback is
+  too short for that, the stretch from Friday noon to the end of Sunday is refused.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import count, islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, Weekdays, weekday_of
+
+MICROSECOND: Final = timedelta(microseconds=1)
+DAY: Final = timedelta(days=1) // MICROSECOND
+WEEK: Final = 7 * DAY
+MONDAY: Final = 4 * DAY
+"""The first one since 1970-01-01, in µs."""
+FRIDAY_NOON: Final = 4 * DAY + DAY // 2
+"""µs since Monday."""
+EPOCH: Final = datetime(1970, 1, 1)
+
+MAX_TRADING_DAYS: Final = 10
+MAX_VOTES: Final = 4
+MAX_HISTORY: Final = 10 * WEEK
+"""What lies further back tells nothing about next week's sessions."""
+MAX_BREAKS: Final = 1000
+MAX_SILENCE: Final = 4 * DAY
+"""The longest stretch without bars that is looked over for the next one."""
+MIN_SHARE_OF_DAY: Final = 0.25
+"""A lookback with fewer bars than this share of a full day's has not shown a day."""
+MAX_MISMATCH: Final = 0.1
+
+SHORTEST_BREAK: Final = DAY // 96
+"""A quarter of an hour, as futures exchanges have it. What is shorter is bars that are missing."""
+
+
+def common_spacing(clock: NDArray[np.int64]) -> int:
+    """The most frequent distance between neighbours; the smallest of several."""
+    distances, counts = np.unique(np.diff(clock), return_counts=True)
+    return int(distances[counts.argmax()])
+
+
+def bridge_outages(
+    clock: NDArray[np.int64], spacing: int, shortest_break: int = SHORTEST_BREAK
+) -> NDArray[np.int64]:
+    """Bar times (µs) with the bars added that are missing only now and then.
+
+    A gap of less than a day is bridged where every missing bar has one at its time on another day; and where
+    it is shorter than any break and no other day of the lookback could show whether it recurs.
+    """
+    gaps = np.diff(clock)
+    num_missing = gaps // spacing - 1
+    is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
+    seen = set((clock % DAY).tolist())
+    added = [clock]
+    num_added, num_unknown = 0, 0
+    for index in np.flatnonzero(is_candidate):
+        missing = np.arange(clock[index] + spacing, clock[index + 1], spacing)
+        if int(missing[0]) % DAY in seen:
+            is_outage = all(at % DAY in seen for at in missing.tolist())
+        else:
+            num_unknown += 1
+            is_outage = len(missing) * spacing < shortest_break and _is_passed_once(clock, int(missing[0]))
+        if is_outage:
+            added.append(missing)
+            num_added += len(missing)
+        if num_added > len(clock) or num_unknown > MAX_BREAKS:
+            return clock  # so full of gaps that they are its nature; also a bound on the work
+    return np.sort(np.concatenate(added))
+
+
+def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
+    """Whether no other day could show a bar at this time of day, closures apart."""
+    days = np.unique(clock // DAY)
+    nearby = np.unique(np.concatenate([days - 1, days, days + 1]))
+    times = nearby * DAY + at % DAY
+    times = times[(times > clock[0]) & (times < clock[-1]) & (times != at)]
+    after = np.searchsorted(clock, times)
+    return not np.any(clock[after] - clock[after - 1] < DAY)
+
+
+class Closures:
+    """The stretches of a day or longer in which a lookback has no bars: weekends, days off."""
+
+    def __init__(self, clock: NDArray[np.int64]) -> None:
+        gaps = np.flatnonzero(np.diff(clock) >= DAY)
+        self._starts: list[int] = clock[gaps].tolist()
+        self._ends: list[int] = clock[gaps + 1].tolist()
+
+    def contain(self, at: int) -> bool:
+        """Whether ``at`` lies strictly within one of them."""
+        index = bisect_left(self._starts, at) - 1
+        return index >= 0 and at < self._ends[index]
+
+
+def session_walls(
+    wall: NDArray[np.int64], num_bars: int, exists: Callable[[datetime], bool]
+) -> tuple[list[datetime], str | None]:
+    """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning where one is due.
+
+    Args:
+        wall: the lookback's wall-clock times in µs since 1970, (T,).
+        exists: whether a wall-clock time exists in the lookback's time zone.
+
+    Raises CannotInfer.
+    """
+    wall = np.unique(wall[wall > wall[-1] - MAX_HISTORY])  # as clocks go back, an hour comes twice
+    spacing = _spacing_within_day(wall)
+    wall = bridge_outages(wall, spacing)
+    if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
+        return list(islice(filter(exists, _around_the_clock(wall, spacing)), num_bars)), None
+    weekdays = Weekdays.of(np.unique(wall // DAY))
+    walls = _day_sessions(wall, spacing, weekdays.with_weekend_closed())
+    times = list(islice(filter(exists, walls), num_bars))
+    if not weekdays.assumes_weekend_between(to_datetime(wall[-1]).date(), times[-1].date()):
+        return times, None
+    return times, (
+        "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
+        "and Sunday as closed. Pass future_timestamps, or a longer lookback, where that is wrong."
+    )
+
+
+def to_datetime(wall: np.int64 | int) -> datetime:
+    """A naive datetime from µs since 1970."""
+    return EPOCH + timedelta(microseconds=int(wall))
+
+
+def _spacing_within_day(wall: NDArray[np.int64]) -> int:
+    gaps = np.diff(wall)[np.diff(wall // DAY) == 0]
+    distances, counts = np.unique(gaps, return_counts=True)
+    if counts.max(initial=0) * 2 < len(gaps) or not len(gaps):
+        raise CannotInfer("the bars are spaced irregularly")
+    return int(distances[counts.argmax()])
+
+
+def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[datetime]:
+    """The day's bar times on each open day, from the one after the last bar on."""
+    times = _bar_times(wall, spacing)
+    last, newest = to_datetime(wall[-1]), int(wall[-1] % DAY)
+    for at in times[times > newest].tolist():
+        yield datetime.combine(last, datetime.min.time()) + timedelta(microseconds=at)
+    for day in weekdays.after(last.date()):
+        for at in times.tolist():
+            yield datetime.combine(day, datetime.min.time()) + timedelta(microseconds=at)
+
+
+def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
+    """The times of day (µs) at which bars come, each on at least half of the days that could show it."""
+    days = np.unique(wall // DAY)
+    if len(days) == 1 or (len(days) == 2 and wall[-1] % DAY + spacing < wall[0] % DAY):
+        raise CannotInfer("the lookback shows a break but not a whole day")
+    kept = wall[wall // DAY >= days[-MAX_TRADING_DAYS:][0]]
+    days, rows = np.unique(kept // DAY, return_inverse=True)
+    times, columns = np.unique(kept % DAY, return_inverse=True)
+    has_bar = np.zeros((len(days), len(times)), dtype=bool)
+    has_bar[rows, columns] = True
+    could_show = np.ones_like(has_bar)  # the first day may begin late, and the last is not over
+    could_show[0] = times >= kept[0] % DAY
+    could_show[-1] &= times <= kept[-1] % DAY
+    is_open = 2 * has_bar.sum(axis=0) >= could_show.sum(axis=0)
+    mismatch = (has_bar != is_open) & could_show
+    newest = mismatch[-1].sum() > max(1, MAX_MISMATCH * could_show[-1].sum())
+    if mismatch.sum() > max(1, MAX_MISMATCH * len(kept)) or newest or not is_open[columns[-1]]:
+        raise CannotInfer("the bars come at times of day that change")
+    open_times: NDArray[np.int64] = times[is_open]
+    return open_times
+
+
+def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetime]:
+    """Every time of day that the lookback's spacing could hit, where its history expects a bar."""
+    if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
+        raise CannotInfer("the lookback shows a break but not a whole day")
+    newest = last = int(wall[-1])
+    steps = np.arange(last, last + DAY, spacing)
+    times = np.unique(np.concatenate([wall, steps]) % DAY).tolist()
+    history = _History(wall)
+    for midnight in count(last - last % DAY, DAY):
+        for at in times:
+            if midnight + at > last and history.expects(midnight + at):
+                newest = midnight + at
+                yield to_datetime(newest)
+        if midnight - newest > MAX_SILENCE:
+            raise CannotInfer("the bars come at times of day that change")
+
+
+class _History:
+    """When a lookback has bars, asked whole weeks and whole days back."""
+
+    def __init__(self, wall: NDArray[np.int64]) -> None:
+        self._first, self._last = int(wall[0]), int(wall[-1])
+        self._bars = set(wall.tolist())
+        self._days = set((wall // DAY).tolist())
+        self._closures = Closures(wall)
+
+    def expects(self, at: int) -> bool:
+        """Whether a bar comes at ``at``. Raises CannotInfer where the lookback does not tell."""
+        closed = [
+            self._closures.contain(then) for then in self._before(at, WEEK) if not self._is_day_off(then)
+        ]
+        if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
+            return False
+        if not closed and (at - MONDAY) % WEEK >= FRIDAY_NOON:
+            raise CannotInfer("the lookback has breaks, and is too short to show the weekend's")
+        votes = [then in self._bars for then in self._before(at, DAY) if not self._closures.contain(then)]
+        if not votes:
+            raise CannotInfer("the lookback shows a break but not a whole day")
+        return 2 * sum(votes[:MAX_VOTES]) >= len(votes[:MAX_VOTES])
+
+    def _before(self, at: int, period: int) -> range:
+        """The same time whole periods before ``at``, as far as the lookback reaches, newest first."""
+        newest = at - -((self._last - at) // period) * period
+        return range(newest, self._first - 1, -period)
+
+    def _is_day_off(self, at: int) -> bool:
+        return weekday_of(at // DAY) < SATURDAY and at // DAY not in self._days

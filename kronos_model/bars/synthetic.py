@@ -1,0 +1,120 @@
+"""Seeded candles that behave somewhat like a market, for the demo, tests and benchmarks. No torch.
+
+They hold something to learn: volatility clusters (GARCH), volatility and volume follow a U over the session,
+volume rises with volatility and with the size of the move, and instruments with an even seed revert to their
+mean, a move losing half of its size in 17 bars. The others are a random walk. What real markets also have is
+missing: gaps overnight, trends, jumps, news, and instruments that move together.
+"""
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+
+TICKS_PER_BAR: Final = 16
+FIRST_DAY: Final = date(2025, 1, 6)
+
+SESSIONS: Final = ((9 * 60 + 30, 11 * 60 + 30), (13 * 60, 15 * 60))
+"""Minutes since midnight between which bars close, as on the Chinese exchanges."""
+
+SEASON_LOW, SEASON_HIGH = 0.6, 1.8
+"""Volatility at midday and at both ends of the session, times an instrument's own."""
+
+GARCH_OMEGA, GARCH_ALPHA, GARCH_BETA = 0.02, 0.10, 0.88
+"""Their mean variance is 1, and a burst of it loses half of its size in 34 bars."""
+
+REVERSION_RATE: Final = 0.04
+"""Share of the way back to the mean that a reverting instrument goes in a bar, beside its noise."""
+
+
+@dataclass(frozen=True)
+class Candles:
+    """One instrument's bars: ISO 8601 wall times, and columns as float64 arrays of equal length."""
+
+    timestamps: tuple[str, ...]
+    columns: dict[str, NDArray[np.float64]]
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def __getitem__(self, rows: slice) -> "Candles":
+        return Candles(self.timestamps[rows], {name: values[rows] for name, values in self.columns.items()})
+
+    def as_dict(self) -> dict[str, list[str] | NDArray[np.float64]]:
+        """Timestamps and columns in one mapping, as a DataFrame or a client takes them."""
+        return {"timestamps": list(self.timestamps), **self.columns}
+
+
+def session_minutes(spacing_minutes: int) -> NDArray[np.int64]:
+    """Minutes since midnight at which the bars of one day close."""
+    return np.concatenate(
+        [np.arange(opens + spacing_minutes, closes + 1, spacing_minutes) for opens, closes in SESSIONS]
+    )
+
+
+def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]:
+    """Closing times of ``bars`` bars in sessions from Monday to Friday, (bars,) datetime64[m]."""
+    minutes = session_minutes(spacing_minutes)
+    num_days = -(-bars // len(minutes))
+    days = np.busday_offset(np.datetime64(FIRST_DAY), np.arange(num_days)).astype("datetime64[m]")
+    times: NDArray[np.datetime64] = days[:, None] + minutes.astype("timedelta64[m]")[None, :]
+    return times.ravel()[:bars]
+
+
+def reverts_to_mean(seed: int) -> bool:
+    """Whether the instrument that ``seed`` names is one of those that do."""
+    return seed % 2 == 0
+
+
+def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: float = 50.0) -> Candles:
+    """Bars of the instrument that ``seed`` names, always the same ones; more bars begin with the fewer."""
+    rng = np.random.default_rng(seed)
+    bar_volatility = 0.0015 * np.exp(0.3 * rng.standard_normal())
+    noise = rng.standard_normal((bars, TICKS_PER_BAR + 1))  # a row a bar: what comes later changes nothing
+    shocks, volume_noise = noise[:, :-1] / np.sqrt(TICKS_PER_BAR), noise[:, -1]
+
+    times = session_times(bars, spacing_minutes)
+    per_day = len(session_minutes(spacing_minutes))
+    through_day = (np.arange(bars) % per_day) / max(per_day - 1, 1)
+    season = SEASON_LOW + (SEASON_HIGH - SEASON_LOW) * (2 * through_day - 1) ** 2
+
+    shock = shocks.sum(axis=1)  # (bars,)
+    volatility = _clustered_volatility(shock)
+    scale = bar_volatility * season * volatility
+    rate = REVERSION_RATE if reverts_to_mean(seed) else 0.0
+    opens = _levels(shock * scale, rate)  # (bars,)
+    pull = -rate * opens[:, None] * (np.arange(1, TICKS_PER_BAR + 1) / TICKS_PER_BAR)
+    moves = np.cumsum(shocks, axis=1) * scale[:, None] + pull  # (bars, TICKS_PER_BAR)
+    prices = price * np.exp(opens[:, None] + np.pad(moves, ((0, 0), (1, 0))))
+
+    volume = np.round(600 * season * volatility * (0.4 + np.abs(shock)) * np.exp(0.25 * volume_noise)) + 1
+    columns = dict(
+        zip(PRICE_COLUMNS, (prices[:, 0], prices.max(1), prices.min(1), prices[:, -1]), strict=True)
+    )
+    columns = {name: np.round(values, 4) for name, values in columns.items()}
+    columns["volume"] = volume
+    columns["amount"] = np.round(volume * prices.mean(1), 2)
+    texts = tuple(np.datetime_as_string(times.astype("datetime64[s]")).tolist())
+    return Candles(texts, {name: columns[name] for name in COLUMNS})
+
+
+def _clustered_volatility(shock: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard deviation that GARCH gives each bar, from the shocks before it, (bars,)."""
+    variance, variances = 1.0, []
+    for squared in (shock**2).tolist():  # plain floats: ten times as fast as one array element at a time
+        variances.append(variance)
+        variance = GARCH_OMEGA + variance * (GARCH_ALPHA * squared + GARCH_BETA)
+    return np.sqrt(variances)
+
+
+def _levels(moves: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+    """Logarithmic prices at which the bars open, from 0 on, where ``rate`` of each is taken back, (bars,)."""
+    level, levels = 0.0, []
+    for move in moves.tolist():
+        levels.append(level)
+        level += move - rate * level
+    return np.array(levels)

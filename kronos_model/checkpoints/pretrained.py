@@ -1,0 +1,280 @@
+"""Loading and saving of modules whose checkpoint is ``config.json`` plus ``model.safetensors``."""
+
+import inspect
+import json
+import os
+import shutil
+import typing
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
+from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint
+from kronos_model.errors import CheckpointError, CheckpointMissing
+
+_MAX_NAMED = 3
+
+
+class _Undrawn(TorchFunctionMode):
+    """Parameters are left as they are allocated, since a checkpoint's take their place.
+
+    So they take no time, and of a config that asks for more than its checkpoint has no memory either: what is
+    never written to is only addresses. The meta device would do too, but for the import of PyTorch's compiler
+    (2.13) at the first arithmetic on it, which takes longer than that of PyTorch itself.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+class PretrainedModule(nn.Module, PyTorchModelHubMixin):
+    """Base of the modules that are published as checkpoints.
+
+    A subclass's constructor takes exactly the keys of ``config.json``, each annotated with ``int``, ``float``
+    or ``bool``, and sets ``checkpoint_part``. In place of the mixin's lenient loading (missing tensors stay
+    random, pickled weights are accepted) everything here is strict, and what is wrong is named.
+
+    Attributes:
+        checkpoint_part: which half of a pair of checkpoints the class is.
+        checkpoint: where the instance was loaded from; None when it was made by its constructor.
+    """
+
+    checkpoint_part: ClassVar[Part] = "model"
+    checkpoint: CheckpointSource | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments, as ``config.json`` holds them."""
+        recorded: Any = self._hub_mixin_config
+        return {key: recorded[key] for key in _config_types(type(self))}
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # the mixin's further arguments have no meaning here
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+        map_location: str | torch.device = "cpu",
+    ) -> Self:
+        """Load a checkpoint. The module comes back in eval mode, its parameters trainable as constructed.
+
+        Args:
+            source: a bundled name (``"kronos-tiny"``), a local folder, or a hub id
+                (``"NeoQuasar/Kronos-small"``).
+            revision: branch, tag or commit hash on the hub. With a full commit hash and cached files the
+                network is not used at all.
+            cache_dir, local_files_only, token: as in ``huggingface_hub.hf_hub_download``.
+            map_location: device the module is placed on.
+
+        Floating-point weights of another width are converted to the module's own. Pickled weights are never
+        read.
+
+        Raises:
+            CheckpointMissing: a folder, repository, revision, file or tensor that is not there.
+            CheckpointUnreachable: neither cached nor to be had from the hub.
+            CheckpointError: files that are damaged, or do not belong to this class.
+        """
+        checkpoint = locate_checkpoint(
+            source,
+            cls.checkpoint_part,
+            revision=revision,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            token=token,
+        )
+        config = _read_config(checkpoint.folder, cls)
+        tensors = _read_tensors(checkpoint.folder)
+        _check_depth(config, tensors, str(checkpoint.folder / CONFIG_NAME))
+        try:
+            with _Undrawn():
+                module = cls(**config)
+            _check_tensors(tensors, module.state_dict(), f"{checkpoint.folder / WEIGHTS_NAME}")
+        except (ValueError, TypeError, RuntimeError, AssertionError, ArithmeticError, MemoryError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise CheckpointError(
+                f"{checkpoint.folder / CONFIG_NAME} does not describe a {cls.__name__}: {reason}"
+            ) from error
+        module.load_state_dict(tensors)
+        module.checkpoint = checkpoint
+        return module.to(map_location).eval()
+
+    def save_pretrained(  # type: ignore[override]  # narrower: a config has no dataclass form here
+        self,
+        save_directory: str | os.PathLike[str],
+        *,
+        config: Mapping[str, Any] | None = None,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        model_card_kwargs: Mapping[str, Any] | None = None,  # the mixin's; no card is written
+        **push_to_hub_kwargs: Any,
+    ) -> str | None:
+        """Write ``config.json`` and ``model.safetensors`` into a folder, which is made when it is not there.
+
+        A new folder appears whole or not at all. In an existing one each file is replaced whole, the weights
+        first: a crash in between leaves the new weights beside the old config, which differs only when the
+        folder held a model of another shape, and then loading says so. No model card is written.
+
+        Args:
+            save_directory: the folder.
+            config: written in place of the module's own; it needs the same keys.
+            push_to_hub, repo_id, push_to_hub_kwargs: as in ``huggingface_hub.PyTorchModelHubMixin``.
+
+        Returns: the commit's URL when pushed, else None.
+        """
+        folder = Path(os.path.abspath(save_directory))  # noqa: PTH100  # resolve() would follow a linked folder
+        content = dict(self.config if config is None else config)
+        _check_config(content, type(self), "The config to be saved")
+        # Copies, because tensors that share memory cannot be saved.
+        tensors = {
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in self.state_dict().items()
+        }
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.tmp"
+        staging.mkdir()
+        try:
+            text = json.dumps(content, indent=2, sort_keys=True)
+            (staging / CONFIG_NAME).write_text(text, encoding="utf-8")
+            save_file(tensors, staging / WEIGHTS_NAME)
+            # safetensors writes for the owner alone, whatever the umask.
+            shutil.copymode(staging / CONFIG_NAME, staging / WEIGHTS_NAME)
+            for name in (WEIGHTS_NAME, CONFIG_NAME):
+                _flush_to_disk(staging / name)
+            if folder.exists():
+                for name in (WEIGHTS_NAME, CONFIG_NAME):
+                    (staging / name).replace(folder / name)
+            else:
+                staging.rename(folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        if not push_to_hub:
+            return None
+        return self.push_to_hub(repo_id=repo_id or folder.name, **push_to_hub_kwargs)
+
+
+def _config_types(cls: type[nn.Module]) -> dict[str, type]:
+    """Key to type of ``config.json``, from the constructor's annotations."""
+    hints = typing.get_type_hints(cls.__init__)
+    return {name: hints[name] for name in inspect.signature(cls.__init__).parameters if name != "self"}
+
+
+def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
+    path = folder / CONFIG_NAME
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {CONFIG_NAME}.") from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} holds a {type(config).__name__}, not an object of settings.")
+    _check_config(config, cls, str(path))
+    return config
+
+
+def _check_config(config: Mapping[str, Any], cls: type[nn.Module], where: str) -> None:
+    """Refuse settings that are missing, unknown or of another type than the constructor's."""
+    types = _config_types(cls)
+    wrong_type = [
+        f"{key}={config[key]!r} (expected {expected.__name__})"
+        for key, expected in types.items()
+        if key in config and not _is_a(config[key], expected)
+    ]
+    _refuse(
+        f"{where} does not fit {cls.__name__}",
+        "setting",
+        missing=[key for key in types if key not in config],
+        unknown=[key for key in config if key not in types],
+        wrong=wrong_type,
+    )
+
+
+def _is_a(value: object, expected: type) -> bool:
+    # JSON's true is an int to Python, and a float that is whole may be written without its point.
+    if isinstance(value, bool):
+        return expected is bool
+    return isinstance(value, (int, float) if expected is float else expected)
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS_NAME
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+        hint = (
+            f" {pickled[0]} is a pickle, which can run any code when read: convert it first."
+            if pickled
+            else ""
+        )
+        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}.{hint}") from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _check_depth(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse more layers than there are tensors, before a module of so many is made."""
+    layers = {key: count for key, count in config.items() if key.endswith("layers") and count > len(tensors)}
+    if layers:
+        raise CheckpointError(f"{where} does not fit the weights beside it, {len(tensors)} tensors: {layers}")
+
+
+def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
+    """Refuse tensors that are missing, unknown, of another shape or kind, or not finite."""
+    shared = [(name, stored[name], expected[name]) for name in expected if name in stored]
+    _refuse(
+        f"{where} does not fit its config.json",
+        "tensor",
+        missing=[name for name in expected if name not in stored],
+        unknown=[name for name in stored if name not in expected],
+        wrong=[
+            f"{name} ({_form(ours)}, expected {_form(theirs)})"
+            for name, ours, theirs in shared
+            if ours.shape != theirs.shape or not _convertible(ours.dtype, theirs.dtype)
+        ]
+        + [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()],
+    )
+
+
+def _convertible(stored: torch.dtype, expected: torch.dtype) -> bool:
+    return stored == expected or (stored.is_floating_point and expected.is_floating_point)
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _refuse(complaint: str, noun: str, **defects: list[str]) -> None:
+    """Raise when there are defects, naming how many and the first few of each kind."""
+    found = {kind: names for kind, names in defects.items() if names}
+    if not found:
+        return
+    parts = []
+    for kind, names in found.items():
+        shown = ", ".join(names[:_MAX_NAMED]) + (", …" if len(names) > _MAX_NAMED else "")
+        parts.append(f"{len(names)} {noun}{'s' if len(names) > 1 else ''} {kind} ({shown})")
+    error = CheckpointMissing if set(found) == {"missing"} else CheckpointError
+    raise error(f"{complaint}: {'; '.join(parts)}.", details=found)
+
+
+def _flush_to_disk(path: Path) -> None:
+    # A rename can reach the disk before the content does.
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,125 @@
+"""Where a checkpoint lies: bundled with this package, in a local folder, or on the model hub."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
+
+from kronos_model.checkpoints.hub import CONFIG_NAME, fetch_checkpoint
+from kronos_model.errors import CheckpointError, CheckpointMissing
+
+BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
+
+Origin = Literal["bundled", "folder", "hub"]
+Part = Literal["model", "tokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """Where a loaded module came from.
+
+    Attributes:
+        id: bundled name, hub id, or the folder's path as it was given.
+        revision: full commit hash of a checkpoint from the hub, else None.
+        origin: which of the three kinds.
+        folder: folder that holds ``config.json`` and ``model.safetensors``.
+    """
+
+    id: str
+    revision: str | None
+    origin: Origin
+    folder: Path
+
+
+def bundled_names() -> tuple[str, ...]:
+    """Names of the checkpoints that come with this package."""
+    return tuple(sorted(config.parents[1].name for config in BUNDLED_FOLDER.glob(f"*/model/{CONFIG_NAME}")))
+
+
+def locate_checkpoint(
+    source: str | os.PathLike[str],
+    part: Part,
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> CheckpointSource:
+    """Find the files of a checkpoint, downloading them when they are on the hub and not cached.
+
+    Args:
+        source: a bundled name, a local folder, or a hub id, tried in this order; a path object is always a
+            folder. A folder that holds a pair (``model/`` and ``tokenizer/``) stands for its ``part``.
+        part: which half of a pair is wanted.
+        revision: branch, tag or commit hash on the hub; refused for anything else, which has no revisions.
+        cache_dir, local_files_only, token: as in ``huggingface_hub``; used for hub ids only.
+
+    Raises:
+        CheckpointMissing: a name that is none of the three, and as in ``hub.fetch_checkpoint``.
+        CheckpointUnreachable, CheckpointError: as there.
+    """
+    if origin := local_origin(source):
+        if revision is not None:
+            raise CheckpointError(
+                f"Revision '{revision}' cannot be had of '{source}', which is on this machine: "
+                "only checkpoints on the hub have revisions."
+            )
+        folder = BUNDLED_FOLDER / source if origin == "bundled" else Path(source)
+        if not (folder / CONFIG_NAME).exists() and (folder / part).is_dir():
+            folder = folder / part
+        return CheckpointSource(id=str(source), revision=None, origin=origin, folder=folder)
+    folder = fetch_checkpoint(
+        str(source), revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token
+    )
+    return CheckpointSource(id=str(source), revision=folder.name, origin="hub", folder=folder)
+
+
+def local_origin(source: str | os.PathLike[str]) -> Origin | None:
+    """ "bundled" or "folder" for what is on this machine, None for what may be on the hub.
+
+    Raises CheckpointMissing for a name that is none of the three.
+    """
+    if isinstance(source, str) and source in bundled_names():
+        return "bundled"
+    # Unlike Path.is_dir, this one takes any string: empty, too long, with a zero byte.
+    if os.path.isdir(source):  # noqa: PTH112
+        return "folder"
+    known = ", ".join(bundled_names())
+    if not isinstance(source, str):
+        raise CheckpointMissing(f"There is no checkpoint folder '{os.fspath(source)}'.")
+    try:
+        validate_repo_id(source)
+    except HFValidationError as error:
+        raise CheckpointMissing(
+            f"'{source}' is neither a bundled checkpoint ({known}) nor a folder nor a hub id (owner/name)."
+        ) from error
+    return None
+
+
+def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a checkpoint's ``metadata.json`` says; empty where there is none.
+
+    Only bundled and finetuned checkpoints carry that file. Raises CheckpointError where it is damaged.
+    """
+    folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
+    path = folder / "metadata.json"
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def is_trained(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
+
+    The forecast of a checkpoint that says false means nothing.
+    """
+    trained = read_metadata(source).get("trained")
+    return trained if isinstance(trained, bool) else None

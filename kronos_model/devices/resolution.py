@@ -1,0 +1,215 @@
+"""Which device to compute on, and what it is."""
+
+import functools
+import logging
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from kronos_model.devices.probe import NOT_AVAILABLE, DeviceProbe, TorchProbe, short_reason
+from kronos_model.errors import DeviceError
+
+DEVICE_VARIABLE = "KRONOS_DEVICE"
+ACCEPTED_DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
+
+_REQUEST = re.compile(r"auto|cpu|mps|cuda(?::(0|[1-9][0-9]{0,8}))?")
+_CPU = torch.device("cpu")
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDescription:
+    """What a device is, for logs and status.
+
+    Attributes:
+        name: product name, e.g. "NVIDIA H200".
+        kind: "cpu", "cuda" or "mps".
+        index: of the GPU, None for the others.
+        memory_total_bytes, memory_free_bytes: None where unknown; the host's memory for the CPU.
+        versions: of "python", "torch", "cuda" (which PyTorch was built for) and "driver"; None where absent.
+    """
+
+    name: str
+    kind: str
+    index: int | None
+    memory_total_bytes: int | None
+    memory_free_bytes: int | None
+    versions: dict[str, str | None]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as a JSON-compatible dict."""
+        return asdict(self)
+
+
+def resolve_device(
+    requested: str | None = "auto", *, probe: DeviceProbe | None = None
+) -> tuple[torch.device, str | None]:
+    """Find the device to use for what was asked for. Usable is what computes, not what is listed.
+
+    Args:
+        requested: ``auto`` (the first usable of CUDA, MPS, CPU), ``cpu``, ``cuda`` (the first GPU),
+            ``cuda:N`` or ``mps``. None reads ``KRONOS_DEVICE``, then means ``auto``.
+        probe: what to ask about the machine; PyTorch by default.
+
+    Returns: the device, a GPU always with its index; and None, or a warning that says why it is not the one
+        asked for. Each warning is also logged, once a process. ``auto`` never warns; a GPU that is there but
+        broken is then logged as information.
+
+    Raises:
+        DeviceError: any other name.
+    """
+    probe = probe or TorchProbe()
+    kind, index = _parse(requested)
+    warning = None
+    if kind == "auto":
+        device = _best_device(probe)
+    elif kind == "cuda":
+        device, warning = _cuda_or_fallback(index, probe)
+    elif kind == "mps":
+        device, warning = _mps_or_fallback(probe)
+    else:
+        device = _CPU
+    if warning:
+        _warn_once(warning)
+    return device, warning
+
+
+def describe_device(device: torch.device, *, probe: DeviceProbe | None = None) -> DeviceDescription:
+    """Describe a device. Never fails for one that broke meanwhile: what cannot be learned is None."""
+    probe = probe or TorchProbe()
+    total_bytes, free_bytes = probe.memory_bytes(device)
+    return DeviceDescription(
+        name=probe.name(device),
+        kind=device.type,
+        index=device.index if device.type == "cuda" else None,
+        memory_total_bytes=total_bytes,
+        memory_free_bytes=free_bytes,
+        versions={
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "driver": probe.driver_version(),
+        },
+    )
+
+
+def move_to_device(
+    module: ModuleT, device: torch.device, *, probe: DeviceProbe | None = None
+) -> tuple[ModuleT, torch.device, str | None]:
+    """Place a module on a device; where that fails (out of memory, driver error), leave it whole on the CPU.
+
+    Returns: the same module, the device it is on, and None or the warning, which is logged as well.
+    """
+    failure = (probe or TorchProbe()).failure(device)
+    if failure is None:
+        restore = _RestorePoint(module)
+        try:
+            return module.to(device), device, None
+        except (RuntimeError, AssertionError, OSError) as error:
+            failure = f"cannot hold the {type(module).__name__} ({short_reason(error)})"
+            restore.apply()
+            empty_cache(device)
+    kind = device.type.upper()
+    warning = f"{kind} device '{device}' requested but {kind} {failure}. Falling back to CPU."
+    _warn_once(warning)
+    return module.to(_CPU), _CPU, warning
+
+
+def empty_cache(device: torch.device) -> None:
+    """Give memory that PyTorch keeps for reuse back to the GPU; nothing to do for other devices."""
+    if device.type != "cuda":
+        return
+    try:
+        with torch.cuda.device(device):
+            torch.cuda.empty_cache()
+    except (RuntimeError, AssertionError) as error:  # a GPU that failed has nothing to give back
+        logger.debug("The cache of %s could not be emptied: %s", device, error)
+
+
+class _RestorePoint:
+    """A module's tensors before a move, which ``Module.to`` replaces one by one.
+
+    A move that failed half way cannot be undone by moving back: a GPU with an error answers nothing any more.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = [
+            (owner, name, parameter, parameter.data)
+            for owner in module.modules()
+            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False)
+        ]
+        self._buffers = [
+            (owner, name, buffer)
+            for owner in module.modules()
+            for name, buffer in owner.named_buffers(recurse=False, remove_duplicate=False)
+        ]
+
+    def apply(self) -> None:
+        for owner, name, parameter, data in self._parameters:
+            parameter.data = data
+            setattr(owner, name, parameter)
+        for owner, name, buffer in self._buffers:
+            setattr(owner, name, buffer)
+
+
+def _parse(requested: str | None) -> tuple[str, int | None]:
+    """Kind and index of a device's name."""
+    origin = ""
+    if requested is None:
+        # An empty variable is how compose files and shells spell one that is not set.
+        requested, origin = os.environ.get(DEVICE_VARIABLE) or "auto", f" in {DEVICE_VARIABLE}"
+    match = _REQUEST.fullmatch(requested) if isinstance(requested, str) else None
+    if match is None:
+        accepted = ", ".join(ACCEPTED_DEVICES)
+        raise DeviceError(
+            f"Device {requested!r}{origin} is not known. Use one of: {accepted} (N = 0, 1, …).",
+            field="device",
+            details={"requested": str(requested), "accepted": list(ACCEPTED_DEVICES)},
+        )
+    kind, index = requested.partition(":")[0], match.group(1)
+    return kind, None if index is None else int(index)
+
+
+def _best_device(probe: DeviceProbe) -> torch.device:
+    # The first GPU is asked even where none is counted: a broken driver may count none and say why when used.
+    candidates = [torch.device("cuda", index) for index in range(max(1, probe.cuda_device_count()))]
+    for device in (*candidates, torch.device("mps")):
+        failure = probe.failure(device)
+        if failure is None:
+            return device
+        if failure != NOT_AVAILABLE:
+            logger.info("Device '%s' is passed over: %s %s.", device, device.type.upper(), failure)
+    return _CPU
+
+
+def _cuda_or_fallback(index: int | None, probe: DeviceProbe) -> tuple[torch.device, str | None]:
+    """Request "cuda" has no index and means the first GPU."""
+    requested = "cuda" if index is None else f"cuda:{index}"
+    num_devices = probe.cuda_device_count()
+    device = torch.device("cuda", index if index is not None and index < num_devices else 0)
+    if failure := probe.failure(device):
+        return _CPU, f"CUDA device '{requested}' requested but CUDA {failure}. Falling back to CPU."
+    if index is None or index == device.index:
+        return device, None
+    found = "1 CUDA device was" if num_devices == 1 else f"{num_devices} CUDA devices were"
+    return device, f"CUDA device '{requested}' requested but only {found} found. Falling back to cuda:0."
+
+
+def _mps_or_fallback(probe: DeviceProbe) -> tuple[torch.device, str | None]:
+    device = torch.device("mps")
+    if failure := probe.failure(device):
+        return _CPU, f"MPS device 'mps' requested but MPS {failure}. Falling back to CPU."
+    return device, None
+
+
+@functools.cache
+def _warn_once(warning: str) -> None:
+    logger.warning("%s", warning)

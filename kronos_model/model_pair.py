@@ -1,0 +1,104 @@
+"""A model and the tokenizer that belongs to it, loaded together."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kronos_model.checkpoints.source import bundled_names, local_origin, read_metadata
+from kronos_model.errors import CheckpointError, CheckpointMismatch
+from kronos_model.model import Kronos
+from kronos_model.tokenizer import KronosTokenizer
+
+DEFAULT_MODEL = "NeoQuasar/Kronos-small"
+DEFAULT_MAX_CONTEXT = 512
+
+# The publisher's table; config.json names neither the tokenizer nor the context.
+_PUBLISHED = {
+    "NeoQuasar/Kronos-mini": ("NeoQuasar/Kronos-Tokenizer-2k", 2048),
+    "NeoQuasar/Kronos-small": ("NeoQuasar/Kronos-Tokenizer-base", 512),
+    "NeoQuasar/Kronos-base": ("NeoQuasar/Kronos-Tokenizer-base", 512),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPair:
+    """What a forecast needs: a model, a tokenizer that fits it, and how many tokens the model may see."""
+
+    model: Kronos
+    tokenizer: KronosTokenizer
+    max_context: int
+
+
+def load_pair(
+    model: str | os.PathLike[str] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    *,
+    model_revision: str | None = None,
+    tokenizer_revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    token: str | bool | None = None,
+) -> CheckpointPair:
+    """Load a model and its tokenizer onto the CPU, both in eval mode.
+
+    Args:
+        model: a bundled name, a local folder, or a hub id; ``NeoQuasar/Kronos-small`` when left out.
+        tokenizer: likewise. Left out, it is the one that belongs to the model: the published one, or the
+            other half of a folder that holds ``model/`` and ``tokenizer/``.
+        model_revision, tokenizer_revision: branch, tag or commit hash; for hub ids only.
+        cache_dir, local_files_only, token: as in ``huggingface_hub.hf_hub_download``.
+
+    Raises:
+        CheckpointMismatch: they do not speak the same tokens.
+        CheckpointError: the model's tokenizer is not known, or a checkpoint cannot be used.
+        CheckpointMissing, CheckpointUnreachable: a checkpoint is not there, or not to be had.
+    """
+    model = DEFAULT_MODEL if model is None else model
+    tokenizer = tokenizer_of(model) if tokenizer is None else tokenizer
+    access: dict[str, Any] = {"cache_dir": cache_dir, "local_files_only": local_files_only, "token": token}
+    loaded_model = Kronos.from_pretrained(model, revision=model_revision, **access)
+    loaded_tokenizer = KronosTokenizer.from_pretrained(tokenizer, revision=tokenizer_revision, **access)
+    check_fit(loaded_model, loaded_tokenizer, str(model), str(tokenizer))
+    return CheckpointPair(loaded_model, loaded_tokenizer, default_max_context(model))
+
+
+def default_max_context(model: str | os.PathLike[str]) -> int:
+    """Tokens the model was trained to see: by the publisher's table, or ``metadata.json``; else 512.
+
+    Raises CheckpointError where that file is damaged.
+    """
+    if str(model) in _PUBLISHED:
+        return _PUBLISHED[str(model)][1]
+    max_context = read_metadata(model).get("max_context")
+    return max_context if isinstance(max_context, int) and max_context > 0 else DEFAULT_MAX_CONTEXT
+
+
+def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The tokenizer that belongs to a model; raises CheckpointError where that is not known.
+
+    CheckpointMissing where there can be no such model.
+    """
+    if str(model) in _PUBLISHED:
+        return _PUBLISHED[str(model)][0]
+    if str(model) in bundled_names() or (Path(model) / KronosTokenizer.checkpoint_part).is_dir():
+        return model
+    local_origin(model)
+    raise CheckpointError(
+        f"Which tokenizer belongs to '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER "
+        "in KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."
+    )
+
+
+def check_fit(model: Kronos, tokenizer: KronosTokenizer, model_id: str, tokenizer_id: str) -> None:
+    """Raises CheckpointMismatch where the two do not speak the same tokens."""
+    ours = {key: model.config[key] for key in ("s1_bits", "s2_bits")}
+    theirs = {key: tokenizer.config[key] for key in ("s1_bits", "s2_bits")}
+    if ours == theirs:
+        return
+    raise CheckpointMismatch(
+        f"Model '{model_id}' reads tokens of {ours['s1_bits']} + {ours['s2_bits']} bits, "
+        f"but tokenizer '{tokenizer_id}' writes {theirs['s1_bits']} + {theirs['s2_bits']} bits. "
+        "Use the tokenizer that the model was trained with.",
+        details={"model": {"id": model_id, **ours}, "tokenizer": {"id": tokenizer_id, **theirs}},
+    )

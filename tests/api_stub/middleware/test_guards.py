@@ -1,0 +1,300 @@
+"""Keys, names of this machine, sizes, other sites' pages, and what the log says."""
+
+import asyncio
+import logging
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from api_stub.backend import Backend
+from api_stub.main import create_app
+from api_stub.middleware.guards import is_local, read_keys
+from api_stub.settings import ApiSettings
+from kronos_client.settings import SettingsError
+from tests.api_stub.conftest import ADDRESS, series
+
+KEY, OTHER_KEY = "a-key-of-sixteen-characters", "another-key-that-is-long-enough"
+
+
+def with_keys(settings: ApiSettings, **fields: object) -> ApiSettings:
+    keys = SecretStr(f"{KEY},{OTHER_KEY}")
+    return settings.model_copy(update={"api_keys": keys, "api_host": "0.0.0.0", **fields})
+
+
+@pytest.fixture
+def guarded(settings):
+    with TestClient(create_app(with_keys(settings)), base_url="http://api.example") as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "api.example", ""])
+def test_it_refuses_to_serve_others_without_keys(settings, host):
+    with pytest.raises(SettingsError, match="KRONOS_API_KEYS") as error:
+        create_app(settings.model_copy(update={"api_host": host}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_it_serves_its_own_machine_without_keys(settings, host):
+    assert is_local(host)
+    create_app(settings.model_copy(update={"api_host": host}))
+
+
+@pytest.mark.parametrize("keys", ["short", ",", "has-a-letter-beyond-ascii-ä", f"{KEY},short"])
+def test_keys_that_are_weak_or_cannot_be_sent_are_refused(settings, keys):
+    with pytest.raises(SettingsError, match="KRONOS_API_KEYS cannot be used") as error:
+        read_keys(settings.model_copy(update={"api_keys": SecretStr(keys)}))
+    assert "short" not in str(error.value)
+
+
+def test_keys_may_stand_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "keys").write_text(f"{KEY}\n{OTHER_KEY}\n")
+    monkeypatch.delenv("KRONOS_API_KEYS", raising=False)
+    monkeypatch.setenv("KRONOS_API_KEYS_FILE", str(tmp_path / "keys"))
+    assert read_keys(ApiSettings.load()) == (KEY.encode(), OTHER_KEY.encode())
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER_KEY])
+def test_each_key_opens(guarded, key):
+    for scheme in ("Bearer", "bearer"):
+        answer = guarded.get("/v1/workers", headers={"Authorization": f"{scheme} {key}"})
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", KEY, f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", "Bearer é"]
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/v1/openapi.json"]
+)
+def test_what_is_not_a_key_does_not_open(guarded, header, path):
+    headers = {} if header is None else {"Authorization": header.encode("latin-1")}
+    answer = guarded.get(path, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.fixture(params=["mounted", "mounted twice", "root_path", "root_path in the path"])
+def below(request, settings):
+    """The app below /kronos, in each way that there is; its own addresses begin behind ``base_url``."""
+    app = create_app(with_keys(settings, api_max_body_bytes=1024, api_max_upload_bytes=2**20))
+    outer = Starlette(
+        routes=[Mount("/kronos", app=app)] if request.param == "mounted"
+        else [Mount("/kronos", routes=[Mount("/v1", app=app)])],
+        lifespan=lambda _: app.router.lifespan_context(app),
+    )  # fmt: skip
+    made = {
+        "mounted": lambda: TestClient(outer, base_url="http://api.example/kronos"),
+        "mounted twice": lambda: TestClient(outer, base_url="http://api.example/kronos/v1"),
+        "root_path": lambda: TestClient(app, base_url="http://api.example", root_path="/kronos"),
+        "root_path in the path": lambda: TestClient(
+            app, base_url="http://api.example/kronos", root_path="/kronos"
+        ),
+    }
+    with made[request.param]() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/openapi.json", "/else"],
+)
+def test_a_prefix_opens_nothing(below, path):
+    answer = below.get(path.removeprefix("/"))
+    assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    opened = below.get(path.removeprefix("/"), headers={"Authorization": f"Bearer {KEY}"})
+    assert opened.status_code in (200, 404)
+
+
+def test_below_a_prefix_all_is_as_without(below, caplog):
+    key = {"Authorization": f"Bearer {KEY}"}
+    with caplog.at_level(logging.INFO, "api_stub"):
+        assert below.get("v1/healthz").status_code == 200
+        assert below.get("").status_code == below.get("main.js").status_code == 200
+    assert "/v1/healthz" not in caplog.text
+    answer = below.put("v1/forecasts", headers=key)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    large = below.post(
+        "v1/datasets?name=a.txt", content=b"x" * 4096, headers=key | {"Content-Type": "text/csv"}
+    )
+    assert large.status_code == 422  # not 413: a file may be larger than other bodies
+    nothing = below.post("v1/nothing", headers=key)
+    assert (nothing.status_code, nothing.json()["code"]) == (404, "NOT_FOUND")
+
+
+def test_below_a_prefix_a_job_is_where_its_address_says(below):
+    key = {"Authorization": f"Bearer {KEY}"}
+    candles = {name: [1.0, 1.0] for name in ("open", "high", "low", "close")}
+    series = {"id": "a", "timestamps": ["2024-06-18T09:30", "2024-06-18T09:35"], **candles}
+    series["future_timestamps"] = ["2024-06-18T09:40"]
+    job = {"schema_version": 1, "series": [series], "pred_len": 1}
+    accepted = below.post("v1/forecasts", json=job, headers=key)
+    assert accepted.status_code == 202, accepted.text
+    assert accepted.headers["location"] == accepted.json()["url"]
+    assert accepted.json()["url"].startswith("/kronos/")
+    looked = below.get(f"http://api.example{accepted.json()['url']}", headers=key)
+    assert (looked.status_code, looked.json()["id"]) == (200, accepted.json()["id"])
+
+
+def test_what_is_no_file_of_the_page_needs_a_key(guarded):
+    assert guarded.get("/").status_code == guarded.get("/index.html").status_code == 200
+    for path in ("/nothing.js", "/vendor", "/v2/workers", "//v1/workers", "/v1%2Fworkers", "/main.js/"):
+        assert guarded.get(f"http://api.example{path}").status_code == 401, path
+
+
+def test_probes_need_no_key(guarded):
+    assert guarded.get("/v1/healthz").status_code == 200
+    assert guarded.get("/v1/readyz").status_code == 503
+
+
+def test_one_idempotency_key_of_two_callers_is_two_jobs(guarded):
+    ids = set()
+    for key in (KEY, OTHER_KEY):
+        headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "order-1"}
+        ids.add(guarded.post("/v1/predict/single", json=series(), headers=headers).headers["x-job-id"])
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "a b", "[::1", "10.0.0.1"]
+)
+def test_without_keys_no_other_name_is_served(http, host):
+    """A page may have its own name point to this machine; its requests say that name."""
+    answer = http.get("/v1/workers", headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (403, "HOST_NOT_ALLOWED")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000"])
+def test_without_keys_its_own_names_are_served(http, host):
+    assert http.get("/v1/workers", headers={"Host": host}).status_code == 200
+
+
+def test_without_keys_another_address_is_not_served_by_whatever_command(settings):
+    """Such as `uvicorn --host 0.0.0.0`, which knows nothing of the setting."""
+    app = create_app(settings)
+
+    async def elsewhere(scope, receive, send):
+        if scope["type"] == "http":
+            scope = scope | {"server": ("10.0.0.7", 8000)}
+        await app(scope, receive, send)
+
+    with TestClient(elsewhere, base_url=ADDRESS) as client:
+        assert client.get("/v1/workers").json()["code"] == "HOST_NOT_ALLOWED"
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_length(settings):
+    small = settings.model_copy(update={"api_max_body_bytes": 1024})
+    with TestClient(create_app(small), base_url=ADDRESS) as http:
+        answer = http.post("/v1/predict/single", json=series(num_candles=50))
+        assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+        assert answer.json()["details"] == {"limit": 1024}
+
+
+@pytest.mark.parametrize(("path", "limit"), [("/v1/forecasts", 1024), ("/v1/datasets", 4096)])
+def test_a_body_without_end_is_refused_while_it_comes(settings, path, limit):
+    small = settings.model_copy(update={"api_max_body_bytes": 1024, "api_max_upload_bytes": 4096})
+    told: list[dict] = []
+    num_bytes = 0
+
+    async def receive():
+        nonlocal num_bytes
+        num_bytes += 512
+        assert num_bytes < 2**20, "it reads on"
+        return {"type": "http.request", "body": b"[" * 512, "more_body": True}
+
+    async def send(message):
+        told.append(message)
+
+    async def ask():
+        # By itself: the tests' client hands over whole bodies only.
+        app = create_app(small)
+        media_type = b"text/csv" if path == "/v1/datasets" else b"application/json"
+        scope = {
+            "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
+            "raw_path": path.encode(), "query_string": b"name=a.csv", "root_path": "",
+            "headers": [(b"host", b"localhost"), (b"content-type", media_type)],
+            "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 1),
+        }  # fmt: skip
+        async with Backend(small) as backend:
+            app.state.backend = backend
+            await app(scope, receive, send)
+
+    asyncio.run(ask())
+    assert told[0]["status"] == 413
+    assert limit < num_bytes <= limit + 512
+    assert not list(settings.data_folder.rglob("*"))
+
+
+def test_pages_of_other_sites_may_not_ask_unless_they_are_named(settings, http):
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in http.options("/v1/forecasts", headers=asked).headers
+    named = with_keys(settings, api_cors_origins="https://app.example, https://b.example")
+    with TestClient(create_app(named), base_url="http://api.example") as guarded:
+        allowed = guarded.options("/v1/forecasts", headers=asked)
+        assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+        # Also what is refused for want of a key must be readable there.
+        refused = guarded.get("/v1/workers", headers={"Origin": "https://app.example"})
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (
+            401,
+            "https://app.example",
+        )
+        other = guarded.options("/v1/forecasts", headers=asked | {"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+@pytest.mark.parametrize("path", ["/v1/predict/single", "/v1/forecasts", "/v1/finetunes", "/v1/models/load"])
+def test_what_browsers_send_for_other_sites_unasked_is_refused(http, jobs, media_type, path):
+    answer = http.post(path, content=b"{}", headers={"Content-Type": media_type})
+    assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert jobs.sent() == []
+
+
+def test_each_request_is_one_line_with_its_job(http, caplog):
+    with caplog.at_level(logging.INFO, "api_stub"):
+        job_id = http.post("/v1/predict/single", json=series()).headers["x-job-id"]
+        answer = http.get(f"/v1/forecasts/{job_id}")
+        http.get("/v1/healthz")
+    lines = [record for record in caplog.records if record.name == "api_stub.middleware.request_log"]
+    assert [record.job_id for record in lines] == [job_id, job_id]
+    assert job_id in lines[0].getMessage()
+    assert lines[1].request_id == answer.headers["x-request-id"]
+
+
+def test_the_senders_own_request_id_is_kept(http, caplog):
+    with caplog.at_level(logging.INFO, "api_stub"):
+        answer = http.get("/v1/workers", headers={"X-Request-ID": "trace-7f3a.1"})
+    assert answer.headers["x-request-id"] == "trace-7f3a.1"
+    assert "request=trace-7f3a.1" in caplog.text
+
+
+@pytest.mark.parametrize("given", ["", "a" * 129, "a b", "a\tb", "ä", "x job=other"])
+def test_a_request_id_that_a_log_cannot_hold_is_replaced(http, given):
+    answer = http.get("/v1/healthz", headers={"X-Request-ID": given.encode("latin-1")})
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+def test_a_line_of_the_log_cannot_be_forged(http, caplog):
+    with caplog.at_level(logging.INFO, "api_stub"):
+        http.get("/v1/forecasts/a%0aINFO%20forged")
+    (line,) = [record for record in caplog.records if record.name == "api_stub.middleware.request_log"]
+    assert "\n" not in line.getMessage()
+
+
+def test_a_defect_is_told_without_its_trace(http, monkeypatch, caplog):
+    async def fail():
+        raise RuntimeError("the secret of /srv/kronos")
+
+    monkeypatch.setattr(http.app.state.backend, "pool", fail)
+    answer = http.get("/v1/workers")
+    assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL")
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+    assert "the secret of /srv/kronos" in caplog.text
+    assert answer.headers["x-request-id"] in caplog.text

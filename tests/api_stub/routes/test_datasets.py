@@ -1,0 +1,282 @@
+"""Uploads: whole, readable and under a safe name, or not at all."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+import time
+
+import httpx2
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fastapi.testclient import TestClient
+
+from api_stub.main import create_app
+from api_stub.uploads import dataset_folder, dataset_process
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.synthetic import candles
+from tests.api_stub.conftest import ADDRESS
+
+URL = "/v1/datasets"
+CSV = {"Content-Type": "text/csv"}
+PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return pd.DataFrame(candles(seed=1, bars=40).as_dict())
+
+
+@pytest.fixture(scope="module")
+def csv(table: pd.DataFrame) -> bytes:
+    return table.to_csv(index=False).encode()
+
+
+def left_behind(settings) -> list[str]:
+    return [path.name for path in settings.data_folder.rglob("*") if ".upload" in str(path)]
+
+
+def test_a_csv_is_taken_in_whole(http, settings, csv):
+    answer = http.post(URL, params={"name": "BTC-USD.csv"}, content=csv, headers=CSV)
+    assert answer.status_code == 201, answer.text
+    report = answer.json()
+    assert (report["name"], report["num_bytes"], report["is_replaced"]) == ("BTC-USD.csv", len(csv), False)
+    assert (report["num_instruments"], report["num_bars"], report["dropped"]) == (1, 40, {})
+    assert report["instruments"][0]["name"] == "BTC-USD"
+    assert (settings.data_folder / "BTC-USD.csv").read_bytes() == csv
+    assert http.get(URL).json() == {"datasets": [{"name": "BTC-USD.csv", "num_bytes": len(csv)}]}
+    assert left_behind(settings) == []
+
+
+def test_a_parquet_file_of_several_instruments_is_taken_in(http, table):
+    file = io.BytesIO()
+    both = pd.concat([table.assign(Symbol="A"), table.assign(Symbol="B")]).rename(columns={"close": "Last"})
+    both.to_parquet(file, index=False)
+    answer = http.post(
+        URL,
+        params={"name": "market.parquet", "instrument_column": "Symbol", "column": "close:Last"},
+        content=file.getvalue(),
+        headers=PARQUET,
+    )
+    assert answer.status_code == 201, answer.text
+    assert [one["name"] for one in answer.json()["instruments"]] == ["A", "B"]
+
+
+def test_a_file_is_replaced_only_where_that_is_said(http, settings, csv):
+    params = {"name": "a.csv"}
+    assert http.post(URL, params=params, content=csv, headers=CSV).status_code == 201
+    changed = csv + csv.splitlines()[-1] + b"\n"
+    answer = http.post(URL, params=params, content=changed, headers=CSV)
+    assert (answer.status_code, answer.json()["code"]) == (409, "DATASET_EXISTS")
+    assert (settings.data_folder / "a.csv").read_bytes() == csv
+    answer = http.post(URL, params=params | {"replace": "true"}, content=changed, headers=CSV)
+    assert (answer.status_code, answer.json()["is_replaced"]) == (201, True)
+    assert (settings.data_folder / "a.csv").read_bytes() == changed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../a.csv", "..%2fa.csv", "/etc/a.csv", "a/b.csv", "a\\b.csv", ".hidden.csv", "..csv", ".csv",
+        "a.csv\n", "a.csv\0.csv", "a.exe", "a", "", "a" * 101 + ".csv", "ä.csv", "~a.csv", "C:a.csv",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
+    answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["field"]) == (422, "name")
+    assert "ends in .csv, .parquet or .pq" in answer.json()["detail"]
+    assert not list(settings.data_folder.rglob("*"))
+    assert not list(settings.data_folder.parent.glob("*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "field"),
+    [
+        ("a.csv", b"a,b\n1,2\n", "TRAINING_DATA_INVALID", "column"),
+        ("a.csv", b"", "TRAINING_DATA_INVALID", "column"),
+        ("a.csv", b"\xff\xfe\x00binary", "TRAINING_DATA_INVALID", "body"),
+        ("a.parquet", b"PAR1 and no more", "TRAINING_DATA_INVALID", "body"),
+        ("a.csv", b"timestamps,open,high,low,close\n2024-01-01,1,0.5,1,1\n", "TRAINING_DATA_INVALID", "body"),
+    ],
+    ids=["columns", "empty", "not text", "not Parquet", "no usable row"],
+)
+def test_a_file_that_finetuning_could_not_read_is_not_taken_in(http, settings, name, content, code, field):
+    headers = CSV if name.endswith(".csv") else PARQUET
+    answer = http.post(URL, params={"name": name}, content=content, headers=headers)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["field"]) == (422, code, field)
+    assert name in problem["detail"]
+    assert str(settings.data_folder) not in answer.text
+    assert ".upload" not in answer.text
+    assert not list(settings.data_folder.iterdir())
+
+
+def test_a_file_that_would_take_all_memory_is_refused(http, settings, monkeypatch):
+    """A megabyte of Parquet whose times read as gigabytes."""
+    monkeypatch.setattr(dataset_process, "MAX_MEMORY_BYTES", 2**30)
+    num_rows, file = 1_000_000, io.BytesIO()
+    times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 2000])
+    prices = pa.repeat(pa.scalar(1.0), num_rows)
+    columns = {"timestamps": times} | dict.fromkeys(["open", "high", "low", "close"], prices)
+    pq.write_table(pa.table(columns), file, compression="zstd")
+    assert len(file.getvalue()) < 2**21
+    answer = http.post(URL, params={"name": "bomb.parquet"}, content=file.getvalue(), headers=PARQUET)
+    assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
+    assert not list(settings.data_folder.iterdir())
+
+
+ENDS = {
+    "killed": (signal.SIGKILL, "", "TRAINING_DATA_INVALID"),
+    "out of time": (signal.SIGXCPU, "", "TRAINING_DATA_INVALID"),
+    "no memory": (3, "MemoryError", "TRAINING_DATA_INVALID"),
+    "no memory in C++": (signal.SIGABRT, "what(): std::bad_alloc", "TRAINING_DATA_INVALID"),
+    "broken": (3, "ModuleNotFoundError: No module named 'pandas'", "INTERNAL"),
+    "crashed": (signal.SIGSEGV, "", "INTERNAL"),
+}
+
+
+@pytest.mark.parametrize(("end", "words", "code"), ENDS.values(), ids=ENDS.keys())
+def test_how_the_reading_process_ended_says_whose_fault_it_is(
+    http, settings, csv, caplog, monkeypatch, end, words, code
+):
+    is_signal = isinstance(end, signal.Signals)
+    script = f"""import os, sys, resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+sys.stderr.write("line\\n" * 2**20 + {words!r})
+sys.stderr.flush()
+{f"os.kill(os.getpid(), {int(end)})" if is_signal else f"sys.exit({end})"}"""
+    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", script))
+    answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == ({"INTERNAL": 500}.get(code, 422), code)
+    assert ("split it" in problem["detail"]) == (code != "INTERNAL")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == dataset_process.__name__]
+    assert f"status {-int(end) if is_signal else end}" in line
+    assert words in line
+    assert len(line) < 3 * dataset_process.MAX_STDERR_BYTES
+    assert "\n" not in line
+    assert not words or words not in answer.text
+    assert left_behind(settings) == []
+
+
+def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
+    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(dataset_process, "TIMEOUT_S", 0.2)
+    answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
+
+
+def test_files_are_read_one_after_another(settings, csv, monkeypatch):
+    """Each reader may take the memory that the container has for one."""
+    now, most = 0, 0
+
+    async def read(path, name, config):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.02)
+        now -= 1
+        raise JobError(ErrorCode.TRAINING_DATA_INVALID, "read", "body")
+
+    monkeypatch.setattr(dataset_folder, "read_dataset", read)
+    app = create_app(settings)
+
+    async def ask() -> list[int]:
+        transport = httpx2.ASGITransport(app=app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=transport, base_url=ADDRESS) as http,
+        ):
+            asked = [
+                http.post(URL, params={"name": f"{name}.csv"}, content=csv, headers=CSV) for name in "abc"
+            ]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [422] * 3
+    assert most == 1
+
+
+def test_a_suffix_in_capitals_is_put_in_small_letters(http, settings, csv):
+    answer = http.post(URL, params={"name": "AAPL.CSV"}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["name"]) == (201, "AAPL.csv")
+    assert [path.name for path in settings.data_folder.iterdir()] == ["AAPL.csv"]
+
+
+def test_a_link_is_not_written_through(http, settings, csv, tmp_path):
+    settings.data_folder.mkdir()
+    outside = tmp_path / "outside.csv"
+    outside.write_text("mine")
+    (settings.data_folder / "a.csv").symlink_to(outside)
+    assert http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV).status_code == 409
+    answer = http.post(URL, params={"name": "a.csv", "replace": "true"}, content=csv, headers=CSV)
+    assert answer.status_code == 201
+    assert outside.read_text() == "mine"
+    (settings.data_folder / "dangling.csv").symlink_to(tmp_path / "nowhere.csv")
+    answer = http.post(URL, params={"name": "dangling.csv"}, content=csv, headers=CSV)
+    assert answer.status_code == 409
+    assert not (tmp_path / "nowhere.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("a.csv", "multipart/form-data; boundary=x"),
+        ("a.csv", "application/x-www-form-urlencoded"),
+        ("a.csv", "text/plain"),
+        ("a.csv", "application/vnd.apache.parquet"),
+        ("a.parquet", "text/csv"),
+        ("a.csv", ""),
+    ],
+)
+def test_another_kind_of_body_is_refused(http, csv, name, media_type):
+    answer = http.post(URL, params={"name": name}, content=csv, headers={"Content-Type": media_type})
+    assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+
+
+@pytest.mark.parametrize("column", ["close", "close:", ":Last", "secret:Last"])
+def test_a_column_is_mapped_by_its_name(http, csv, column):
+    answer = http.post(URL, params={"name": "a.csv", "column": column}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["field"]) == (422, "column")
+
+
+def test_a_file_that_is_too_large_is_refused(settings, csv):
+    small = settings.model_copy(update={"api_max_upload_bytes": 1024, "api_max_body_bytes": 2**20})
+    with TestClient(create_app(small), base_url=ADDRESS) as http:
+        answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["details"]) == (413, {"limit": 1024})
+
+
+def test_without_a_data_folder_there_is_no_upload(settings, csv):
+    with TestClient(create_app(settings.model_copy(update={"data_folder": None})), base_url=ADDRESS) as http:
+        answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+        assert (answer.status_code, answer.json()["code"]) == (422, "DATA_NOT_ALLOWED")
+        assert http.get(URL).status_code == 422
+
+
+def test_what_a_crash_left_is_removed_by_a_later_upload(http, settings, csv):
+    old, new = (settings.data_folder / f".upload-{name}" for name in ("old", "new"))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+    day_ago = time.time() - 25 * 3600
+    os.utime(old, (day_ago, day_ago))
+    assert http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV).status_code == 201
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_more_uploads_than_there_is_room_for_are_put_off(http, csv):
+    backend = http.app.state.backend
+    backend._uploads._value = 0
+    answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["code"]) == (503, "OVERLOADED")
+
+
+def test_hidden_files_and_links_are_not_listed(http, settings, tmp_path):
+    folder = settings.data_folder / "crypto"
+    folder.mkdir(parents=True)
+    for name in ("a.csv", ".hidden.csv", "notes.txt"):
+        (folder / name).write_text("x")
+    (folder / "link.csv").symlink_to("/etc/passwd")
+    assert http.get(URL).json() == {"datasets": [{"name": "crypto/a.csv", "num_bytes": 1}]}

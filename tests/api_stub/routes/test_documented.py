@@ -1,0 +1,66 @@
+"""Large bodies are read and checked beside the event loop, with the same answers."""
+
+import asyncio
+import json
+
+import pytest
+
+from api_stub.routes import documented
+from kronos_client.contract.examples import example_finetune_job, example_job
+from tests.api_stub.conftest import series
+
+
+def is_on_the_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[bool]:
+    """For each body that is read or checked, whether the event loop waits for it."""
+    found: list[bool] = []
+
+    def recording(function):
+        def record(*arguments, **options):
+            found.append(is_on_the_loop())
+            return function(*arguments, **options)
+
+        return record
+
+    monkeypatch.setattr(documented.json, "loads", recording(json.loads))
+    monkeypatch.setattr(documented, "_checked", recording(documented._checked))
+    return found
+
+
+BODIES = {
+    "/v1/predict/single": series(),
+    "/v1/predict/batch": {"items": [series()]},
+    "/v1/forecasts": example_job(),
+    "/v1/finetunes": example_finetune_job(),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES.items(), ids=BODIES.keys())
+def test_a_large_body_is_not_read_on_the_event_loop(http, seen, path, body):
+    padded = json.dumps(body) + " " * documented.LARGE_BYTES
+    assert len(padded) > documented.LARGE_BYTES
+    answer = http.post(path, content=padded, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 202
+    assert seen
+    assert not any(seen)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "null", '"x"', '{"items": 3}', '{"items": [1]}', "{}"])
+def test_what_is_wrong_with_a_large_body_is_told_as_of_a_small_one(http, content):
+    answers = [
+        http.post(
+            "/v1/predict/batch", content=content + padding, headers={"Content-Type": "application/json"}
+        ).json()
+        for padding in ("", " " * documented.LARGE_BYTES)
+    ]
+    assert answers[0]["status"] in (400, 422)
+    for name in ("status", "code", "field"):
+        assert answers[0][name] == answers[1][name]

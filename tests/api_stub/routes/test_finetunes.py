@@ -1,0 +1,59 @@
+"""Finetuning jobs."""
+
+from kronos_client.contract.examples import example_finetune_job, example_finetune_result
+
+URL = "/v1/finetunes"
+
+
+def enqueue(http, **fields) -> str:
+    answer = http.post(URL, json=example_finetune_job() | fields)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def test_a_job_of_the_contract_is_enqueued_as_it_is(http, jobs):
+    job_id = enqueue(http)
+    (sent,) = jobs.sent()
+    assert sent["id"] == job_id
+    assert {name: sent[name] for name in example_finetune_job()} == example_finetune_job()
+
+
+def test_what_the_contract_refuses_is_refused_with_its_code(http, jobs):
+    config = {"predictor": {"epochs": 0}}
+    problem = http.post(URL, json=example_finetune_job() | {"config": config}).json()
+    assert (problem["code"], problem["field"]) == ("INVALID_CONFIG", "config.predictor.epochs")
+    outside = http.post(URL, json=example_finetune_job() | {"data": {"path": "../secret.csv"}})
+    assert (outside.status_code, outside.json()["code"]) == (422, "DATA_NOT_ALLOWED")
+    assert jobs.sent() == []
+
+
+def test_training_is_told_as_it_goes_on(http, jobs):
+    job_id = enqueue(http)
+    told = {"stage": "predictor", "epoch": 2, "num_epochs": 10, "loss": 2.5}
+    jobs.tell(job_id, "PROGRESS", told)
+    view = http.get(f"{URL}/{job_id}").json()
+    assert view["state"] == "running"
+    assert told.items() <= view["progress"].items()
+    jobs.tell(job_id, "PROGRESS", {"epoch": "of another form"})
+    assert http.get(f"{URL}/{job_id}").json()["progress"] is None
+    result = example_finetune_result()
+    jobs.finish(job_id, result)
+    view = http.get(f"{URL}/{job_id}").json()
+    assert (view["state"], view["result"]) == ("done", result)
+    with http.stream("GET", f"{URL}/{job_id}/events") as events:
+        assert events.read().startswith(b"event: end\n")
+
+
+def test_training_in_the_queue_is_cancelled_at_once(http):
+    job_id = enqueue(http)
+    assert http.delete(f"{URL}/{job_id}").json()["state"] == "cancelled"
+
+
+def test_a_job_that_is_sent_again_is_told_as_it_is(http, jobs):
+    key = {"Idempotency-Key": "once"}
+    first = http.post(URL, json=example_finetune_job(), headers=key).json()
+    assert first["state"] == "queued"
+    job_id = first["id"]
+    jobs.finish(job_id, example_finetune_result())
+    again = http.post(URL, json=example_finetune_job(), headers=key)
+    assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, job_id, "done")

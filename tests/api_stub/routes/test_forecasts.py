@@ -1,0 +1,165 @@
+"""Forecast jobs: enqueued at once, looked at, followed and cancelled."""
+
+import json
+
+import pytest
+
+from kronos_client.contract.examples import example_job
+from kronos_client.contract.names import job_key
+
+URL = "/v1/forecasts"
+
+
+def enqueue(http, **fields) -> str:
+    answer = http.post(URL, json=example_job() | fields)
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == answer.json()["url"]
+    return str(answer.json()["id"])
+
+
+def events(response) -> list[tuple[str, dict]]:
+    found = []
+    for block in response.read().decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if lines:
+            found.append((lines["event"], json.loads(lines["data"])))
+    return found
+
+
+def test_a_job_of_the_contract_is_enqueued_as_it_is(http, jobs):
+    job_id = enqueue(http)
+    (sent,) = jobs.sent()
+    assert sent["id"] == job_id
+    assert {name: sent[name] for name in example_job()} == example_job()
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "field"),
+    [
+        ({"schema_version": 2}, 400, "UNSUPPORTED_VERSION", "schema_version"),
+        ({"horizon": 3}, 422, "UNKNOWN_FIELD", "horizon"),
+        ({"pred_len": 4}, 422, "LENGTH_MISMATCH", "series.0.future_timestamps"),
+        ({"sampling": {"sample_count": 300}}, 413, "LIMIT_EXCEEDED", "sampling.sample_count"),
+        ({"device": "cuda", "allow_fallback": False}, 503, "NO_GPU_WORKER", "device"),
+    ],
+)
+def test_what_the_contract_refuses_is_refused_with_its_code(http, jobs, change, status, code, field):
+    answer = http.post(URL, json=example_job() | change)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["field"]) == (status, code, field)
+    assert jobs.sent() == []
+
+
+def test_a_job_is_told_as_it_goes_on(http, jobs):
+    job_id = enqueue(http)
+    assert http.get(f"{URL}/{job_id}").json()["state"] == "queued"
+    jobs.tell(job_id, "STARTED", {})
+    assert http.get(f"{URL}/{job_id}").json()["state"] == "running"
+    jobs.tell(job_id, "PROGRESS", {"bars_done": 3, "bars_total": 120})
+    view = http.get(f"{URL}/{job_id}").json()
+    assert (view["state"], view["bars_done"], view["bars_total"]) == ("running", 3, 120)
+    result = jobs.finish(job_id)
+    answer = http.get(f"{URL}/{job_id}")
+    assert answer.headers["x-job-id"] == job_id
+    assert answer.json() == {
+        "id": job_id, "state": "done", "bars_done": None, "bars_total": None, "result": result, "error": None,
+    }  # fmt: skip
+
+
+def test_a_job_that_failed_says_why(http, jobs):
+    job_id = enqueue(http)
+    jobs.fail(job_id, "DEADLINE", "too late", None, limit=3)
+    answer = http.get(f"{URL}/{job_id}")
+    assert (answer.status_code, answer.json()["state"]) == (200, "failed")
+    assert answer.json()["error"] == {
+        "code": "DEADLINE", "message": "too late", "field": None, "details": {"limit": 3},
+    }  # fmt: skip
+
+
+def test_a_failure_that_another_program_stored_names_no_more_than_that(http, jobs):
+    job_id = enqueue(http)
+    jobs.tell(job_id, "FAILURE", {"exc_type": "OSError", "exc_message": ["/srv/secret"], "exc_module": "os"})
+    answer = http.get(f"{URL}/{job_id}")
+    assert answer.json()["error"]["code"] == "INTERNAL"
+    assert "secret" not in answer.text
+
+
+def test_a_job_of_which_nothing_is_known_is_not_found(http):
+    answer = http.get(f"{URL}/never-was")
+    assert (answer.status_code, answer.json()["code"]) == (404, "LOST")
+    assert answer.headers["x-job-id"] == "never-was"
+    assert http.delete(f"{URL}/never-was").status_code == 404
+    assert http.get(f"{URL}/never-was/events").status_code == 404
+
+
+def test_a_result_that_is_no_longer_kept_is_gone(http, redis):
+    job_id = enqueue(http)
+    redis.hset(job_key(job_id), "ended_at", "1")
+    answer = http.get(f"{URL}/{job_id}")
+    assert (answer.status_code, answer.json()["code"]) == (410, "RESULT_EXPIRED")
+
+
+def test_a_job_of_another_kind_is_not_found(http, jobs):
+    job_id = enqueue(http)
+    jobs.finish(job_id, {"model": {"name": "x"}})
+    assert http.get(f"{URL}/{job_id}").status_code == 404
+
+
+def test_a_job_in_the_queue_is_cancelled_at_once(http):
+    job_id = enqueue(http)
+    answer = http.delete(f"{URL}/{job_id}")
+    assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert http.get(f"{URL}/{job_id}").json()["error"]["code"] == "CANCELLED"
+
+
+def test_a_job_that_is_done_cannot_be_cancelled(http, jobs):
+    job_id = enqueue(http)
+    jobs.finish(job_id)
+    assert http.delete(f"{URL}/{job_id}").json()["state"] == "done"
+    assert http.get(f"{URL}/{job_id}").json()["state"] == "done"
+
+
+def test_events_of_a_job_that_has_ended_are_one(http, jobs):
+    job_id = enqueue(http)
+    result = jobs.finish(job_id)
+    with http.stream("GET", f"{URL}/{job_id}/events") as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-job-id"] == job_id
+        ((kind, view),) = events(response)
+    assert (kind, view["result"]) == ("end", result)
+
+
+def test_events_follow_a_job_to_its_end(http, jobs):
+    job_id = enqueue(http)
+    found = []
+    with http.stream("GET", f"{URL}/{job_id}/events") as response:
+        for line in response.iter_lines():
+            if line.startswith("event: "):
+                found.append([line.removeprefix("event: ")])
+            elif line.startswith("data: "):
+                found[-1].append(json.loads(line.removeprefix("data: ")))
+                # Each state once the one before it was heard of.
+                if len(found) == 1:
+                    jobs.tell(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
+                elif len(found) == 2:
+                    jobs.fail(job_id, "CANCELLED", "as asked")
+    told = [(kind, view["state"], view["bars_done"]) for kind, view in found]
+    assert told == [("progress", "queued", None), ("progress", "running", 1), ("end", "cancelled", None)]
+
+
+def test_an_id_of_any_kind_is_answered(http):
+    for job_id in ("%00", "%0d%0aX-Evil:%201", "a" * 200, "%F0%9F%92%A9", "*", "..%2f..%2fetc"):
+        answer = http.get(f"{URL}/{job_id}")
+        assert answer.status_code == 404, job_id
+        assert "x-evil" not in answer.headers
+    assert http.get(f"{URL}/{'a' * 201}").status_code == 422
+
+
+def test_a_job_that_is_sent_again_is_told_as_it_is(http, jobs):
+    key = {"Idempotency-Key": "once"}
+    first = http.post(URL, json=example_job(), headers=key).json()
+    assert first["state"] == "queued"
+    job_id = first["id"]
+    jobs.finish(job_id)
+    again = http.post(URL, json=example_job(), headers=key)
+    assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, job_id, "done")

@@ -1,0 +1,170 @@
+"""What probes and operators are told."""
+
+import asyncio
+import json
+import threading
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from api_stub import backend
+from api_stub.main import create_app
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.errors import JobError
+from kronos_client.redis.routing import announce
+from tests.api_stub.conftest import ADDRESS, STATUS
+from tests.faults.proxy import SilentProxy
+
+QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
+
+
+def test_it_lives(http):
+    answer = http.get("/v1/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_it_is_not_ready_without_a_worker(http):
+    answer = http.get("/v1/readyz")
+    ready = answer.json()
+    assert (answer.status_code, ready["status"], ready["model_loaded"]) == (503, "loading", False)
+    assert (ready["device"], ready["device_warning"]) == (None, None)
+    assert list(ready["queues"]) == QUEUES
+    assert "retry-after" in answer.headers
+
+
+@pytest.mark.parametrize("state", ["loading", "draining"])
+def test_it_is_not_ready_while_no_worker_is(http, redis, state):
+    announce(redis, "a@test", STATUS | {"state": state, "model": None, "models": []})
+    answer = http.get("/v1/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "loading")
+    assert answer.json()["queues"]["cpu"] == {
+        "workers": 1, "ready": 0, "lengths": {"high": 0, "normal": 0, "low": 0},
+    }  # fmt: skip
+
+
+def test_it_is_not_ready_by_a_worker_that_finetunes(http, redis):
+    announce(redis, "a@test", STATUS | {"queue": "cpu.finetune", "role": "finetune"})
+    assert http.get("/v1/readyz").status_code == 503
+
+
+def test_it_is_ready_by_one_worker_and_says_its_device(http, redis):
+    warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
+    announce(redis, "a@test", STATUS | {"device_warning": warning})
+    answer = http.get("/v1/readyz")
+    ready = answer.json()
+    assert (answer.status_code, ready["status"], ready["model_loaded"]) == (200, "ok", True)
+    assert (ready["device"], ready["device_warning"], ready["model"]) == ("cpu", warning, "kronos-tiny")
+
+
+def test_a_worker_on_a_gpu_is_told_before_one_on_the_cpu(http, redis):
+    announce(redis, "a@test", STATUS)
+    announce(redis, "b@test", STATUS | {"node": "b@test", "queue": "gpu", "device": "cuda:0"})
+    assert http.get("/v1/readyz").json()["device"] == "cuda:0"
+
+
+def test_the_detailed_answer_has_the_fields_that_clients_know(http, ready_worker):
+    detailed = http.get("/v1/healthz/detailed").json()
+    assert list(detailed) == ["status", "timestamp", "uptime_seconds", "checks"]
+    assert detailed["status"] in ("healthy", "degraded")
+    assert detailed["uptime_seconds"] >= 0
+    checks = detailed["checks"]
+    assert checks["model"] == {"status": "healthy", "loaded": True, "version": "kronos-tiny"}
+    memory = checks["memory"]
+    assert list(memory) == [
+        "status", "process_mb", "system_total_mb", "system_available_mb", "system_percent",
+    ]  # fmt: skip
+    assert 0 < memory["process_mb"] < memory["system_total_mb"]
+    assert list(checks["disk"]) == ["status", "total_gb", "free_gb", "percent"]
+    assert checks["disk"]["free_gb"] > 0
+
+
+def test_without_a_worker_the_detailed_answer_says_so(http):
+    detailed = http.get("/v1/healthz/detailed").json()
+    assert detailed["status"] == "unhealthy"
+    assert detailed["checks"]["model"] == {"status": "unhealthy", "loaded": False, "version": None}
+
+
+def test_workers_are_told_whole(http, ready_worker):
+    answer = http.get("/v1/workers").json()
+    assert answer["workers"] == [json.loads(json.dumps(STATUS))]
+    assert answer["queues"]["cpu"]["ready"] == 1
+
+
+def test_many_who_ask_at_once_are_one_look_at_redis(http, redis, ready_worker):
+    http.get("/v1/readyz")
+    before = redis.info("commandstats")["cmdstat_zrange"]["calls"]
+    for _ in range(20):
+        assert http.get("/v1/readyz").status_code == 200
+    assert redis.info("commandstats")["cmdstat_zrange"]["calls"] <= before + 1
+
+
+def test_without_redis_it_lives_and_says_what_is_wrong(settings):
+    with LocalRedis() as server:
+        settings = settings.with_redis_url(server.url)
+    with TestClient(create_app(settings), base_url=ADDRESS) as http:
+        assert http.get("/v1/healthz").status_code == 200
+        ready = http.get("/v1/readyz")
+        assert (ready.status_code, ready.headers["content-type"]) == (503, "application/json")
+        assert ready.json() == {
+            "status": "loading", "model_loaded": False, "device": None, "device_warning": None, "model": None,
+            "queues": {},
+        }  # fmt: skip
+        workers = http.get("/v1/workers")
+        assert (workers.status_code, workers.json()["code"]) == (503, "BROKER_UNREACHABLE")
+        assert http.get("/v1/healthz/detailed").json()["checks"]["model"]["loaded"] is False
+        assert "kronos_redis_up 0.0" in http.get("/metrics").text
+        job = http.get("/v1/forecasts/x")
+        assert (job.status_code, job.json()["code"]) == (503, "BROKER_UNREACHABLE")
+
+
+def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monkeypatch):
+    """By one deadline over all that is asked of it; each answer alone has its own time, several times."""
+    monkeypatch.setattr(backend, "PROBE_S", 0.2)
+    monkeypatch.setattr(backend, "LOOK_S", 0.3)
+    monkeypatch.setattr(backend, "BEGIN_S", 0.2)
+    calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
+    num_calls = 3 * backend.MAX_THREADS
+
+    async def ask(url: str, proxy: SilentProxy) -> None:
+        app = create_app(settings.with_redis_url(url))
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=ADDRESS) as http,
+        ):
+            assert (await http.get("/v1/readyz")).json()["queues"]
+            proxy.is_silent = True
+            await asyncio.sleep(backend.POOL_KNOWN_FOR_S)
+            async with asyncio.timeout(4):  # less than redis-py takes to give up once
+                ready = await http.get("/v1/readyz")
+                assert (ready.status_code, ready.json()["status"]) == (503, "loading")
+                assert "kronos_redis_up 0.0" in (await http.get("/metrics")).text
+                asked = [http.request(*calls[number % 3]) for number in range(num_calls)]
+                answers = await asyncio.gather(*asked)
+                assert {(one.status_code, one.json()["code"]) for one in answers} == {
+                    (503, "BROKER_UNREACHABLE")
+                }
+                assert (await http.get("/v1/healthz")).status_code == 200
+            proxy.is_silent = False
+
+    with SilentProxy(redis_server.url) as proxy:
+        asyncio.run(ask(proxy.url, proxy))
+
+
+def test_what_waits_for_a_thread_too_long_is_never_begun(settings, monkeypatch):
+    monkeypatch.setattr(backend, "BEGIN_S", 0.05)
+    free, called = threading.Event(), []
+
+    async def ask() -> None:
+        async with backend.Backend(settings) as ours:
+            held = [asyncio.create_task(ours.call(free.wait)) for _ in range(backend.MAX_THREADS)]
+            await asyncio.sleep(0)
+            with pytest.raises(JobError) as error:
+                await ours.call(called.append, 1)
+            assert error.value.code == "BROKER_UNREACHABLE"
+            free.set()
+            assert await asyncio.gather(*held) == [True] * backend.MAX_THREADS
+            await ours.call(called.append, 2)
+
+    asyncio.run(ask())
+    assert called == [2]

@@ -1,0 +1,45 @@
+"""Loading a model before a job names it: what workers answer, and who does not."""
+
+import pytest
+
+from api_stub.routes import models
+from kronos_client.redis.routing import announce
+from tests.api_stub.conftest import STATUS
+
+URL = "/v1/models/load"
+FULL = {"code": "MODEL_CAPACITY", "message": "no room", "field": "model", "details": {}}
+
+
+@pytest.mark.parametrize(
+    ("states", "status", "code"),
+    [
+        (["ready", "ready"], 200, None),
+        (["ready", "failed"], 200, None),
+        (["ready", "silent"], 202, None),
+        (["ready", "loading"], 202, None),
+        (["loading", "silent"], 202, None),
+        (["loading", "failed"], 202, None),
+        (["silent", "silent"], 504, "TIMEOUT"),
+        (["silent", "failed"], 503, "MODEL_CAPACITY"),
+        (["failed", "failed"], 503, "MODEL_CAPACITY"),
+    ],
+)
+def test_the_status_says_whether_the_model_is_there(http, redis, monkeypatch, states, status, code):
+    nodes = [f"{number}@test" for number in range(len(states))]
+    for node in nodes:
+        announce(redis, node, STATUS | {"node": node})
+    answers = {
+        node: {"state": state, "device": "cpu", "error": FULL if state == "failed" else None}
+        for node, state in zip(nodes, states, strict=True)
+        if state != "silent"
+    }
+    monkeypatch.setattr(models, "_broadcast", lambda app, model, ask, asked: answers)
+    answer = http.post(URL, json={"model": "kronos-tiny"})
+    content = answer.json()
+    assert (answer.status_code, content.get("code")) == (status, code)
+    if code is None:
+        assert {one["worker"]: one["state"] for one in content["workers"]} == dict(
+            zip(nodes, states, strict=True)
+        )
+    else:
+        assert content["details"]["workers"] == nodes

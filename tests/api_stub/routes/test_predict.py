@@ -1,0 +1,376 @@
+"""Predictions: from requests to jobs, and from what became of those to answers."""
+
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api_stub.main import create_app
+from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
+from api_stub.routes.predictions import SingleRequest
+from api_stub.settings import ApiSettings
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.examples import example_result
+from tests.api_stub.conftest import ADDRESS, series
+
+SINGLE = "/v1/predict/single"
+BATCH = "/v1/predict/batch"
+
+
+def refused(response) -> tuple[int, str, str | None]:
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == response.status_code
+    return response.status_code, problem["code"], problem["field"]
+
+
+def test_a_request_becomes_the_job_that_it_says(http, jobs):
+    body = series(overrides={"temperature": 0.7, "top_k": 3, "top_p": 0.8, "sample_count": 4, "seed": 11})
+    answer = http.post(SINGLE, json=body | {"model": "kronos-tiny", "quantiles": [0.1], "paths": True})
+    assert answer.status_code == 202
+    (job,) = jobs.sent()
+    assert job["sampling"] == {"temperature": 0.7, "top_k": 3, "top_p": 0.8, "sample_count": 4}
+    assert job["output"] == {"quantiles": [0.1], "paths": True}
+    assert (job["model"], job["pred_len"]) == ("kronos-tiny", 3)
+    (one,) = job["series"]
+    assert (one["id"], one["seed"]) == ("AAPL", 11)
+    assert one["open"] == [candle["open"] for candle in body["candles"]]
+    assert one["volume"] == [10.0] * 8
+    assert "amount" not in one
+    assert one["timestamps"] == body["timestamps"]
+    assert one["future_timestamps"] == body["prediction_timestamps"]
+
+
+def test_what_is_not_done_in_time_is_told_by_its_address(http, jobs):
+    answer = http.post(SINGLE, json=series())
+    (job,) = jobs.sent()
+    assert answer.json() == {
+        "id": job["id"],
+        "state": "queued",
+        "url": f"/v1/forecasts/{job['id']}",
+        "queue": "cpu",
+    }
+    assert answer.headers["x-job-id"] == job["id"]
+    assert answer.headers["location"] == answer.json()["url"]
+    assert http.get(answer.json()["url"]).json()["state"] == "queued"
+
+
+def test_columns_say_the_same_as_records(http, jobs):
+    body = series()
+    columns = {name: [candle[name] for candle in body["candles"]] for name in body["candles"][0]}
+    assert http.post(SINGLE, json=body).status_code == 202
+    assert http.post(SINGLE, json=body | {"candles": columns}).status_code == 202
+    first, second = jobs.sent()
+    assert first["series"] == second["series"]
+
+
+def test_pred_len_takes_the_first_of_the_prediction_timestamps(http, jobs):
+    body = series(overrides={"pred_len": 2})
+    assert http.post(SINGLE, json=body).status_code == 202
+    (job,) = jobs.sent()
+    assert job["series"][0]["future_timestamps"] == body["prediction_timestamps"][:2]
+    answer = http.post(SINGLE, json=series(overrides={"pred_len": 4}))
+    assert refused(answer) == (422, "LENGTH_MISMATCH", "overrides.pred_len")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        ({"candles": []}, "BAD_VALUE", "candles"),
+        ({"prediction_timestamps": []}, "BAD_VALUE", "prediction_timestamps"),
+        ({"timestamps": ["2024-06-18T09:00:00"]}, "LENGTH_MISMATCH", "timestamps"),
+        ({"candles": "AAPL"}, "BAD_TYPE", "candles"),
+        ({"candles": [[1, 2, 3, 4]] * 8}, "BAD_TYPE", "candles.0"),
+        ({"candles": [*series()["candles"][:7], {"open": 1}]}, "MISSING_FIELD", "candles.7.high"),
+        ({"candles": {"open": [1.0]}}, "MISSING_FIELD", "candles.high"),
+        ({"device": "tpu"}, "INVALID_DEVICE", "device"),
+        ({"timezone": "Mars/Olympus"}, "TIMEZONE_UNKNOWN", "timezone"),
+        ({"overrides": {"top_p": 0}}, "BAD_VALUE", "overrides.top_p"),
+        ({"overrides": {"seed": -1}}, "BAD_VALUE", "overrides.seed"),
+        ({"overrides": {"sample_count": 257}}, "LIMIT_EXCEEDED", "overrides.sample_count"),
+        ({"quantiles": [2]}, "BAD_VALUE", "quantiles.0"),
+        (
+            {"prediction_timestamps": ["2024-06-18T09:00:00"]},
+            "TIMESTAMPS_NOT_ASCENDING",
+            "prediction_timestamps",
+        ),
+    ],
+)
+def test_a_field_that_is_wrong_is_named_as_the_request_names_it(http, jobs, change, code, field):
+    status, found, where = refused(http.post(SINGLE, json=series() | change))
+    assert (found, where) == (code, field)
+    assert status == (413 if code == "LIMIT_EXCEEDED" else 422)
+    assert jobs.sent() == []
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "code", "column"),
+    [
+        (5, {"high": 1.0}, "HIGH_BELOW_LOW", "high"),
+        (2, {"low": -1.0}, "NON_POSITIVE_PRICE", "low"),
+        (0, {"volume": -1.0}, "NEGATIVE_VOLUME", "volume"),
+        (7, {"close": 1e30}, "VALUE_TOO_LARGE", "close"),
+    ],
+)
+def test_a_candle_that_is_wrong_is_named_by_its_place(http, row, change, code, column):
+    body = series()
+    body["candles"][row] |= change
+    answer = http.post(SINGLE, json=body)
+    assert refused(answer) == (422, code, f"candles.{row}.{column}")
+    assert answer.json()["details"]["row"] == row
+    batch = http.post(BATCH, json={"items": [series(), body]})
+    assert refused(batch) == (422, code, f"items.1.candles.{row}.{column}")
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "null", '"high"', "true"])
+def test_a_price_that_is_no_finite_number_is_refused(http, literal):
+    text = http.build_request("POST", SINGLE, json=series()).content.decode().replace("102.0", literal, 1)
+    answer = http.post(SINGLE, content=text, headers={"content-type": "application/json"})
+    assert refused(answer)[2] == "candles.0.high"
+
+
+def test_times_that_are_no_text_are_read_as_ever(http, jobs):
+    """As seconds since 1970, which the service that people run today takes too."""
+    body = series()
+    body["timestamps"] = list(range(1718703000, 1718703000 + 8 * 300, 300))
+    body["prediction_timestamps"] = [1718703000 + 8 * 300]
+    assert http.post(SINGLE, json=body).status_code == 202
+    (job,) = jobs.sent()
+    assert job["series"][0]["timestamps"][0] == "2024-06-18T09:30:00Z"
+
+
+def test_too_many_candles_or_timestamps_are_refused(http):
+    body = series()
+    long = {**body, "candles": body["candles"][:1] * 2049, "timestamps": body["timestamps"][:1] * 2049}
+    assert refused(http.post(SINGLE, json=long))[0] == 422
+    many = {**body, "prediction_timestamps": body["prediction_timestamps"][:1] * 513}
+    assert refused(http.post(SINGLE, json=many)) == (422, "BAD_VALUE", "prediction_timestamps")
+
+
+def test_2048_candles_and_512_timestamps_are_taken(http, jobs):
+    start = 1718703000
+    body = series()
+    body["candles"] = body["candles"][:1] * 2048
+    body["timestamps"] = list(range(start, start + 2048 * 60, 60))
+    body["prediction_timestamps"] = list(range(start + 2048 * 60, start + 2560 * 60, 60))
+    assert http.post(SINGLE, json=body).status_code == 202
+
+
+def test_a_batch_of_series_that_are_drawn_alike_is_one_job(http, jobs):
+    items = [series(series_id=name) for name in ("AAPL", "MSFT", "BTC-USD")]
+    answer = http.post(BATCH, json={"items": items})
+    (job,) = jobs.sent()
+    assert [one["id"] for one in job["series"]] == ["AAPL", "MSFT", "BTC-USD"]
+    assert answer.json()["jobs"][0]["items"] == [0, 1, 2]
+    assert answer.headers["x-job-id"] == job["id"]
+
+
+def test_a_batch_of_series_with_one_name_keeps_them_apart(http, jobs):
+    assert http.post(BATCH, json={"items": [series(), series(series_id=None), series()]}).status_code == 202
+    (job,) = jobs.sent()
+    assert [one["id"] for one in job["series"]] == ["0", "1", "2"]
+
+
+def test_a_batch_of_several_kinds_is_several_jobs(http, jobs):
+    items = [series(), series(num_future=2), series(overrides={"seed": 3}), series(overrides={"top_k": 2})]
+    answer = http.post(BATCH, json={"items": items})
+    told = {job["id"]: job["items"] for job in answer.json()["jobs"]}
+    assert sorted(told.values()) == [[0, 2], [1], [3]]
+    assert {job["id"] for job in jobs.sent()} == set(told)
+    assert set(answer.headers["x-job-id"].split(", ")) == set(told)
+
+
+def test_of_a_batch_with_an_invalid_item_nothing_is_enqueued(http, jobs):
+    wrong = series(num_future=2)
+    wrong["candles"][1]["high"] = 1.0
+    answer = http.post(BATCH, json={"items": [series(), wrong]})
+    assert refused(answer) == (422, "HIGH_BELOW_LOW", "items.1.candles.1.high")
+    assert jobs.sent() == []
+
+
+def test_a_batch_is_split_where_one_job_may_not_hold_it():
+    settings = ApiSettings.model_construct().model_copy(update={"max_series": 3, "max_paths": 4})
+    items = [SingleRequest.model_validate(series()) for _ in range(7)]
+    assert [job.indices for job in prediction_jobs(items, settings, "")] == [[0, 1, 2], [3, 4, 5], [6]]
+    items = [SingleRequest.model_validate(series(overrides={"sample_count": 2})) for _ in range(3)]
+    assert [job.indices for job in prediction_jobs(items, settings, "")] == [[0, 1], [2]]
+    settings = settings.model_copy(update={"max_message_bytes": 24 * 192})
+    assert [job.indices for job in prediction_jobs(items[:3], settings, "")] == [[0, 1], [2]]
+
+
+def test_a_batch_is_split_where_one_result_would_be_too_large():
+    settings = ApiSettings.model_construct().model_copy(update={"max_result_bytes": 2**22})
+    given = series(num_future=92, overrides={"sample_count": 20}, paths=True)
+    items = [SingleRequest.model_validate(given) for _ in range(64)]
+    jobs = prediction_jobs(items, settings, "items.{index}.")
+    assert [index for job in jobs for index in job.indices] == list(range(64))
+    assert 1 < len(jobs) < 64
+    for job in jobs:
+        job.check("a", settings)
+    one_more = PredictionJob(items[: len(jobs[0].indices) + 1], list(range(64)), "items.{index}.")
+    with pytest.raises(JobError) as error:
+        one_more.check("a", settings)
+    assert (error.value.code, error.value.field) == ("RESULT_TOO_LARGE", "items.0.paths")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"paths": True, "quantiles": [0.5]}, "paths"),
+        ({"quantiles": [0.1, 0.5]}, "quantiles"),
+        ({}, "prediction_timestamps"),
+    ],
+)
+def test_a_result_that_is_too_large_is_told_by_what_makes_it_so(settings, fields, told):
+    small = settings.model_copy(update={"max_result_bytes": 1024})
+    with TestClient(create_app(small), base_url=ADDRESS) as http:
+        answer = http.post(SINGLE, json=series(num_future=90, **fields))
+    assert refused(answer) == (413, "RESULT_TOO_LARGE", told)
+    assert answer.json()["detail"].startswith(f"{told}: ")
+
+
+def test_a_message_names_no_field_that_the_request_does_not_have(http):
+    future = ["2024-06-18T12:00:00+02:00"]
+    for url, prefix in ((SINGLE, ""), (BATCH, "items.0.")):
+        one = series(prediction_timestamps=future)
+        answer = http.post(url, json={"items": [one]} if prefix else one)
+        assert refused(answer) == (422, "MIXED_TIMEZONES", f"{prefix}prediction_timestamps")
+        assert "prediction_timestamps" in answer.json()["detail"]
+        assert "future_timestamps" not in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "told"),
+    [
+        ("model: models of a model", "model", "items.3.model: models of a model"),
+        ("no such model", "model", "no such model"),
+        ("series.0.high and series.0.highest", "series.0.high", "items.3.candles.high and series.0.highest"),
+        ("pred_len of max_pred_len", "pred_len", "items.3.overrides.pred_len of max_pred_len"),
+    ],
+)
+def test_whole_words_of_a_message_are_renamed(message, field, told):
+    body = series()
+    columns = {name: [candle[name] for candle in body["candles"]] for name in body["candles"][0]}
+    item = SingleRequest.model_validate(body | {"candles": columns})
+    job = PredictionJob([item], [3], "items.{index}.")
+    assert job.in_request(JobError("BAD_VALUE", message, field)).message == told
+
+
+def test_what_a_job_has_come_to_meanwhile_is_told(http, jobs):
+    key = {"Idempotency-Key": "once"}
+    job_id = http.post(SINGLE, json=series(), headers=key).json()["id"]
+    jobs.tell(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
+    assert http.post(SINGLE, json=series(), headers=key).json()["state"] == "running"
+    items = {"items": [series(), series(num_future=2)]}
+    first = http.post(BATCH, json=items, headers=key).json()["jobs"]
+    jobs.finish(first[0]["id"])
+    again = http.post(BATCH, json=items, headers=key).json()["jobs"]
+    assert [job["state"] for job in again] == ["done", "queued"]
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True])
+def test_of_a_batch_with_a_failed_job_the_others_are_cancelled_and_named(http, settings, jobs, is_repeatable):
+    """Unless whoever sends it again with its Idempotency-Key finds them."""
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+
+    def work() -> None:
+        while len(sent := jobs.sent()) < 3:
+            pass
+        jobs.fail(sent[1]["id"], "OUT_OF_MEMORY", "no room")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    items = [series(num_future=num_future) for num_future in (1, 2, 3)]
+    answer = http.post(
+        BATCH, json={"items": items}, headers={"Idempotency-Key": "a"} if is_repeatable else {}
+    )
+    worker.join()
+    first, failed, third = (job["id"] for job in jobs.sent())
+    assert refused(answer)[:2] == (503, "OUT_OF_MEMORY")
+    assert answer.headers["x-job-id"] == failed
+    assert answer.json()["details"]["other_jobs"] == [first, third]
+    states = {http.get(f"/v1/forecasts/{job_id}").json()["state"] for job_id in (first, third)}
+    assert states == {"queued" if is_repeatable else "cancelled"}
+
+
+def test_the_header_names_no_more_jobs_than_headers_hold(http, settings):
+    for num_jobs, is_named in ((16, True), (17, False)):
+        items = [series(overrides={"top_k": number}) for number in range(num_jobs)]
+        answer = http.post(BATCH, json={"items": items})
+        told = [job["id"] for job in answer.json()["jobs"]]
+        assert len(told) == num_jobs
+        assert answer.headers.get("x-job-id") == (", ".join(told) if is_named else None)
+
+
+def test_the_answer_has_the_result_in_the_order_of_the_request(http, settings, jobs):
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    result = example_result()
+    result["series"][0] |= {"quantiles": {}, "paths": None}
+
+    def work() -> None:
+        while not (sent := jobs.sent()):
+            pass
+        jobs.finish(sent[0]["id"], result)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    items = [series(series_id="x"), series(series_id="y")]
+    answer = http.post(BATCH, json={"items": items})
+    worker.join()
+    assert answer.status_code == 200
+    first, second = answer.json()
+    assert (first["series_id"], second["series_id"]) == ("x", "y")
+    mean = result["series"][1]["mean"]
+    assert [point["close"] for point in second["prediction"]] == mean["close"]
+    assert [point["timestamp"] for point in second["prediction"]] == result["series"][1]["timestamps"]
+    assert first["model_version"] == "NeoQuasar/Kronos-small@0123456789abcdef0123456789abcdef01234567"
+    assert first["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "status", "told"),
+    [
+        ("PRED_LEN_TOO_LONG", "pred_len", 422, "overrides.pred_len"),
+        ("MODEL_NOT_ALLOWED", "model", 422, "model"),
+        ("DEADLINE", None, 504, None),
+        ("CANCELLED", None, 409, None),
+        ("OUT_OF_MEMORY", None, 503, None),
+        ("A_CODE_OF_A_NEWER_WORKER", None, 500, None),
+    ],
+)
+def test_a_job_that_fails_is_a_problem_with_its_code(http, settings, jobs, code, field, status, told):
+    key = {"Idempotency-Key": "once"}
+    job_id = http.post(SINGLE, json=series(), headers=key).headers["x-job-id"]
+    jobs.fail(job_id, code, "so it is", field, row=1)
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    answer = http.post(SINGLE, json=series(), headers=key)
+    assert refused(answer) == (status, code, told)
+    assert answer.headers["x-job-id"] == answer.json()["job_id"] == job_id
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+def test_one_idempotency_key_is_one_job(http, jobs):
+    key = {"Idempotency-Key": "order-1"}
+    first = http.post(SINGLE, json=series(), headers=key)
+    second = http.post(SINGLE, json=series(), headers=key)
+    assert first.json()["id"] == second.json()["id"] != "order-1"
+    assert {job["id"] for job in jobs.sent()} == {first.json()["id"]}
+    other = http.post(SINGLE, json=series(series_id="MSFT"), headers=key)
+    assert refused(other)[:2] == (409, "ID_CONFLICT")
+    # Another address, another job.
+    batch = http.post(BATCH, json={"items": [series()]}, headers=key)
+    assert batch.headers["x-job-id"] != first.json()["id"]
+
+
+def test_a_full_queue_says_when_to_come_back(http, settings, jobs):
+    client = http.app.state.backend.client
+    client._admission._max_queue_jobs = 1
+    assert http.post(SINGLE, json=series()).status_code == 202
+    answer = http.post(SINGLE, json=series())
+    assert refused(answer)[:2] == (429, "QUEUE_FULL")
+    assert answer.headers["retry-after"] == str(answer.json()["details"]["retry_after_s"])
+
+
+def test_no_gpu_worker_is_said_at_once(http):
+    answer = http.post(SINGLE, json=series(device="cuda", allow_fallback=False))
+    assert refused(answer) == (503, "NO_GPU_WORKER", "device")

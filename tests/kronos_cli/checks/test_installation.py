@@ -1,0 +1,72 @@
+"""All checks together: what of workers is well, and that no check hides the others."""
+
+from typing import Any
+
+import pytest
+
+from kronos_cli.checks import installation
+from kronos_cli.checks.installation import check_installation, worker_findings
+
+
+def status(queue: str = "cpu", state: str = "ready", warning: str | None = None) -> dict[str, Any]:
+    return {"node": f"{queue}-{state}", "queue": queue, "state": state, "device_warning": warning}
+
+
+@pytest.mark.parametrize(
+    ("workers", "level", "text"),
+    [
+        ([status()], "ok", "1 for forecasts alive, 1 ready"),
+        ([status("gpu"), status(state="loading")], "ok", "2 for forecasts alive, 1 ready"),
+        ([status(state="loading")], "warning", "1 for forecasts alive, 0 ready"),
+        ([status(state="draining")], "warning", "0 ready"),
+        ([status("cpu.finetune")], "warning", "0 for forecasts alive, 0 ready; 1 for finetuning"),
+        ([], "warning", "none is alive"),
+    ],
+)
+def test_some_worker_must_be_ready_for_forecasts(workers: list[Any], level: str, text: str) -> None:
+    (finding,) = worker_findings(workers)
+    assert (finding.level, text in finding.message) == (level, True)
+    assert bool(finding.remedy) is (level != "ok")
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), KeyError("x"), ValueError("a\nb")]
+)
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("package_findings", "packages"),
+        ("redis_findings", "redis"),
+        ("folder_findings", "folders"),
+        ("port_findings", "ports"),
+        ("compute_findings", "device"),
+    ],
+)
+def test_a_check_that_fails_itself_is_a_finding_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, name: str, check: str, error: Exception
+) -> None:
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr(installation, "compute_findings", lambda _: [])
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(installation, name, fail)
+    found = {finding.check: finding for finding in check_installation()}
+    assert found[check].level == "failed"
+    assert type(error).__name__ in found[check].message
+    assert "\n" not in found[check].message
+    others = {"packages": "packages", "redis": "redis", "folders": "model cache", "ports": "api port"}
+    others.pop(check, None)
+    assert set(others.values()) < found.keys()
+
+
+def test_a_module_that_is_missing_is_told_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Any:
+        raise ModuleNotFoundError("No module named 'packaging'", name="packaging")
+
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr(installation, "package_findings", fail)
+    (finding,) = [one for one in check_installation(with_compute=False) if one.check == "packages"]
+    assert finding.message == "packaging is not installed"
+    assert 'pip install ".[worker]"' in finding.remedy

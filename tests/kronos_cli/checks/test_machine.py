@@ -1,0 +1,185 @@
+"""What is found of folders, ports, device and model."""
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kronos_cli.checks import machine
+from kronos_cli.checks.finding import Finding
+from kronos_cli.checks.machine import (
+    folder_findings,
+    port_findings,
+    report_findings,
+    run_self_test,
+)
+from kronos_cli.settings import CliSettings
+
+DEVICE = {
+    "requested": "cuda:1",
+    "device": "cuda:1",
+    "warning": None,
+    "description": {"name": "GPU", "memory_free_bytes": None, "memory_total_bytes": None},
+    "slots": 512,
+    "slots_error": None,
+}
+MODEL = {"id": "kronos-tiny", "num_parameters": 5, "slots": 64, "load_s": 0.1}
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+def test_folders_must_be_there_and_take_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache" / "not-made-yet"))
+    well = CliSettings(model_folder=tmp_path, data_folder=tmp_path)
+    assert {finding.level for finding in folder_findings(well)} == {"ok"}
+    assert list(tmp_path.iterdir()) == []
+    missing = CliSettings(model_folder=tmp_path / "no", data_folder=tmp_path / "no")
+    found = by_check(folder_findings(missing))
+    assert found["registered models"].level == found["candles"].level == "failed"
+    assert "KRONOS_MODEL_FOLDER" in found["registered models"].remedy
+
+
+def test_only_finetuning_must_write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    readable = tmp_path / "models"
+    readable.mkdir()
+
+    def refuse(*_: Any, **given: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(machine, "NamedTemporaryFile", refuse)
+    levels = {
+        role: by_check(folder_findings(CliSettings(model_folder=readable, role=role)))[
+            "registered models"
+        ].level
+        for role in ("forecast", "finetune")
+    }
+    assert levels == {"forecast": "ok", "finetune": "failed"}
+
+
+def test_folders_that_cannot_even_be_looked_at_are_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    def none_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine.Path, "exists", refuse)
+    assert by_check(folder_findings(CliSettings()))["model cache"].level == "ok"
+    monkeypatch.setattr(machine, "gettempdir", none_usable)
+    found = by_check(folder_findings(CliSettings()))
+    assert found["temporary folder"].level == "failed"
+    assert "No usable temporary directory" in found["temporary folder"].message
+    assert "TMPDIR" in found["temporary folder"].remedy
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HF_HOME")
+    monkeypatch.setattr(machine.Path, "home", homeless)
+    assert by_check(folder_findings(CliSettings()))["model cache"].level == "failed"
+
+
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MIN_FREE_BYTES", 2**62)
+    assert by_check(folder_findings(CliSettings()))["temporary folder"].level == "warning"
+
+
+def test_the_port_of_metrics_is_free_or_a_workers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = CliSettings(metrics_port=taken.getsockname()[1])
+        assert by_check(port_findings(settings, []))["metrics port"].level == "warning"
+        assert by_check(port_findings(settings, ["a worker"]))["metrics port"].level == "ok"
+    assert "is free" in by_check(port_findings(settings, []))["metrics port"].message
+    nowhere = CliSettings(metrics_port=9100, metrics_host="192.0.2.1")
+    assert by_check(port_findings(nowhere, []))["metrics port"].level == "warning"
+    assert "metrics port" not in by_check(port_findings(CliSettings(), []))
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "levels", "part"),
+    [
+        ({}, MODEL, {"device": "ok", "model": "ok"}, "64 slots"),
+        ({}, None, {"device": "ok"}, "cuda:1, GPU"),
+        ({"warning": "no GPU"}, MODEL, {"device": "warning", "model": "ok"}, "no GPU"),
+        ({"error": "INVALID_DEVICE: what"}, None, {"device": "failed"}, "INVALID_DEVICE"),
+        (
+            {},
+            {"error": "damaged", "code": "CHECKPOINT_INVALID"},
+            {"device": "ok", "model": "failed"},
+            "damag",
+        ),
+        (
+            {},
+            {"error": "silent", "code": "CHECKPOINT_UNREACHABLE"},
+            {"device": "ok", "model": "warning"},
+            "not on this machine yet",
+        ),
+    ],
+)
+def test_what_the_self_test_reports(
+    device: dict[str, Any], model: dict[str, Any] | None, levels: dict[str, str], part: str
+) -> None:
+    findings = report_findings({"devices": [DEVICE | device], "model": model})
+    assert {finding.check: finding.level for finding in findings} == levels
+    assert part in " ".join(finding.message for finding in findings)
+    assert all(bool(finding.remedy) is (finding.level != "ok") for finding in findings)
+
+
+def test_a_self_test_that_dies_is_an_error_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Any] = [
+        subprocess.CompletedProcess([], -signal.SIGSEGV, "", ""),
+        subprocess.CompletedProcess([], 1, "", "Traceback\nImportError: no torch"),
+    ]
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: ends.pop(0))
+    assert "signal 11" in run_self_test(["cpu"])["error"]
+    assert "ImportError: no torch" in run_self_test(["cpu"])["error"]
+
+    missing = subprocess.CompletedProcess(
+        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'torch'"
+    )
+    ends.append(missing)
+    with pytest.raises(ModuleNotFoundError) as told:
+        run_self_test(["cpu"])
+    assert told.value.name == "torch"
+
+    def hang(*_: Any, **given: Any) -> Any:
+        raise subprocess.TimeoutExpired([], given["timeout"])
+
+    monkeypatch.setattr(machine.subprocess, "run", hang)
+    assert "took longer" in run_self_test(["cpu"])["error"]
+
+
+def test_the_self_test_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRONOS_MODEL", "kronos-tiny")
+    report = run_self_test(["cpu", "cuda:99", "gpu"], with_model=True)
+    cpu, absent, unknown = report["devices"]
+    assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
+    assert "cuda:99" in absent["warning"]
+    assert "INVALID_DEVICE" in unknown["error"]
+    assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)
+    assert json.dumps(report)
+
+
+def test_slots_follow_the_memory_and_an_unknown_model_has_none() -> None:
+    little = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_MEMORY_MB": "16"}
+    small = run_self_test(["cpu"], environment=little, with_model=True)
+    assert 0 < small["devices"][0]["slots"] < 64
+    assert small["devices"][0]["slots"] == small["model"]["slots"]  # those of the engine
+    least = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_MEMORY_MB": "1"}
+    absent = {"KRONOS_MODEL": "/no/such/model", "KRONOS_MEMORY_MB": "16"}
+    for environment, code in ((least, "OUT_OF_MEMORY"), (absent, "CHECKPOINT_MISSING")):
+        (device,) = run_self_test(["cpu"], environment=environment)["devices"]
+        assert device["slots"] is None
+        assert device["slots_error"].startswith(code)

@@ -1,0 +1,172 @@
+"""What is found wrong with a Redis."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from kronos_cli.checks import redis_server
+from kronos_cli.checks.finding import Finding
+from kronos_cli.checks.redis_server import redis_findings, server_findings
+from kronos_cli.settings import CliSettings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.connection import connect
+
+WELL: dict[str, Any] = {
+    "redis_version": "7.4.1",
+    "role": "master",
+    "used_memory": 10,
+    "maxmemory": 100,
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(server: LocalRedis) -> Iterator[Redis]:
+    with connect(server.url) as client:
+        yield client
+        client.flushall()
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+def of(url: str) -> dict[str, Finding]:
+    return by_check(redis_findings(CliSettings(redis_url=url)))
+
+
+def test_of_a_redis_for_trying_only_persistence_is_wanting(server: LocalRedis) -> None:
+    found = of(server.url)
+    assert {check for check, finding in found.items() if finding.level != "ok"} == {"persistence"}
+    assert {
+        "redis",
+        "tls",
+        "clock",
+        "redis version",
+        "redis role",
+        "eviction",
+        "dead messages",
+    } < found.keys()
+
+
+def test_nothing_is_wrong_where_all_is_well() -> None:
+    assert {finding.level for finding in server_findings(WELL)} == {"ok"}
+    assert not any(finding.remedy for finding in server_findings(WELL))
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level"),
+    [
+        ({"redis_version": "6.0.16"}, "redis version", "failed"),
+        ({"redis_version": "6.2.0"}, "redis version", "ok"),
+        ({"redis_version": "10.0.0"}, "redis version", "ok"),
+        ({"role": "slave"}, "redis role", "failed"),
+        ({"maxmemory_policy": "allkeys-lru"}, "eviction", "failed"),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": 0}, "eviction", "warning"),
+        ({"used_memory": 81}, "memory", "warning"),
+        ({"used_memory": 80}, "memory", "ok"),
+        ({"aof_enabled": 0}, "persistence", "warning"),
+        ({"aof_last_write_status": "err"}, "persistence", "failed"),
+        ({"rdb_last_bgsave_status": "err", "aof_enabled": 0}, "persistence", "failed"),
+    ],
+)
+def test_what_the_server_says_of_itself(changes: dict[str, Any], check: str, level: str) -> None:
+    found = by_check(server_findings(WELL | changes))
+    assert found[check].level == level
+    assert bool(found[check].remedy) is (level != "ok")
+
+
+def test_dead_messages_are_a_warning(server: LocalRedis, redis: Redis) -> None:
+    redis.lpush(DEAD_KEY, "{}")
+    assert of(server.url)["dead messages"].level == "warning"
+
+
+def test_a_wrong_password_is_told_apart_from_a_server_that_is_not_there(server: LocalRedis) -> None:
+    port = urlsplit(server.url).port
+    for url in (f"redis://:wrong@127.0.0.1:{port}/0", f"redis://127.0.0.1:{port}/0"):
+        (finding,) = of(url).values()
+        assert (finding.level, "password" in finding.remedy) == ("failed", True)
+        assert "wrong" not in finding.message.replace("wrong number", "")
+    (finding,) = of("redis://127.0.0.1:1/0").values()
+    assert (finding.level, "kronos up" in finding.remedy) == ("failed", True)
+
+
+def test_a_user_who_may_not_ask_is_a_warning(server: LocalRedis, redis: Redis) -> None:
+    redis.acl_setuser("plain", enabled=True, passwords=["+secret"], keys=["*"], commands=["+ping", "+time"])
+    port = urlsplit(server.url).port
+    found = redis_findings(CliSettings(redis_url=f"redis://plain:secret@127.0.0.1:{port}/0"))
+    not_allowed = [finding.message for finding in found if finding.level == "warning"]
+    assert ["INFO" in text.upper() for text in not_allowed] == [True, False]  # nor LLEN
+    assert by_check(found)["clock"].level == "ok"
+
+
+@pytest.mark.parametrize("answer", [ResponseError("unknown command 'INFO'"), ValueError("invalid literal")])
+def test_what_a_server_does_not_answer_is_a_warning_and_the_rest_is_asked(
+    server: LocalRedis, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise answer
+
+    monkeypatch.setattr(redis_server.Redis, "info", refuse)
+    found = by_check(redis_findings(CliSettings(redis_url=server.url)))
+    assert found["redis"].level == "warning"
+    assert str(answer) in found["redis"].message
+    assert found["dead messages"].level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("url", "level", "part"),
+    [
+        ("redis://:p@127.0.0.1:6379/0", "ok", "none is needed"),
+        ("redis://localhost:6379/0", "ok", "none is needed"),
+        ("redis://:p@db.example:6379/0", "warning", "no TLS on the way to db.example"),
+        ("redis://db.example:6379/0", "warning", "no TLS and password"),
+        ("rediss://:p@db.example:6379/0?ssl_cert_reqs=required", "ok", "verified"),
+        ("rediss://:p@db.example:6379/0?ssl_cert_reqs=none", "warning", "nobody checks"),
+    ],
+)
+def test_the_way_there(url: str, level: str, part: str) -> None:
+    finding = redis_server._transport(url)
+    assert (finding.level, part in finding.message) == (level, True)
+
+
+def test_clocks_that_differ_are_a_warning(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert redis_server._clock(redis)[0].level == "ok"
+    now = redis_server.time.time
+    monkeypatch.setattr(redis_server.time, "time", lambda: now() + 60)
+    (finding,) = redis_server._clock(redis)
+    assert finding.level == "warning"
+    assert "60.0 s behind this machine's" in finding.message
+
+
+def test_something_else_that_listens_there_is_no_redis() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(4):
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(100)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        (finding,) = of(f"redis://127.0.0.1:{listener.getsockname()[1]}/0").values()
+    assert finding.level == "failed"

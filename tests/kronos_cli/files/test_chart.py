@@ -1,0 +1,95 @@
+"""The chart: a picture of the right size with ink where the forecast is, and what its labels say."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from kronos_cli.files.chart import (
+    FALLING,
+    RISING,
+    ForecastView,
+    candle_colours,
+    draw_chart,
+    forecast_view,
+    tick_labels,
+)
+from kronos_model.bars.synthetic import candles
+
+HORIZON = 20
+
+
+@pytest.fixture(scope="module")
+def lookback() -> pd.DataFrame:
+    return pd.DataFrame(candles(seed=3, bars=60).as_dict())
+
+
+@pytest.fixture(scope="module")
+def view(lookback: pd.DataFrame) -> ForecastView:
+    close = float(lookback["close"].iloc[-1]) * (1 + 0.001 * np.arange(HORIZON))
+    times = [f"2025-02-03T10:{minute:02d}:00" for minute in range(HORIZON)]
+    band = (list(0.998 * close), list(1.002 * close))
+    return ForecastView(times, list(close), [500.0] * HORIZON, band, "10–90 %")
+
+
+def test_a_png_is_written_with_candles_left_and_forecast_right(
+    lookback: pd.DataFrame, view: ForecastView, tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "chart.png"
+    draw_chart(lookback, view, path, title="A title", note="a note")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    pixels = imread(path)[:, :, :3]
+    assert pixels.shape[1] == 1320
+    green = np.all(np.abs(pixels - np.array([0x2A, 0x9D, 0x8F]) / 255) < 0.02, axis=2)
+    blue = np.all(np.abs(pixels - np.array([0x3D, 0x5A, 0x98]) / 255) < 0.02, axis=2)
+    right = blue[:, 900:]  # the legend, on the left, has a blue line too
+    assert green.sum() > 500
+    assert right.sum() > 200
+    assert green[:, 1050:].sum() == 0
+
+
+def test_the_chart_works_without_volume_and_band(
+    lookback: pd.DataFrame, view: ForecastView, tmp_path: Path
+) -> None:
+    bare = ForecastView(view.timestamps, view.close, [0.0] * HORIZON)
+    draw_chart(lookback.drop(columns=["volume", "amount"]), bare, tmp_path / "chart.png", title="bare")
+    assert (tmp_path / "chart.png").stat().st_size > 5000
+
+
+def test_a_flat_lookback_of_one_bar_can_be_drawn(view: ForecastView, tmp_path: Path) -> None:
+    flat = pd.DataFrame(
+        {"timestamps": ["2025-02-03"], "open": [5.0], "high": [5.0], "low": [5.0], "close": [5.0]}
+    )
+    draw_chart(flat, view, tmp_path / "chart.png", title="flat")
+    assert (tmp_path / "chart.png").exists()
+
+
+def test_the_band_is_the_widest_pair_of_quantiles() -> None:
+    quantiles = {level: [float(level)] for level in ("0.9", "0.5", "0.05")}
+    view = forecast_view(["2025-02-03"], [0.5], [1.0], quantiles)
+    assert view.band == ([0.05], [0.9])
+    assert view.band_label == "5–90 %"
+
+
+def test_without_two_quantiles_there_is_no_band() -> None:
+    view = forecast_view(["2025-02-03"], [1.0], [1.0], {"0.5": [1.0]})
+    assert view.band is None
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "labels"),
+    [
+        (["2025-02-03", "2025-02-04"], ["2025-02-03", "2025-02-04"]),
+        (["2025-02-03T00:00:00Z"], ["2025-02-03"]),
+        (["2025-02-03T10:35:00+08:00", "2025-02-03 10:40"], ["02-03 10:35", "02-03 10:40"]),
+    ],
+)
+def test_times_are_labelled_as_they_are_written(timestamps: list[str], labels: list[str]) -> None:
+    assert tick_labels(timestamps) == labels
+
+
+def test_colours_say_where_a_bar_went() -> None:
+    bars = pd.DataFrame({"open": [1.0, 2.0, 2.0], "close": [2.0, 1.0, 2.0]})
+    assert candle_colours(bars) == [RISING, FALLING, RISING]

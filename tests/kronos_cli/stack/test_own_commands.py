@@ -1,0 +1,28 @@
+"""What child processes of this package's are given."""
+
+import pytest
+
+from kronos_cli.settings import CliSettings
+from kronos_model.processes.environment import own_environment
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CliSettings.model_fields:
+        monkeypatch.delenv(f"KRONOS_{name.upper()}", raising=False)
+        monkeypatch.delenv(f"KRONOS_{name.upper()}_FILE", raising=False)
+
+
+def test_what_is_given_comes_before_a_file_that_this_process_read(monkeypatch, tmp_path):
+    (tmp_path / "url").write_text("redis://mine/0")
+    (tmp_path / "device").write_text("cpu")
+    monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(tmp_path / "url"))
+    monkeypatch.setenv("KRONOS_DEVICE_FILE", str(tmp_path / "device"))
+    given = {"KRONOS_REDIS_URL": "redis://started/0"}
+    environment = own_environment(given)
+    monkeypatch.delenv("KRONOS_REDIS_URL_FILE")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = CliSettings.load()
+    assert settings.redis_url.get_secret_value() == "redis://started/0"
+    assert settings.device == "cpu"

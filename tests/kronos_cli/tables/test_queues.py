@@ -1,0 +1,146 @@
+"""What ``kronos queues`` shows of what waits, and of what nobody can read."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from redis import Redis
+
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.tables.queues import queues_report
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import list_key
+from kronos_client.redis.routing import announce
+
+AT_S = 1_750_000_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
+    monkeypatch.setenv("KRONOS_MAX_QUEUE_JOBS", "6")
+    get_settings.cache_clear()
+    with connect(server.url) as client:
+        yield client
+        client.flushall()
+    get_settings.cache_clear()
+
+
+def queues(*arguments: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["queues", *arguments], input=given)
+
+
+def put(redis: Redis, queue: str, **numbers: int) -> None:
+    for name, step in (("high", 0), ("normal", 3), ("low", 6)):
+        for _ in range(numbers.get(name, 0)):
+            redis.lpush(list_key(queue, step), "message")
+
+
+def live(redis: Redis, queue: str, state: str = "ready", jobs_per_s: float = 0.0) -> None:
+    node = f"{queue}-{state}"
+    announce(redis, node, {"node": node, "queue": queue, "state": state, "jobs_per_s": jobs_per_s})
+
+
+def bury(redis: Redis, **changes: Any) -> None:
+    entry = {"at": AT_S, "reason": "no JSON", "queue": "cpu", "id": "j1", "num_bytes": 3, "message": "abc"}
+    redis.lpush(DEAD_KEY, json.dumps(entry | changes))
+
+
+def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis: Redis) -> None:
+    put(redis, "cpu", high=1, normal=2, low=3)
+    live(redis, "cpu", jobs_per_s=0.5)
+    live(redis, "cpu", "loading")
+    cpu, gpu, *_ = queues_report(redis, 100)["queues"]
+    assert cpu == {
+        "queue": "cpu",
+        "high": 1,
+        "normal": 2,
+        "low": 3,
+        "waiting": 6,
+        "limit": 100,
+        "workers": 2,
+        "workers_ready": 1,
+        "jobs_per_s": 0.5,
+        "estimated_wait_s": 6.0,
+    }
+    assert (gpu["queue"], gpu["waiting"], gpu["estimated_wait_s"]) == ("gpu", 0, None)
+    row = next(line.split() for line in queues().output.splitlines() if line.split()[:1] == ["cpu"])
+    assert row == ["cpu", "1", "2", "3", "6", "1/2", "0.50", "6", "s"]
+
+
+def test_a_wait_is_told_only_where_it_is_known(redis: Redis) -> None:
+    put(redis, "cpu", normal=1)
+    put(redis, "gpu", low=1)
+    live(redis, "cpu")
+    live(redis, "gpu")
+    cpu, gpu, *_ = queues_report(redis, 100)["queues"]
+    assert cpu["estimated_wait_s"] is None
+    assert gpu["estimated_wait_s"] == 0
+
+
+def test_what_needs_attention_is_said(redis: Redis) -> None:
+    put(redis, "gpu.finetune", normal=1)
+    put(redis, "cpu", normal=6)
+    live(redis, "cpu")
+    bury(redis)
+    told = " ".join(queues().output.split())
+    assert "gpu.finetune: 1 job waits, and no worker is alive that takes it" in told
+    assert "cpu: full at 6 (KRONOS_MAX_QUEUE_JOBS)" in told
+    assert "1 message that nobody can read; to look at them: kronos queues --dead" in told
+    assert "cpu: 6 jobs wait" not in told
+
+
+def test_json_has_the_same(redis: Redis) -> None:
+    bury(redis)
+    told = json.loads(queues("--json").output)
+    assert told == queues_report(redis, 6)
+    assert told["dead"] == 1
+    assert [queue["queue"] for queue in told["queues"]] == ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
+
+
+def test_dead_messages_are_shown_newest_first_and_steer_no_terminal(redis: Redis) -> None:
+    assert queues("--dead").output == "No message is dead.\n"
+    bury(redis)
+    bury(redis, reason="[red]odd[/]", message="\x1b[2J" + "x" * 500, id=None)
+    redis.lpush(DEAD_KEY, "not ours")
+    outcome = queues("--dead")
+    assert outcome.exit_code == 0, outcome.output
+    lines = outcome.output.splitlines()
+    assert "\x1b" not in outcome.output
+    assert any("[red]odd[/]" in line for line in lines)
+    assert any("2025-06-15 15:06:40Z" in line and "no JSON (queue cpu, id j1)" in line for line in lines)
+    assert outcome.output.index("not ours") < outcome.output.index("odd") < outcome.output.index("no JSON")
+    told = json.loads(queues("--dead", "--json").output)
+    assert [one["reason"] for one in told] == [None, "[red]odd[/]", "no JSON"]
+
+
+def test_dead_messages_are_deleted_only_when_that_is_meant(redis: Redis) -> None:
+    bury(redis)
+    bury(redis)
+    assert queues("--purge-dead", given="n\n").exit_code == 1
+    assert queues("--purge-dead").exit_code == 1  # nobody answers
+    assert queues("--purge-dead", "--dead").exit_code == 2
+    assert redis.llen(DEAD_KEY) == 2
+    assert json.loads(queues("--purge-dead", "--yes", "--json").output) == {"purged": 2}
+    assert redis.exists(DEAD_KEY) == 0
+    assert queues("--purge-dead", given="y\n").stdout.endswith("0 deleted.\n")
+
+
+def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    get_settings.cache_clear()
+    outcome = queues()
+    get_settings.cache_clear()
+    assert outcome.exit_code == 1
+    assert outcome.output.count("\n") == 1

@@ -1,0 +1,379 @@
+"""The command line: what it shows, and what it does not import."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from redis import Redis
+
+from kronos_cli.files.caution import caution_about
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.redis.connection import connect
+from kronos_client.redis.routing import announce
+from tests.worker.inference.forecasts import result
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WITHOUT_TORCH = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def status(node: str, **changes: Any) -> dict[str, Any]:
+    """An announcement as a worker makes it."""
+    tiny = {"id": "kronos-tiny", "revision": None}
+    return {
+        "node": node,
+        "state": "ready",
+        "device": "cpu",
+        "device_warning": None,
+        "queue": "cpu",
+        "model": {**tiny, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None},
+        "jobs_done": 3,
+        "jobs_failed": 1,
+        "sequences_running": 2,
+        "sequences_waiting": 5,
+        "slots": 64,
+        "bars_per_s": 1234.5,
+        "queue_wait_s": 0.25,
+        "uptime_s": 125.0,
+        "host": platform.node(),
+        **changes,
+    }
+
+
+@pytest.fixture
+def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    with LocalRedis() as server:
+        monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
+        get_settings.cache_clear()
+        with connect(server.url) as client:
+            yield client
+    get_settings.cache_clear()
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, arguments)
+
+
+@pytest.mark.parametrize("command", [None, *sorted(cli.commands)])
+def test_every_command_has_help(command: str | None) -> None:
+    result = run(*filter(None, [command]), "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_commands_work_from_any_folder(tmp_path: Path) -> None:
+    (tmp_path / "kronos_cli").mkdir()
+    (tmp_path / "kronos_cli" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    command = [sys.executable, "-P", "-m", "kronos_cli", "--help"]
+    subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+
+
+def test_status_shows_every_live_worker_with_its_warning(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
+    announce(redis, "celery@one", status("celery@one", device_warning=warning))
+    announce(redis, "celery@two", status("celery@two", state="loading", model=None))
+    monkeypatch.setenv("COLUMNS", "120")
+    result = run("status")
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.output.splitlines()]
+    assert ["celery@one", "ready", "cpu", "cpu", "kronos-tiny", "2", "min"] in rows
+    assert ["celery@one", "3", "1", "2", "5", "64", "0.2", "s", "1,234"] in rows
+    assert ["celery@two", "loading", "cpu", "cpu", "…", "2", "min"] in rows
+    assert f"celery@one: {warning}" in " ".join(result.output.split())
+    announced = json.loads(run("status", "--json").output)
+    assert [worker["device_warning"] for worker in announced] == [warning, None]
+
+
+def test_a_worker_whose_load_is_not_known_is_shown_nevertheless(redis: Redis) -> None:
+    older = status("celery@old")
+    for name in ("sequences_running", "sequences_waiting", "bars_per_s", "queue_wait_s"):
+        del older[name]
+    announce(redis, "celery@old", older)
+    announce(redis, "celery@idle", status("celery@idle", bars_per_s=0.0, queue_wait_s=None))
+    result = run("status")
+    assert result.exit_code == 0, result.output
+    assert "celery@old" in result.output
+    assert "celery@idle" in result.output
+
+
+def test_status_shows_how_far_jobs_are(redis: Redis) -> None:
+    jobs = [{"id": f"job-{number}", "bars_done": 95 - number, "bars_total": 100} for number in range(7)]
+    announce(redis, "celery@one", status("celery@one", jobs_running=jobs, num_jobs_running=20))
+    announce(redis, "celery@idle", status("celery@idle", jobs_running=[], num_jobs_running=0))
+    rows = [line.split() for line in run("status").output.splitlines()]
+    assert ["celery@one", "job-0", "95%", "100"] in rows
+    assert ["celery@one", "job-4", "91%", "100"] in rows
+    assert ["celery@one", "and", "15", "more"] in rows
+    assert not [row for row in rows if row[:2] == ["celery@idle", "job-0"]]
+
+
+def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    busy = {"sequences_waiting": 448, "sequences_running": 64, "bars_per_s": 12345.6, "queue_wait_s": 12.3}
+    name = "kronos-4711@build-1"
+    announce(redis, name, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
+    output = run("status").output
+    assert "…" not in output
+    rows = [line.split() for line in output.splitlines()]
+    assert [name, "ready", "cuda:0", "gpu", "kronos-tiny", "2", "min"] in rows
+    assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
+
+
+def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:
+    result = run("status")
+    assert result.exit_code == 1
+    assert "kronos worker" in result.output
+    as_json = run("status", "--json")
+    assert (as_json.exit_code, json.loads(as_json.output)) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("announced", "exit_code", "reason"),
+    [
+        ({}, 0, ""),
+        ({"state": "loading"}, 1, "celery@here is loading"),
+        ({"host": "elsewhere"}, 1, "no worker on"),
+    ],
+)
+def test_health_is_that_of_this_hosts_worker(
+    redis: Redis, announced: dict[str, str], exit_code: int, reason: str
+) -> None:
+    announce(redis, "celery@here", status("celery@here", **announced))
+    result = run("healthcheck")
+    assert result.exit_code == exit_code
+    assert reason in result.output
+    told = json.loads(run("healthcheck", "--json").stdout)
+    assert (told["ok"], [finding["check"] for finding in told["findings"]]) == (exit_code == 0, ["worker"])
+
+
+def test_as_json_an_error_that_ends_a_command_is_an_object(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def told(*arguments: str) -> tuple[int, str]:
+        outcome = run(*arguments, "--json")
+        error = json.loads(outcome.stdout)["error"]
+        assert error.keys() == {"code", "message"}
+        assert error["message"] in " ".join(outcome.stderr.split())
+        return outcome.exit_code, error["code"]
+
+    (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    get_settings.cache_clear()
+    assert told("status") == (1, "BROKER_UNREACHABLE")
+    assert told("queues") == (1, "BROKER_UNREACHABLE")
+    assert told("queues", "--purge-dead") == (1, "ABORTED")
+    assert told("queues", "--dead", "--purge-dead") == (2, "USAGE")
+    assert told("no-such-command") == (2, "USAGE")
+    assert told("demo", "--csv", str(tmp_path / "bad.csv")) == (1, "INVALID_INPUT")
+    assert told("finetune", "--watch") == (2, "USAGE")
+    assert told("models") == (1, "FAILED")
+    health = run("healthcheck", "--json")
+    assert (health.exit_code, json.loads(health.stdout)["ok"]) == (1, False)
+    monkeypatch.setenv("KRONOS_MAX_JOBS", "many")
+    get_settings.cache_clear()
+    assert told("status") == (1, "SETTINGS")
+    get_settings.cache_clear()
+
+
+CLIENT_ONLY = """
+import sys
+MISSING = {"fastapi", "flower", "huggingface_hub", "matplotlib", "pandas", "psutil", "pyarrow",
+    "pythonjsonlogger", "rich", "safetensors", "torch", "uvicorn"}
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from kronos_cli.main import cli
+cli(prog_name="kronos")
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("demo", "worker"),
+        ("devices", "worker"),
+        ("finetune --config x", "worker"),
+        ("flower", "worker"),
+        ("forecast x.csv", "worker"),
+        ("models", "worker"),
+        ("queues", "worker"),
+        ("up", "worker"),
+        ("worker", "worker"),
+        ("api", "api"),
+    ],
+)
+def test_where_only_the_client_is_installed_one_line_says_what_is_missing(
+    tmp_path: Path, command: str, extra: str
+) -> None:
+    done = in_client_only(tmp_path, command)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f'pip install ".[{extra}]"' in done.stderr
+
+
+def test_where_only_the_client_is_installed_check_tells_what_it_finds(tmp_path: Path) -> None:
+    done = in_client_only(tmp_path, "check --no-compute")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "✗ redis: 127.0.0.1:1 does not answer" in done.stdout
+
+
+def in_client_only(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "KRONOS_REDIS_URL": "redis://127.0.0.1:1/0",
+        "KRONOS_MODEL_FOLDER": str(folder),
+    }
+    return subprocess.run(
+        [sys.executable, "-P", "-c", CLIENT_ONLY, *command.split()],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_installed_command_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"].keys() == {"kronos"}
+    assert EntryPoint("kronos", project["scripts"]["kronos"], "console_scripts").load() is cli
+
+
+def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    get_settings.cache_clear()
+    result = run("status")
+    get_settings.cache_clear()
+    assert result.exit_code == 1
+    assert "KRONOS_REDIS_URL" in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_flower_is_not_started_without_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KRONOS_FLOWER_PASSWORD", raising=False)
+    get_settings.cache_clear()
+    result = run("flower")
+    get_settings.cache_clear()
+    assert result.exit_code == 1
+    assert "KRONOS_FLOWER_PASSWORD" in result.output
+
+
+def test_the_demo_names_what_a_csv_file_lacks(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
+    result = run("demo", "--csv", str(tmp_path / "bad.csv"))
+    assert result.exit_code == 1
+    assert "no column low" in result.output
+
+
+def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    worker, forecast = status("celery@one"), result(close=10.0)
+    monkeypatch.setattr("kronos_cli.demo._compute", lambda *_: (worker, forecast))
+    outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
+    assert outcome.exit_code == 0, outcome.output
+    told = json.loads(outcome.stdout)
+    assert (told["chart"], told["caution"]) == (str(tmp_path / "a.png"), caution_about(forecast.model.id))
+    assert told["result"] == forecast.model_dump(mode="json")
+    assert "Chart" in outcome.stderr
+
+
+def test_check_says_what_is_wrong_with_the_remedy(redis: Redis) -> None:
+    told = json.loads(run("check", "--no-compute", "--json").output)
+    assert told["ok"] is True
+    assert {tuple(finding) for finding in told["findings"]} == {("check", "level", "message", "remedy")}
+    found = {finding["check"]: finding["level"] for finding in told["findings"]}
+    assert found.items() >= {"redis": "ok", "packages": "ok", "workers": "warning"}.items()
+    announce(redis, "celery@one", status("celery@one", device_warning="CUDA not available"))
+    shown = run("check", "--no-compute")
+    assert shown.exit_code == 0
+    assert "celery@one: CUDA not available" in " ".join(shown.output.split())
+    assert "→ run kronos devices on its machine" in " ".join(shown.output.split())
+
+
+def test_check_fails_where_redis_does_not_answer_or_settings_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://:secret-word@127.0.0.1:1/0")
+    outcome = run("check", "--no-compute")
+    assert outcome.exit_code == 1
+    assert "✗ redis" in outcome.output
+    assert "folder" in outcome.output  # the other checks go on
+    assert "secret-word" not in outcome.output
+    monkeypatch.setenv("KRONOS_MAX_JOBS", "many")
+    told = json.loads(run("check", "--json").output)
+    assert (told["ok"], told["findings"][-1]["check"]) == (False, "settings")
+    assert "KRONOS_MAX_JOBS" in told["findings"][-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("announced", "exit_code", "reason"),
+    [
+        ({}, 0, "celery@here is ready"),
+        ({"state": "loading"}, 1, "is loading"),
+        ({"host": "x"}, 1, "no worker on"),
+    ],
+)
+def test_check_of_the_worker_is_the_health_check(
+    redis: Redis, announced: dict[str, str], exit_code: int, reason: str
+) -> None:
+    announce(redis, "celery@here", status("celery@here", **announced))
+    outcome = run("check", "--worker")
+    assert outcome.exit_code == exit_code
+    assert reason in outcome.output
+    assert json.loads(run("check", "--worker", "--json").output)["ok"] is (exit_code == 0)
+
+
+def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    warning = "CUDA device 'cuda' requested but CUDA not available. Falling back to CPU."
+    what = {"name": "[red]CPU[/]", "memory_free_bytes": 2**30, "memory_total_bytes": None}
+    cpu = {"requested": "cpu", "device": "cpu", "warning": None, "description": what, "slots": 64}
+    found = [
+        cpu | {"slots_error": None},
+        cpu | {"requested": "cuda", "warning": warning, "slots": None, "slots_error": "no model"},
+    ]
+    asked: list[Any] = []
+
+    def self_test(names: Any, **given: Any) -> dict[str, Any]:
+        asked.append((names, given))
+        return {"devices": found, "model": None}
+
+    monkeypatch.setattr("kronos_cli.checks.machine.run_self_test", self_test)
+    outcome = run("devices", "--model", "mine")
+    assert outcome.exit_code == 0
+    assert asked == [(("all",), {"environment": {"KRONOS_MODEL": "mine"}})]
+    rows = [line.split() for line in outcome.output.splitlines()]
+    assert ["cpu", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "64"] in rows
+    assert ["cuda", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "?"] in rows
+    assert warning in " ".join(outcome.output.split())
+    assert json.loads(run("devices", "--json").output) == found
+    found.append({"requested": "gpu", "error": "INVALID_DEVICE: what"})
+    refused = run("devices", "gpu")
+    assert refused.exit_code == 1
+    assert "INVALID_DEVICE: what" in refused.output
+
+
+def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kronos_cli.checks.machine.run_self_test", lambda *_, **__: {"error": "no torch"})
+    outcome = run("devices")
+    assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")

@@ -1,0 +1,13 @@
+"""A real Redis for the tests of the client's modules, empty at the start of each."""
+
+import pytest
+from redis import Redis
+
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.settings import ClientSettings
+
+
+@pytest.fixture
+def settings(redis: Redis, redis_server: LocalRedis) -> ClientSettings:
+    """The defaults, whatever the environment says, on the module's Redis."""
+    return ClientSettings.model_construct().with_redis_url(redis_server.url)

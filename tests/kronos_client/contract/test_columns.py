@@ -1,0 +1,65 @@
+import base64
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kronos_client.contract.columns import (
+    ColumnError,
+    decode_column,
+    encode_column,
+    num_values,
+)
+
+
+@settings(deadline=None)
+@given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
+def test_what_is_encoded_decodes_to_the_same(values: np.ndarray) -> None:
+    column = encode_column(values)
+
+    decoded = decode_column(column)
+
+    assert decoded.dtype == np.float64
+    assert np.array_equal(decoded.astype(np.float32), values, equal_nan=True)
+    assert num_values(column) == len(values)
+
+
+def test_the_encoding_is_little_endian_float32() -> None:
+    assert encode_column([1.0, -2.5]) == base64.b64encode(bytes.fromhex("0000803f000020c0")).decode()
+    assert encode_column(np.array([1.0], dtype=">f8")) == encode_column(np.array([1.0], dtype="<f4"))
+
+
+@settings(deadline=None)
+@given(values=st.lists(st.floats(allow_nan=False) | st.integers(-(2**60), 2**60), max_size=20))
+def test_an_array_of_numbers_is_read_as_it_is(values: list[float]) -> None:
+    assert decode_column(values).tolist() == [float(value) for value in values]
+    assert num_values(values) == len(values)
+
+
+@pytest.mark.parametrize(
+    "column", ["%%%%", "AAA", "AAAA=A==", "AAAAAA\n==", "AAAAAA", "__-_", "ü", "AAAAAA==AAAA", "\ud800"]
+)
+def test_what_is_not_base64_is_refused(column: str) -> None:
+    with pytest.raises(ColumnError) as caught:
+        decode_column(column)
+
+    assert caught.value.code == "BAD_ENCODING"
+    assert "base64" in caught.value.message
+
+
+@pytest.mark.parametrize("num_bytes", [1, 3, 5, 6, 7, 4001])
+def test_broken_values_are_refused(num_bytes: int) -> None:
+    with pytest.raises(ColumnError) as caught:
+        decode_column(base64.b64encode(bytes(num_bytes)).decode())
+
+    assert caught.value.code == "BAD_ENCODING"
+    assert str(num_bytes) in caught.value.message
+
+
+def test_a_number_beyond_any_float_is_refused_with_its_row() -> None:
+    with pytest.raises(ColumnError) as caught:
+        decode_column([1.0, 2, 10**400])
+
+    assert (caught.value.code, caught.value.row) == ("VALUE_TOO_LARGE", 2)

@@ -1,0 +1,332 @@
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_client.contract.columns import encode_column
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, parse_job
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from tests.kronos_client.contract.contract_jobs import job, series, without
+
+LIMITS = Limits()
+
+
+def refusal_of(payload: object, limits: Limits = LIMITS) -> JobError:
+    with pytest.raises(JobError) as caught:
+        parse_job(payload, limits)
+    assert len(caught.value.message) < 300
+    assert caught.value.message.isprintable()
+    return caught.value
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    read = parse_job(job(), LIMITS)
+
+    assert read.schema_version == 1
+    assert (read.horizon, read.pred_len) == (5, 5)
+    assert read.sampling.model_dump() == {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 0.9,
+        "sample_count": 1,
+        "seed": None,
+    }
+    assert read.output.model_dump() == {"quantiles": (0.1, 0.5, 0.9), "paths": False, "repair": True}
+    assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
+        "auto",
+        True,
+        "normal",
+        "exact",
+    )
+    assert (read.model, read.deadline_s, read.submitted_at) == (None, None, None)
+
+
+def test_a_job_is_frozen() -> None:
+    read = parse_job(job(), LIMITS)
+
+    with pytest.raises(ValueError, match="frozen"):
+        read.device = "cpu"  # type: ignore[misc]
+
+
+def test_a_job_survives_the_way_through_json() -> None:
+    payload = job(series(amount=encode_column([1.0] * 30)), sampling={"seed": 2**63 - 1})
+    read = parse_job(payload, LIMITS)
+
+    assert ForecastJob.model_validate_json(read.model_dump_json()) == read
+    assert parse_job(read.model_dump(mode="json"), LIMITS) == read
+
+
+@pytest.mark.parametrize("payload", [None, 5, "job", [], [job()], True, 1.5])
+def test_what_is_no_object_is_refused(payload: object) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("BAD_TYPE", "job")
+
+
+@pytest.mark.parametrize("version", [2, 99, 0, -1, 10**30])
+def test_other_versions_are_refused_before_anything_else(version: int) -> None:
+    error = refusal_of({"schema_version": version, "a field of tomorrow": 1})
+
+    assert (error.code, error.field) == ("UNSUPPORTED_VERSION", "schema_version")
+
+
+@pytest.mark.parametrize("version", ["1", 1.0, True, None, [1]])
+def test_a_version_is_an_integer(version: object) -> None:
+    assert refusal_of(job(schema_version=version)).code == "BAD_TYPE"
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (job(colour="red"), "colour"),
+        (job(series(vwap=[1.0] * 30)), "series.0.vwap"),
+        (job(series(), series("b", Close=[1.0] * 30)), "series.1.Close"),
+        (job(sampling={"temprature": 1}), "sampling.temprature"),
+        (job(output={"mean": True}), "output.mean"),
+        (job(**{"new\nline": 1}), "new\\nline"),
+        (job(**{"x" * 10_000: 1}), "x" * 60),
+    ],
+)
+def test_unknown_fields_are_named(payload: dict[str, Any], field: str) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("UNKNOWN_FIELD", field)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({}, "series"),
+        (without(job(), "series"), "series"),
+        (without(job(), "pred_len"), "pred_len"),
+        (job(pred_len=None), "pred_len"),
+        (job(series(), without(series("b"), "id")), "series.1.id"),
+        (job(without(series(), "timestamps")), "series.0.timestamps"),
+        *((job(without(series(), name)), f"series.0.{name}") for name in PRICE_COLUMNS),
+    ],
+)
+def test_missing_fields_are_named(payload: dict[str, Any], field: str) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("MISSING_FIELD", field)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (job(series=5), "series"),
+        (job(series={"0": series()}), "series"),
+        (job(series=[5]), "series.0"),
+        (job(series=[None]), "series.0"),
+        (job(series(id=5)), "series.0.id"),
+        (job(series(timestamps="2024-01-01")), "series.0.timestamps"),
+        (job(series(timestamps=None)), "series.0.timestamps"),
+        (job(series(timezone=8)), "series.0.timezone"),
+        (job(series(seed="7")), "series.0.seed"),
+        (job(series(seed=7.0)), "series.0.seed"),
+        (job(series(close=None)), "series.0.close"),
+        (job(series(close={"0": 1.0})), "series.0.close"),
+        (job(series(close=5.0)), "series.0.close"),
+        (job(pred_len="5"), "pred_len"),
+        (job(pred_len=5.0), "pred_len"),
+        (job(pred_len=True), "pred_len"),
+        (job(sampling=None), "sampling"),
+        (job(sampling=[]), "sampling"),
+        (job(sampling={"temperature": "hot"}), "sampling.temperature"),
+        (job(sampling={"temperature": True}), "sampling.temperature"),
+        (job(sampling={"sample_count": 2.5}), "sampling.sample_count"),
+        (job(output={"paths": 1}), "output.paths"),
+        (job(output={"repair": "yes"}), "output.repair"),
+        (job(output={"quantiles": 0.5}), "output.quantiles"),
+        (job(output={"quantiles": ["0.5"]}), "output.quantiles.0"),
+        (job(device=0), "device"),
+        (job(model=5), "model"),
+        (job(allow_fallback="no"), "allow_fallback"),
+        (job(deadline_s="60"), "deadline_s"),
+    ],
+)
+def test_wrong_types_are_named(payload: dict[str, Any], field: str) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("BAD_TYPE", field)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("value", [None, "1.0", True, [1.0], {}])
+def test_a_value_that_is_no_number_is_named_with_its_row(name: str, value: object) -> None:
+    column: list[object] = [10.0] * 30
+    column[17] = value
+
+    error = refusal_of(job(series(**{name: column})))
+
+    assert (error.code, error.field, error.details) == ("BAD_TYPE", f"series.0.{name}", {"row": 17})
+
+
+@pytest.mark.parametrize("name", ["timestamps", "future_timestamps"])
+@pytest.mark.parametrize("value", [None, 20240101, 1704067200.0, ["2024-01-01"]])
+def test_a_timestamp_that_is_no_string_is_named_with_its_row(name: str, value: object) -> None:
+    error = refusal_of(job(series(**{name: ["2024-01-01", "2024-01-02", value, "2024-01-04", "2024-01-05"]})))
+
+    assert (error.code, error.field, error.details) == ("BAD_TYPE", f"series.0.{name}", {"row": 2})
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (job(series=[]), "series"),
+        (job(series(id="")), "series.0.id"),
+        (job(series(id="x" * 201)), "series.0.id"),
+        (job(series(id="a\nb")), "series.0.id"),
+        (job(series(id="\ud800")), "series.0.id"),
+        (job(series(timezone="x" * 101)), "series.0.timezone"),
+        (job(series(seed=-1)), "series.0.seed"),
+        (job(sampling={"seed": 2**63}), "sampling.seed"),
+        (job(sampling={"seed": 10**5000}), "sampling.seed"),
+        (job(pred_len=0), "pred_len"),
+        (job(pred_len=-5), "pred_len"),
+        (job(pred_len=10**5000), "pred_len"),
+        (job(sampling={"sample_count": 10**5000}), "sampling.sample_count"),
+        (job(sampling={"top_k": 10**5000}), "sampling.top_k"),
+        (job(sampling={"temperature": 0}), "sampling.temperature"),
+        (job(sampling={"temperature": 101}), "sampling.temperature"),
+        (job(sampling={"temperature": float("nan")}), "sampling.temperature"),
+        (job(sampling={"top_k": -1}), "sampling.top_k"),
+        (job(sampling={"top_p": 0}), "sampling.top_p"),
+        (job(sampling={"top_p": 1.01}), "sampling.top_p"),
+        (job(sampling={"sample_count": 0}), "sampling.sample_count"),
+        (job(output={"quantiles": [0.5, 0]}), "output.quantiles.1"),
+        (job(output={"quantiles": [1.0]}), "output.quantiles.0"),
+        (job(output={"quantiles": [0.5, 0.1, 0.5]}), "output.quantiles"),
+        (job(output={"quantiles": [(n + 1) / 50 for n in range(33)]}), "output.quantiles"),
+        (job(priority="urgent"), "priority"),
+        (job(priority=3), "priority"),
+        (job(context_policy="sliding"), "context_policy"),
+        (job(deadline_s=0), "deadline_s"),
+        (job(deadline_s=float("inf")), "deadline_s"),
+        (job(submitted_at=-1), "submitted_at"),
+        (job(model=""), "model"),
+    ],
+)
+def test_values_out_of_range_are_named(payload: dict[str, Any], field: str) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("BAD_VALUE", field)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:15", "mps"])
+def test_devices_are_read(device: str) -> None:
+    assert parse_job(job(device=device), LIMITS).device == device
+
+
+@pytest.mark.parametrize(
+    "device", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:1234", "cpu\n", "mps:0", "{}"]
+)
+def test_other_devices_are_refused(device: str) -> None:
+    error = refusal_of(job(device=device))
+
+    assert (error.code, error.field) == ("INVALID_DEVICE", "device")
+
+
+def test_ids_are_unique_in_a_job() -> None:
+    error = refusal_of(job(series("a"), series("b"), series("a")))
+
+    assert (error.code, error.field) == ("DUPLICATE_ID", "series.2.id")
+
+
+def test_the_horizon_may_come_from_future_timestamps() -> None:
+    future = ["2024-02-01", "2024-02-02"]
+
+    read = parse_job(without(job(series(), series("b", future_timestamps=future)), "pred_len"), LIMITS)
+
+    assert (read.pred_len, read.horizon) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        (job(series(future_timestamps=["2024-02-01"])), "series.0.future_timestamps"),
+        (job(series(future_timestamps=[])), "series.0.future_timestamps"),
+        (
+            job(
+                series(future_timestamps=["2024-02-01"]),
+                series("b", future_timestamps=["2024-02-01", "2024-02-02"]),
+                pred_len=None,
+            ),
+            "series.1.future_timestamps",
+        ),
+    ],
+)
+def test_horizons_that_disagree_are_refused(payload: dict[str, Any], field: str) -> None:
+    error = refusal_of(payload)
+
+    assert (error.code, error.field) == ("LENGTH_MISMATCH", field)
+
+
+@pytest.mark.parametrize(
+    ("payload", "limits", "code", "field"),
+    [
+        (job(series("a"), series("b")), {"max_series": 1}, "LIMIT_EXCEEDED", "series"),
+        (job(series(num_bars=31)), {"max_bars": 30}, "LIMIT_EXCEEDED", "series.0.timestamps"),
+        (job(series(close=[1.0] * 31)), {"max_bars": 30}, "LIMIT_EXCEEDED", "series.0.close"),
+        (job(sampling={"sample_count": 9}), {"max_sample_count": 8}, "LIMIT_EXCEEDED",
+         "sampling.sample_count"),
+        (job(series("a"), series("b"), sampling={"sample_count": 5}), {"max_paths": 9}, "LIMIT_EXCEEDED",
+         "sampling.sample_count"),
+        (job(), {"max_message_bytes": 500}, "LIMIT_EXCEEDED", "series"),
+        (job(series(close="A" * 2000)), {"max_message_bytes": 2000}, "LIMIT_EXCEEDED", "series"),
+        (job(**{f"x{n}": 1 for n in range(70)}), {}, "LIMIT_EXCEEDED", "job"),
+        (job(series(**{f"x{n}": 1 for n in range(70)})), {}, "LIMIT_EXCEEDED", "series.0"),
+        (job(output={f"x{n}": 1 for n in range(70)}), {}, "LIMIT_EXCEEDED", "output"),
+        (job(), {"max_pred_len": 4}, "PRED_LEN_TOO_LONG", "pred_len"),
+        (job(pred_len=10**9), {}, "PRED_LEN_TOO_LONG", "pred_len"),
+        (job(output={"paths": True}, sampling={"sample_count": 200}, pred_len=500),
+         {"max_result_bytes": 10**6}, "RESULT_TOO_LARGE", "output"),
+        (job(), {"max_result_bytes": 1000}, "RESULT_TOO_LARGE", "output"),
+    ],
+)  # fmt: skip
+def test_limits_are_kept(payload: dict[str, Any], limits: dict[str, int], code: str, field: str) -> None:
+    error = refusal_of(payload, Limits(**limits))
+
+    assert (error.code, error.field) == (code, field)
+    assert error.details["actual"] > error.details["limit"]
+
+
+def test_a_job_at_its_limits_is_read() -> None:
+    limits = Limits(max_series=2, max_bars=30, max_pred_len=5, max_sample_count=4, max_paths=8)
+
+    parse_job(job(series("a"), series("b"), sampling={"sample_count": 4}), limits)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+field_names = st.sampled_from(
+    [*ForecastJob.model_fields, "id", "timestamps", *COLUMNS, "quantiles", "seed", "future_timestamps"]
+)
+
+
+def code_of(payload: object) -> str | None:
+    """The refusal's code, None where there is no refusal; anything else that is raised fails the test."""
+    try:
+        parse_job(payload, LIMITS)
+    except JobError as error:
+        return error.code
+    return None
+
+
+@settings(deadline=None)
+@given(payload=json_values | st.dictionaries(field_names, json_values, max_size=8))
+def test_whatever_comes_is_refused_with_a_code(payload: object) -> None:
+    assert code_of(payload) in set(ErrorCode) - {"INTERNAL"}
+
+
+@settings(deadline=None)
+@given(name=st.sampled_from([*ForecastJob.model_fields]), inner=field_names, value=json_values)
+def test_a_sound_job_with_one_field_changed_is_read_or_refused(name: str, inner: str, value: object) -> None:
+    for payload in (job(**{name: value}), job(series(**{inner: value}))):
+        assert code_of(payload) in {None, *ErrorCode} - {"INTERNAL"}

@@ -1,0 +1,258 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kronos_client.contract.columns import encode_column
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.jobs import Limits, PreparedSeries, parse_job, prepare
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, time_features
+from kronos_model.seeds import derive_series_seed, seed_from_text
+from tests.kronos_client.contract.contract_jobs import job, series, timestamps, without
+
+LIMITS = Limits()
+
+
+def prepared(payload: dict[str, Any], job_id: str = "an id") -> tuple[PreparedSeries, ...]:
+    return prepare(parse_job(payload, LIMITS), job_id, LIMITS)
+
+
+def refusal_of(payload: dict[str, Any], limits: Limits = LIMITS) -> JobError:
+    with pytest.raises(JobError) as caught:
+        prepare(parse_job(payload, limits), "an id", limits)
+    assert len(caught.value.message) < 300
+    return caught.value
+
+
+def test_columns_come_out_as_they_were_sent() -> None:
+    sent = series()
+
+    (one,) = prepared(job(sent))
+
+    assert list(one.columns) == [name for name in COLUMNS if name in sent]
+    for name, values in one.columns.items():
+        assert values.dtype == np.float64
+        assert values.tolist() == sent[name]
+
+
+def test_arrays_and_base64_say_the_same() -> None:
+    sent = series()
+    packed = sent | {name: encode_column(sent[name]) for name in COLUMNS if name in sent}
+
+    (plain,), (encoded,) = prepared(job(sent)), prepared(job(packed))
+
+    for name, values in encoded.columns.items():
+        assert np.array_equal(values, plain.columns[name].astype(np.float32))
+    assert encoded.future_timestamps == plain.future_timestamps
+
+
+def test_prepared_arrays_are_read_only() -> None:
+    (one,) = prepared(job())
+
+    for values in (*one.columns.values(), one.wall, one.future_wall):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = values[1]
+
+
+@pytest.mark.parametrize("suffix", ["", "Z", "+08:00"])
+def test_the_wall_clock_is_kept_as_written(suffix: str) -> None:
+    (one,) = prepared(job(series(timestamps=timestamps(30, suffix=suffix))))
+
+    assert one.wall.dtype == one.future_wall.dtype == np.dtype("datetime64[s]")
+    assert one.wall[0] == np.datetime64("2024-01-01T00:00:00")
+    assert one.future_wall[0] == np.datetime64("2024-01-02T06:00:00")
+    assert one.future_timestamps == tuple(timestamps(5, start="2024-01-02T06:00:00", suffix=suffix))
+    assert time_features(one.future_wall).tolist()[0] == [0, 6, 1, 2, 1]
+
+
+def test_given_future_timestamps_are_taken_as_they_are() -> None:
+    future = [
+        "2024-01-05T00:00:00",
+        "2024-01-05T00:00:01",
+        "2024-01-06",
+        "2024-02-01T10:00",
+        "2024-03-01 10:00",
+    ]
+
+    (one,) = prepared(job(series(future_timestamps=future)))
+
+    assert one.future_timestamps == tuple(future)
+    assert one.future_wall[-1] == np.datetime64("2024-03-01T10:00:00")
+    assert one.warnings == ()
+
+
+def test_inferred_timestamps_follow_the_zone() -> None:
+    lookback = timestamps(30, start="2024-03-08T20:00:00", suffix="-05:00")  # to 01:00, before the change
+
+    (one,) = prepared(job(series(timestamps=lookback, timezone="America/New_York"), pred_len=1))
+
+    assert one.future_timestamps == ("2024-03-10T03:00:00-04:00",)
+
+
+def test_a_guess_comes_with_a_warning_that_names_the_series() -> None:
+    (short,) = prepared(job(series("XY", num_bars=10)))
+
+    assert len(short.warnings) == 1
+    assert "'XY'" in short.warnings[0]
+
+
+def test_seeds_follow_from_the_jobs() -> None:
+    several = prepared(job(series("a"), series("b"), series("c", seed=5), sampling={"seed": 42}))
+
+    assert [one.seed for one in several] == [42, derive_series_seed(42, 1), 5]
+
+
+def test_without_a_seed_it_follows_from_the_jobs_id() -> None:
+    first, second = prepared(job(series("a"), series("b")), "an id")
+
+    assert first.seed == seed_from_text("an id")
+    assert second.seed == derive_series_seed(seed_from_text("an id"), 1)
+    assert prepared(job(), "another id")[0].seed != first.seed
+
+
+@pytest.mark.parametrize("as_base64", [False, True])
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_refused(as_base64: bool, name: str, value: float) -> None:
+    column = [10.0] * 30
+    column[12] = value
+
+    error = refusal_of(
+        job(series("a"), series("b", **{name: encode_column(column) if as_base64 else column}))
+    )
+
+    assert (error.code, error.field, error.details) == ("NOT_FINITE", f"series.1.{name}", {"row": 12})
+
+
+@pytest.mark.parametrize("name", PRICE_COLUMNS)
+@pytest.mark.parametrize("value", [0, -3.5])
+def test_prices_of_zero_or_below_are_refused(name: str, value: float) -> None:
+    column = [10.0] * 30
+    column[29] = value
+
+    error = refusal_of(job(series(**{name: column})))
+
+    assert (error.code, error.field, error.details) == ("NON_POSITIVE_PRICE", f"series.0.{name}", {"row": 29})
+
+
+def test_a_high_below_the_low_is_refused() -> None:
+    sent = series()
+    sent["high"][7] = sent["low"][7] / 2
+
+    error = refusal_of(job(sent))
+
+    assert (error.code, error.field, error.details) == ("HIGH_BELOW_LOW", "series.0.high", {"row": 7})
+
+
+@pytest.mark.parametrize("name", ["volume", "amount"])
+def test_volume_and_amount_below_zero_are_refused(name: str) -> None:
+    error = refusal_of(job(series(**{name: [1.0] * 29 + [-1.0]})))
+
+    assert (error.code, error.field, error.details) == ("NEGATIVE_VOLUME", f"series.0.{name}", {"row": 29})
+
+
+@pytest.mark.parametrize("value", [10**400, 1e39, 1e18])
+def test_values_beyond_float32_are_refused(value: float) -> None:
+    error = refusal_of(job(series(close=[*[10.0] * 29, value])))
+
+    assert (error.code, error.field, error.details) == ("VALUE_TOO_LARGE", "series.0.close", {"row": 29})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"close": [10.0] * 29}, "series.0.close"),
+        ({"volume": encode_column([10.0] * 31)}, "series.0.volume"),
+        ({"timestamps": timestamps(29)}, "series.0.timestamps"),
+    ],
+)
+def test_unequal_lengths_are_refused(changes: dict[str, Any], field: str) -> None:
+    error = refusal_of(job(series(**changes)))
+
+    assert (error.code, error.field) == ("LENGTH_MISMATCH", field)
+    assert error.details["row"] in (29, 30)
+
+
+def test_an_empty_series_is_refused() -> None:
+    empty = {name: [] for name in ("timestamps", *PRICE_COLUMNS)}
+
+    error = refusal_of(job({"id": "a", **empty}))
+
+    assert (error.code, error.field) == ("EMPTY_SERIES", "series.0.open")
+
+
+@pytest.mark.parametrize("column", ["%%%%", "AAAA", "AAAAAAA="])
+def test_a_broken_encoding_is_refused(column: str) -> None:
+    error = refusal_of(job(series(low=column)))
+
+    assert (error.code, error.field) == ("BAD_ENCODING", "series.0.low")
+
+
+def test_base64_counts_against_the_limit_of_bars() -> None:
+    error = refusal_of(job(series(num_bars=30, close=encode_column([1.0] * 31))), Limits(max_bars=30))
+
+    assert (error.code, error.field) == ("LIMIT_EXCEEDED", "series.0.close")
+    assert error.details == {"limit": 30, "actual": 31}
+
+
+def changed(row: int, text: str) -> list[str]:
+    texts = timestamps(30)
+    texts[row] = text
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("texts", "code", "row"),
+    [
+        (changed(4, "yesterday"), "BAD_TIMESTAMP", 4),
+        (changed(4, "2024-02-30"), "BAD_TIMESTAMP", 4),
+        (changed(0, ""), "BAD_TIMESTAMP", 0),
+        (changed(3, "2024-01-01" + "0" * 100_000), "BAD_TIMESTAMP", 3),
+        (changed(9, timestamps(30)[8]), "TIMESTAMPS_NOT_ASCENDING", 9),
+        (timestamps(30)[::-1], "TIMESTAMPS_NOT_ASCENDING", 1),
+        (changed(9, timestamps(30)[9] + "Z"), "MIXED_TIMEZONES", 9),
+    ],
+)
+def test_timestamps_at_fault_are_named_with_their_row(texts: list[str], code: str, row: int) -> None:
+    error = refusal_of(job(series("a"), series("b", timestamps=texts)))
+
+    assert (error.code, error.field, error.details) == (code, "series.1.timestamps", {"row": row})
+
+
+@pytest.mark.parametrize(
+    ("future", "code", "row"),
+    [
+        (["2024-01-05", "2024-01-06", "x"], "BAD_TIMESTAMP", 2),
+        (["2024-01-05", "2024-01-07", "2024-01-06"], "TIMESTAMPS_NOT_ASCENDING", 2),
+        (["2024-01-02T05:00:00", "2024-01-06"], "TIMESTAMPS_NOT_ASCENDING", 0),
+        (["2024-01-05", "2024-01-06T00:00Z"], "MIXED_TIMEZONES", 1),
+        (["2024-01-05T00:00Z", "2024-01-06T00:00Z"], "MIXED_TIMEZONES", 0),
+    ],
+)
+def test_future_timestamps_at_fault_are_named_with_their_row(future: list[str], code: str, row: int) -> None:
+    error = refusal_of(without(job(series(future_timestamps=future)), "pred_len"))
+
+    assert (error.code, error.field, error.details) == (code, "series.0.future_timestamps", {"row": row})
+
+
+def test_an_unknown_zone_is_refused() -> None:
+    error = refusal_of(job(series(timezone="Mars/Base")))
+
+    assert (error.code, error.field) == ("TIMEZONE_UNKNOWN", "series.0.timezone")
+
+
+def test_offsets_that_are_not_the_zones_are_refused() -> None:
+    error = refusal_of(job(series(timestamps=timestamps(30, suffix="Z"), timezone="Asia/Tokyo")))
+
+    assert (error.code, error.field, error.details) == (
+        "TIMEZONE_MISMATCH",
+        "series.0.timestamps",
+        {"row": 0},
+    )
+
+
+def test_what_cannot_be_inferred_is_refused() -> None:
+    error = refusal_of(job(series(num_bars=2)))
+
+    assert (error.code, error.field) == ("CANNOT_INFER_TIMESTAMPS", "series.0.future_timestamps")
+    assert "pass future_timestamps" in error.message

@@ -1,0 +1,129 @@
+"""What docs/ publishes is what the code does."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from pydantic import BaseModel
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import JOB_ID, example_error, example_job
+from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
+from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
+from kronos_client.contract.results import ErrorReport, ForecastResult
+from kronos_client.contract.schemas import as_text, documents, main
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.mark.parametrize("name", documents())
+def test_docs_are_in_step_with_the_code(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == as_text(documents()[name]), (
+        "out of step: run `python -m kronos_client.contract.schemas docs`"
+    )
+
+
+def test_nothing_else_is_published() -> None:
+    published = {
+        str(path.relative_to(DOCS))
+        for folder in ("schemas", "examples")
+        for path in (DOCS / folder).iterdir()
+    }
+
+    assert published == set(documents())
+
+
+def test_the_command_writes_all_documents(tmp_path: Path) -> None:
+    main([str(tmp_path)])
+
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == set(documents())
+
+
+@pytest.mark.parametrize(
+    "name", ["forecast-job", "forecast-result", "finetune-job", "finetune-result", "error"]
+)
+def test_examples_validate_against_their_schemas(name: str) -> None:
+    schema = json.loads((DOCS / f"schemas/{name}.json").read_text(encoding="utf-8"))
+    example = json.loads((DOCS / f"examples/{name}.json").read_text(encoding="utf-8"))
+
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(example)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate({})
+
+
+def test_examples_are_read_by_the_models() -> None:
+    job = parse_job(json.loads((DOCS / "examples/forecast-job.json").read_text()), Limits())
+    result = ForecastResult.model_validate_json((DOCS / "examples/forecast-result.json").read_text())
+    report = ErrorReport.model_validate_json((DOCS / "examples/error.json").read_text())
+
+    finetune_job = parse_finetune_job(json.loads((DOCS / "examples/finetune-job.json").read_text()), Limits())
+    finetuned = FinetuneResult.model_validate_json((DOCS / "examples/finetune-result.json").read_text())
+
+    assert finetuned.model.name == finetune_job.name
+    prepared = prepare(job, JOB_ID, Limits())
+    assert [one.future_timestamps for one in prepared] == [one.timestamps for one in result.series]
+    assert [one.seed for one in prepared] == [one.seed for one in result.series]
+    assert JobError(*report.exc_message).code in set(ErrorCode)
+
+
+def test_the_example_error_is_the_one_that_the_defect_gives() -> None:
+    payload = example_job()
+    payload["series"][0]["high"][3] = 185.1
+
+    with pytest.raises(JobError) as caught:
+        prepare(parse_job(payload, Limits()), JOB_ID, Limits())
+
+    assert list(caught.value.args) == example_error()["exc_message"]
+
+
+def test_the_contract_page_lists_every_error_once() -> None:
+    page = (DOCS / "contract.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", page, flags=re.MULTILINE)
+
+    assert rows == [(code.value, code.meaning) for code in ErrorCode]
+
+
+@pytest.mark.parametrize("model", [ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult])
+def test_the_contract_page_names_every_field(model: type[BaseModel]) -> None:
+    page = (DOCS / "contract.md").read_text(encoding="utf-8")
+    schema = model.model_json_schema()
+    fields = [
+        *schema["properties"],
+        *(name for part in schema.get("$defs", {}).values() for name in part["properties"]),
+    ]
+
+    assert [name for name in fields if f"`{name}`" not in page] == []
+
+
+def test_the_contract_page_states_the_limits() -> None:
+    page = (DOCS / "contract.md").read_text(encoding="utf-8")
+
+    for name, value in Limits().model_dump().items():
+        shown = f"{value // 2**20} MiB" if name.endswith("_bytes") else str(value)
+        assert shown in page, name
+
+
+def test_the_contract_is_imported_without_torch() -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; sys.modules['pandas'] = None\n"
+        "import importlib, pkgutil, kronos_client.contract\n"
+        "names = [module.name for module in pkgutil.iter_modules(kronos_client.contract.__path__)]\n"
+        "for name in names: importlib.import_module(f'kronos_client.contract.{name}')\n"
+        "from kronos_client.contract.examples import *\n"
+        "print(len(names), len(prepare(parse_job(example_job(), Limits()), JOB_ID, Limits())))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    num_modules, num_series = map(int, done.stdout.split())
+    assert num_modules >= 10
+    assert num_series == 2

@@ -1,0 +1,122 @@
+import json
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, parse_job, prepare
+from kronos_client.contract.limits import result_bytes
+from kronos_client.contract.results import (
+    ForecastResult,
+    ModelInfo,
+    SeriesForecast,
+    Timings,
+    quantile_key,
+    series_result,
+)
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.forecast import Forecast
+from tests.kronos_client.contract.contract_jobs import job, series
+
+
+def result_of(read: ForecastJob) -> ForecastResult:
+    rng = np.random.default_rng(1)
+    shape = (read.sampling.sample_count, read.horizon, len(COLUMNS))
+    forecasts = []
+    for prepared in prepare(read, "an id", Limits()):
+        paths = (-1e12 * rng.random(shape)).astype(np.float32)
+        forecasts.append(series_result(prepared, Forecast(paths, prepared.seed), read.output))
+    return ForecastResult(
+        series=tuple(forecasts),
+        model=ModelInfo(id="m", revision=None, tokenizer_id="t", tokenizer_revision=None),
+        device="cpu",
+        queue="cpu",
+        worker="celery@here",
+        timings_ms=Timings(queued=1, prefill=2, decode=3, total=6),
+    )
+
+
+def series_of(**output: object) -> SeriesForecast:
+    return result_of(parse_job(job(sampling={"sample_count": 7, "seed": 3}, output=output), Limits())).series[
+        0
+    ]
+
+
+def test_a_result_holds_mean_and_quantiles_by_column() -> None:
+    one = series_of(quantiles=[0.25, 0.5])
+
+    assert list(one.mean) == list(COLUMNS)
+    assert {len(values) for values in one.mean.values()} == {5}
+    assert list(one.quantiles) == ["0.25", "0.5"]
+    assert all(list(table) == list(COLUMNS) for table in one.quantiles.values())
+    assert (one.id, one.seed, one.paths, len(one.timestamps)) == ("a", 3, None, 5)
+
+
+def test_paths_come_when_asked_for_and_agree_with_the_mean() -> None:
+    one = series_of(paths=True, quantiles=[])
+
+    assert one.paths is not None
+    assert one.quantiles == {}
+    assert np.shape(one.paths["close"]) == (7, 5)
+    assert np.allclose(np.mean(one.paths["close"], axis=0), one.mean["close"])
+
+
+def test_a_result_survives_the_way_through_json() -> None:
+    result = result_of(parse_job(job(output={"paths": True}), Limits()))
+
+    assert ForecastResult.model_validate(json.loads(json.dumps(result.model_dump(mode="json")))) == result
+
+
+def test_a_result_of_a_newer_worker_is_still_read() -> None:
+    payload = result_of(parse_job(job(), Limits())).model_dump(mode="json")
+
+    assert ForecastResult.model_validate(payload | {"of_tomorrow": 1}).device == "cpu"
+
+
+def test_a_result_never_holds_what_json_cannot_say() -> None:
+    (prepared,) = prepare(parse_job(job(), Limits()), "an id", Limits())
+    forecast = Forecast(np.full((1, 5, 6), np.nan, dtype=np.float32), 1)
+
+    with pytest.raises(ValidationError):
+        series_result(prepared, forecast, parse_job(job(), Limits()).output)
+
+
+@pytest.mark.parametrize("paths", [False, True])
+def test_the_estimate_bounds_the_results_size(paths: bool) -> None:
+    read = parse_job(
+        job(
+            series("a" * 200), series("b"), sampling={"sample_count": 9}, output={"paths": paths}, pred_len=60
+        ),
+        Limits(),
+    )
+
+    size = len(json.dumps(result_of(read).model_dump(mode="json")["series"]))
+
+    assert size <= result_bytes(read) <= 2 * size
+
+
+@pytest.mark.parametrize(("level", "key"), [(0.1, "0.1"), (0.025, "0.025"), (0.123456789, "0.123456789")])
+def test_a_quantile_is_named_by_its_shortest_decimal(level: float, key: str) -> None:
+    assert quantile_key(level) == key
+
+
+def test_a_frame_is_the_mean_by_time() -> None:
+    pytest.importorskip("pandas", reason="frames need pandas")
+    frame = series_of().frame()
+
+    assert list(frame.columns) == list(COLUMNS)
+    assert [str(at) for at in frame.index[:2]] == ["2024-01-02 06:00:00", "2024-01-02 07:00:00"]
+
+
+def test_a_frame_over_a_clock_change_is_in_utc() -> None:
+    pytest.importorskip("pandas", reason="frames need pandas")
+    one = series_of().model_copy(
+        update={
+            "timestamps": tuple(
+                f"2024-03-10T{hour:02}:00-0{5 if hour < 2 else 4}:00" for hour in (0, 1, 3, 4, 5)
+            )
+        }
+    )
+
+    assert [at.hour for at in one.frame().index] == [5, 6, 7, 8, 9]

@@ -1,0 +1,129 @@
+"""A result that was read is deleted, and its job stays the job that was done."""
+
+import json
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_result
+from kronos_client.contract.names import job_key
+from kronos_client.redis.job_store import JobRecords
+from kronos_model.bars.synthetic import candles
+
+CANDLES = candles(seed=1, bars=60).as_dict()
+
+
+@pytest.fixture
+def client(settings):
+    with ForecastClient(settings=settings) as client:
+        yield client
+
+
+@pytest.fixture
+def done(client):
+    """A job that was done."""
+    handle = client.submit(CANDLES, pred_len=5, job_id="done")
+    client._app.backend.mark_as_done(handle.id, example_result())
+    return handle
+
+
+def stored(redis):
+    return json.loads(redis.get("celery-task-meta-done"))
+
+
+def test_a_result_is_deleted_as_it_is_read(done, redis):
+    size = redis.memory_usage("celery-task-meta-done")
+    result = done.wait(5, forget=True)
+    assert result.model_dump(mode="json") == example_result()
+    assert "mean" not in redis.get("celery-task-meta-done")
+    assert redis.memory_usage("celery-task-meta-done") < min(size, 1000)
+    with pytest.raises(JobError) as ended:
+        done.wait(5)
+    assert ended.value.code == ErrorCode.RESULT_EXPIRED
+    assert "deleted when it was read" in ended.value.message
+
+
+def test_without_being_asked_nothing_is_deleted(done):
+    assert [done.wait(5).series[0].seed for _ in range(2)] == [example_result()["series"][0]["seed"]] * 2
+
+
+def test_what_is_left_expires_when_the_result_would_have(done, redis):
+    redis.expire("celery-task-meta-done", 77)
+    assert done.forget()
+    assert 70 < redis.ttl("celery-task-meta-done") <= 77
+    assert redis.exists(job_key("done"))
+
+
+def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redis, settings):
+    assert done.forget()
+    (queue,) = (key for key in redis.keys("cpu*"))
+    again = client.submit(CANDLES, pred_len=5, job_id="done")
+    assert redis.llen(queue) == 1  # the first message, which no worker has taken here
+    with pytest.raises(JobError, match="RESULT_EXPIRED"):
+        again.wait(5)
+    with pytest.raises(JobError, match="ID_CONFLICT"):
+        client.submit(CANDLES, pred_len=6, job_id="done")
+    # Delivered once more, it is not begun.
+    records = JobRecords(redis, settings.result_ttl_s)
+    assert records.begin("done", "celery-task-meta-done", "{}") is None
+    client._app.backend.mark_as_done("done", example_result())
+    assert stored(redis)["status"] == "FAILURE"
+
+
+def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis):
+    handle = client.submit(CANDLES, pred_len=5, job_id="done")
+    assert not handle.forget()
+    assert not redis.exists("celery-task-meta-done")
+    client._app.backend.store_result(handle.id, {}, "STARTED")
+    assert not handle.forget()
+    client._app.backend.mark_as_done(handle.id, example_result())
+    assert handle.wait(5).series
+
+
+def test_a_failure_keeps_its_error(client):
+    handle = client.submit(CANDLES, pred_len=5)
+    client._app.backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
+    assert not handle.forget()
+    for _ in range(2):
+        with pytest.raises(JobError, match="too late"):
+            handle.wait(5, forget=True)
+
+
+def test_a_result_that_has_expired_meanwhile_does_not_come_back_as_an_error(done, redis):
+    done.wait(5)  # remembered by the handle
+    redis.delete("celery-task-meta-done")
+    assert not done.forget()
+    assert not redis.exists("celery-task-meta-done")
+
+
+def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monkeypatch):
+    def lose(_: object) -> bool:
+        raise RedisConnectionError("gone")
+
+    monkeypatch.setattr("kronos_client.core.result_store.forget", lose)
+    assert done.wait(5, forget=True).series
+    with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
+        done.forget()
+
+
+def test_a_handle_is_made_of_an_id_alone(done, client):
+    handle = client.forecast_handle("done")
+    assert handle.queue is None
+    assert handle.wait(5, forget=True).series
+    with pytest.raises(JobError, match="LOST"):
+        client.forecast_handle("nobody's").wait(5)
+
+
+def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatch):
+    submit = client.submit
+
+    def submit_and_do(*arguments, **options):
+        handle = submit(*arguments, **options)
+        client._app.backend.mark_as_done(handle.id, example_result())
+        return handle
+
+    monkeypatch.setattr(client, "submit", submit_and_do)
+    assert client.forecast(CANDLES, pred_len=5, job_id="done", forget=True).series
+    assert stored(redis)["status"] == "FAILURE"

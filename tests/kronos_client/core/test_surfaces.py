@@ -1,0 +1,67 @@
+"""What is public of each client and handle: the same, to be awaited or not, real or for apps' tests."""
+
+import inspect
+
+import pytest
+
+from kronos_client.aio import AsyncForecastClient, AsyncHandle
+from kronos_client.client import ForecastClient
+from kronos_client.core.base import BaseClient
+from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
+
+STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "tell"}
+"""What only an app's test needs."""
+
+OTHER_NAMES = {"aclose": "close"}
+"""As asyncio's own objects have it."""
+
+
+def public(one: type) -> dict[str, object]:
+    """What a class has, by its name in the client that is not asynchronous."""
+    names = {name for name in dir(one) if not name.startswith("_")}
+    return {OTHER_NAMES.get(name, name): getattr(one, name) for name in names}
+
+
+def parameters(method: object) -> list[tuple[str, object, object]]:
+    """Names, kinds and defaults; whoever calls by name need not know which client it is."""
+    assert callable(method)
+    return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+
+
+PAIRS = [
+    (ForecastClient, AsyncForecastClient),
+    (ForecastClient, BaseClient),
+    (ForecastClient, FakeForecastClient),
+    (AsyncForecastClient, FakeAsyncForecastClient),
+    (JobHandle, AsyncHandle),
+    (JobHandle, ForecastHandle),
+    (JobHandle, FinetuneHandle),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_both_have_the_same_methods_with_the_same_arguments(one, other):
+    ours, theirs = public(one), public(other)
+    assert ours.keys() == theirs.keys() - STEERING
+    for name, method in ours.items():
+        if callable(method):
+            assert parameters(method) == parameters(theirs[name]), name
+
+
+@pytest.mark.parametrize("one", [AsyncForecastClient, AsyncHandle])
+def test_what_asks_redis_is_awaited(one):
+    at_once = {"forecast_handle", "finetune_handle"}
+    for name, method in public(one).items():
+        if callable(method) and name not in at_once:
+            made = inspect.iscoroutinefunction(method) or "AsyncGenerator" in str(
+                inspect.signature(method).return_annotation
+            )
+            assert made, name
+
+
+def test_an_instance_has_no_more_than_its_class():
+    fake = FakeForecastClient()
+    assert {name for name in vars(fake) if not name.startswith("_")} <= STEERING
+    assert fake.redis_url.startswith("redis://")
+    assert FakeAsyncForecastClient(fake).redis_url == fake.redis_url

@@ -1,0 +1,86 @@
+"""The connections of our own: strings, bounded waits, and a Redis that comes back."""
+
+import socket
+import time
+
+import pytest
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_client.redis import connection
+from kronos_client.redis.connection import connect, refuses_writes
+
+
+def test_answers_are_strings(redis):
+    redis.set("name", "值")
+    assert redis.get("name") == "值"
+
+
+def test_no_wait_is_unbounded(redis):
+    options = redis.get_connection_kwargs()
+    assert 0 < options["socket_connect_timeout"] <= 10
+    assert 0 < options["socket_timeout"] <= 30
+    assert options["socket_keepalive"]
+
+
+def test_a_connection_that_was_cut_is_made_again(redis, redis_server):
+    with connect(redis_server.url) as victim:
+        victim.ping()
+        redis.client_kill_filter(_type="normal", skipme=True)
+        assert victim.ping()
+
+
+def test_a_redis_that_restarts_is_found_again(tmp_path):
+    port = free_port()
+    with LocalRedis(data=tmp_path, port=port) as server:
+        client = connect(server.url)
+        client.set("kept", "yes")
+    with pytest.raises(ConnectionError):
+        client.ping()
+    with LocalRedis(data=tmp_path, port=port):
+        assert client.get("kept") == "yes"
+    client.close()
+
+
+def test_nobody_listening_is_an_error_within_seconds():
+    started = time.monotonic()
+    with pytest.raises(ConnectionError):
+        connect(f"redis://127.0.0.1:{free_port()}/0").ping()
+    assert time.monotonic() - started < 5
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(connection, "ConstantBackoff", lambda _: NoBackoff())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(TimeoutError):
+            connect(f"redis://127.0.0.1:{port}/0").ping()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", True),
+        ("ERR Error running script: @user_script:9: -OOM command not allowed when used memory", True),
+        ("READONLY You can't write against a read only replica.", True),
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist", True),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+    ],
+)
+def test_a_redis_that_takes_nothing_in_is_told_from_a_wrong_command(text, expected):
+    assert refuses_writes(ResponseError(text)) is expected
+    assert not refuses_writes(ValueError(text))
+
+
+def test_a_full_redis_of_any_version_is_recognised(redis):
+    script = redis.register_script("return redis.call('SET', KEYS[1], ARGV[1])")
+    redis.config_set("maxmemory", 1)
+    try:
+        for write in (lambda: redis.set("a", "b"), lambda: script(keys=["a"], args=["b"])):
+            with pytest.raises(ResponseError) as caught:
+                write()
+            assert refuses_writes(caught.value)
+    finally:
+        redis.config_set("maxmemory", 0)

@@ -1,0 +1,211 @@
+"""What Redis knows of a job beside its message and its result."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from redis.exceptions import ResponseError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import cancel_key, job_key
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.job_store import JobRecords, Receipt
+
+
+@pytest.fixture
+def records(redis):
+    return JobRecords(redis, result_ttl_s=50)
+
+
+def redis_now_s(redis) -> float:
+    seconds, microseconds = redis.time()
+    return seconds + microseconds / 1e6
+
+
+def begin(records: JobRecords, job_id: str) -> Receipt | None:
+    return records.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}')
+
+
+def store(records: JobRecords, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
+    return records.store(job_id, f"result-{job_id}", json.dumps({"status": status}), is_outcome=is_outcome)
+
+
+def end(records: JobRecords, job_id: str) -> None:
+    assert store(records, job_id, "SUCCESS")
+
+
+def status(redis, job_id: str) -> str:
+    return json.loads(redis.get(f"result-{job_id}"))["status"]
+
+
+def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
+    assert not records.is_cancelled("a")
+    records.request_cancel("a")
+    assert records.is_cancelled("a")
+    assert not records.is_cancelled("b")
+    begun = {job_id: begin(records, job_id) for job_id in "ab"}
+    assert [begun[job_id].is_cancelled for job_id in "ab"] == [True, False]
+    store(records, "a", "PROGRESS", is_outcome=False)
+    assert records.is_cancelled("a")
+    end(records, "a")
+    assert not records.is_cancelled("a")
+
+
+def test_the_wish_to_cancel_a_job_that_waits_for_days_is_kept_as_long(records, redis):
+    records.request_cancel("a")
+    assert redis.ttl(cancel_key("a")) > 24 * 3600
+
+
+def test_everything_kept_of_a_job_expires(records, redis):
+    records.request_cancel("a")
+    begin(records, "a")
+    assert 0 < redis.ttl("result-a") <= 50
+    end(records, "a")
+    assert 0 < redis.ttl("result-a") <= 50
+    assert 0 < redis.ttl(job_key("a")) <= 100
+    assert not redis.exists(cancel_key("a"))
+
+
+def test_a_wish_to_cancel_what_has_ended_leaves_nothing(records, redis):
+    begin(records, "a")
+    assert records.request_cancel("a")
+    end(records, "a")
+    assert not records.request_cancel("a")
+    assert not redis.exists(cancel_key("a"))
+
+
+def test_the_wait_counts_from_the_submission(records, redis):
+    receipt = begin(records, "a")
+    assert receipt.waited_s(redis_now_s(redis) - 30) == pytest.approx(30, abs=1)
+    # A sender's clock may be ahead; whoever asks sees it.
+    assert receipt.waited_s(redis_now_s(redis) + 30) == pytest.approx(-30, abs=1)
+
+
+def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
+    assert begin(records, "a").waited_s(None) == 0
+    time.sleep(0.03)
+    again = begin(records, "a").waited_s(None)
+    assert 0.03 <= again < 5
+    assert begin(records, "b").waited_s(None) == 0
+
+
+def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redis):
+    with redis.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe("result-a")
+        heard.get_message(timeout=5)
+        assert begin(records, "a") is not None
+        assert status(redis, "a") == "STARTED"
+        assert store(records, "a", "PROGRESS", is_outcome=False)
+        assert store(records, "a", "FAILURE")
+        told = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(3)]
+        assert told == ["STARTED", "PROGRESS", "FAILURE"]
+        assert not store(records, "a", "SUCCESS")
+        assert not store(records, "a", "PROGRESS", is_outcome=False)
+        assert begin(records, "a") is None
+        assert heard.get_message(timeout=0.05) is None
+    assert status(redis, "a") == "FAILURE"
+
+
+@pytest.mark.parametrize("outcome", ["SUCCESS", "FAILURE", "REVOKED"])
+def test_whatever_ends_a_job_is_its_outcome(records, outcome):
+    assert store(records, "a", outcome)
+    assert begin(records, "a") is None
+    assert not store(records, "a", "SUCCESS")
+
+
+def test_of_outcomes_that_come_at_once_one_stands(records, redis):
+    with ThreadPoolExecutor(8) as threads:
+        counted = list(threads.map(lambda _: store(records, "a", "SUCCESS"), range(32)))
+    assert sorted(counted) == [False] * 31 + [True]
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '"SUCCESS"', '{"state": 1}'])
+def test_what_is_no_state_counts_as_none(records, redis, text):
+    redis.set("result-a", text)
+    assert begin(records, "a") is not None
+
+
+def test_a_record_that_is_broken_does_not_keep_the_outcome_away(records, redis):
+    redis.set(job_key("a"), "not a hash")
+    with pytest.raises(ResponseError):
+        begin(records, "a")
+    assert redis.get("result-a") is None
+    assert store(records, "a", "FAILURE")
+    assert status(redis, "a") == "FAILURE"
+
+
+def test_an_outcome_makes_no_record_of_what_had_none(records, redis):
+    end(records, "a")
+    assert not redis.exists(job_key("a"))
+
+
+def claim(records: JobRecords, job_id: str, payload: dict) -> float | None:
+    """A client enqueues it."""
+    admission = Admission(records._redis, result_ttl_s=records._result_ttl_s, max_queue_jobs=10)
+    return admission.admit(job_id, payload, "cpu", lambda: 0.0)
+
+
+def test_a_claim_tells_its_moment(records, redis):
+    before = redis_now_s(redis)
+    assert before <= claim(records, "a", {}) <= redis_now_s(redis)
+
+
+def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
+    assert claim(records, "a", {"pred_len": 5, "submitted_at": 1.0})
+    assert claim(records, "a", {"submitted_at": 2.0, "pred_len": 5})
+    with pytest.raises(JobError) as refused:
+        claim(records, "a", {"pred_len": 6})
+    assert refused.value.code == ErrorCode.ID_CONFLICT
+    assert claim(records, "b", {"pred_len": 6})
+
+
+def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    assert claim(records, "a", {})
+    end(records, "a")
+    assert records.has_ended("a")
+    assert claim(records, "a", {}) is None
+    time.sleep(1.1)  # the result is gone
+    records.request_cancel("a")
+    assert claim(records, "a", {})
+    assert not records.has_ended("a")
+    assert not records.is_cancelled("a")
+
+
+def test_a_refused_submission_changes_nothing(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    claim(records, "a", {})
+    end(records, "a")
+    time.sleep(1.1)
+    with pytest.raises(JobError):
+        claim(records, "a", {"pred_len": 6})
+    assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED
+
+
+def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
+    records = JobRecords(redis, result_ttl_s=1)
+    assert records.explain_absence("a").code == ErrorCode.LOST
+    claim(records, "a", {})
+    assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is
+    assert records.explain_absence("a") is None
+    end(records, "a")
+    assert records.explain_absence("a") is None  # its result may be on the way
+    time.sleep(1.1)
+    assert records.explain_absence("a").code == ErrorCode.RESULT_EXPIRED
+    claim(records, "a", {})  # submitted again
+    assert records.explain_absence("a") is None
+
+
+def test_a_job_sent_again_after_its_result_expired_begins_anew(records, redis):
+    """Also by a client that is not ours and claims nothing."""
+    claim(records, "a", {"n": 1})
+    begin(records, "a")
+    end(records, "a")
+    redis.hset(job_key("a"), mapping={"received_at": "1.0", "ended_at": "2.0"})
+    redis.delete("result-a")
+    records.request_cancel("a")
+    again = begin(records, "a")
+    assert again.waited_s(None) == pytest.approx(0, abs=1)
+    assert not again.is_cancelled
+    assert not records.has_ended("a")

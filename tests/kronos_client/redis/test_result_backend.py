@@ -1,0 +1,146 @@
+"""How failures are stored: a code, and nothing of the worker's machine."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.app.task import Context
+from celery.app.trace import build_tracer
+from celery.result import AsyncResult
+from celery.worker.request import Request
+from kombu.utils.uuid import uuid
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ErrorReport
+from kronos_client.redis.result_backend import CodedRedisBackend
+
+FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
+
+
+@pytest.fixture
+def app(settings):
+    with make_app(settings) as app:
+
+        @app.task(name="test.run", shared=False)
+        def run(kind: str) -> str:
+            if kind == "coded":
+                raise FULL_ERROR
+            if kind == "defect":
+                raise ZeroDivisionError("at /srv/private/path.py")
+            return kind
+
+        yield app
+
+
+def trace(app: Celery, kind: str) -> str:
+    """Run the task as a worker's pool does; its outcome goes to the result backend."""
+    task, task_id = app.tasks["test.run"], uuid()
+    # What it raises is for the worker's own log.
+    build_tracer(task.name, task, app=app)(task_id, (kind,), {}, {"id": task_id})
+    return task_id
+
+
+def stored(redis: Any, task_id: str) -> dict[str, Any]:
+    """The raw text in Redis, as a client in any language reads it."""
+    return json.loads(redis.get(f"celery-task-meta-{task_id}"))
+
+
+def assert_coded(meta: dict[str, Any], code: ErrorCode) -> list[Any]:
+    assert meta["status"] == states.FAILURE
+    assert meta["traceback"] is None
+    report = ErrorReport.model_validate(meta["result"])
+    assert report.exc_message[0] == code
+    return meta["result"]["exc_message"]
+
+
+def test_a_coded_error_is_stored_whole_and_without_traceback(app, redis):
+    message = assert_coded(stored(redis, trace(app, "coded")), ErrorCode.NOT_FINITE)
+    assert message == ["NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3}]
+
+
+def test_our_client_gets_the_same_error_back(app):
+    with pytest.raises(JobError) as ended:
+        app.AsyncResult(trace(app, "coded")).get(timeout=5)
+    assert ended.value.args == FULL_ERROR.args
+
+
+def test_any_other_exception_is_a_coded_one_that_tells_nothing_of_the_machine(app, redis):
+    meta = stored(redis, trace(app, "defect"))
+    message = assert_coded(meta, ErrorCode.INTERNAL)
+    assert "ZeroDivisionError" in message[1]
+    assert "path.py" not in json.dumps(meta)
+
+
+def test_a_success_is_stored_as_it_is(app, redis):
+    meta = stored(redis, trace(app, "fine"))
+    assert (meta["status"], meta["result"]) == (states.SUCCESS, "fine")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [("revoked", ErrorCode.CANCELLED), ("terminated", ErrorCode.CANCELLED), ("expired", ErrorCode.DEADLINE)],
+)
+def test_a_revoked_job_ends_as_whoever_waits_expects_it(app, redis, reason, code):
+    task_id = uuid()
+    app.backend.mark_as_revoked(task_id, reason)
+    assert_coded(stored(redis, task_id), code)
+
+
+def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
+    """Through Celery's own request, whose wording of the reason the backend depends on."""
+    task_id = app.send_task("test.run", ("fine",), queue="test", expires=datetime(2020, 1, 1, tzinfo=UTC)).id
+    with app.connection_for_read() as connection, connection.SimpleQueue("test") as queue:
+        message = queue.get(timeout=5)
+        request = Request(message, app=app, task=app.tasks["test.run"], on_ack=lambda *_: message.ack())
+        assert request.revoked()
+    assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
+
+
+def test_another_app_reads_code_message_field_and_details(app, settings):
+    url = settings.redis_url.get_secret_value()
+    with Celery("other", broker=url, backend=url, set_as_current=False) as other:
+        result = AsyncResult(trace(app, "coded"), app=other)
+        with pytest.raises(Exception) as ended:  # noqa: PT011  it has no class of ours to name
+            result.get(timeout=5)
+    assert list(ended.value.args) == list(FULL_ERROR.args)
+
+
+def leased(app: Celery, task_id: str, token: str) -> None:
+    """A job that a worker has, or had when it vanished."""
+    backend: Any = app.backend
+    context = Context({"id": task_id}, lease_token=token)
+    assert backend.begin(task_id, context, lease_s=60.0).held_s == 0
+
+
+def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
+    """Celery acknowledges its message: nobody else would end it."""
+    leased(app, "job", "theirs")
+    app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
+    assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
+    assert not app.backend._records.renew_leases([("job", "theirs")], 60.0)[0]  # should it live after all
+
+
+def test_a_revocation_cancels_the_job_that_runs_here(app, redis, monkeypatch):
+    leased(app, "job", "ours")
+    monkeypatch.setattr(CodedRedisBackend, "runs_here", staticmethod(lambda job_id: job_id == "job"))
+    app.backend.mark_as_revoked("job", "terminated", Context({"id": "job"}, lease_token="ours"))
+    assert stored(redis, "job")["status"] == "STARTED"
+    assert app.backend._records.is_cancelled("job")
+    assert app.backend._records.renew_leases([("job", "ours")], 60.0) == [True]
+
+
+def test_what_has_the_id_of_another_job_under_way_is_dropped(app):
+    backend: Any = app.backend
+
+    def begin(token: str, content: str) -> Any:
+        return backend.begin("job", Context({"id": "job"}, lease_token=token), lease_s=60.0, content=content)
+
+    assert begin("a", "one").held_s == 0
+    assert begin("b", "other") is None
+    assert begin("b", "one").held_s > 0  # a second delivery waits
+    assert backend.finish(backend._records, Context({"id": "job"}, lease_token="a"), "SUCCESS", {})
+    backend.client.delete("celery-task-meta-job")  # its result is no longer kept
+    assert begin("b", "other").held_s == 0

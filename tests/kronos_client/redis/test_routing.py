@@ -1,0 +1,229 @@
+"""Announcements of workers, and which queue a job goes to because of them."""
+
+import json
+import time
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    GPU_FINETUNE_QUEUE,
+    GPU_QUEUE,
+    STATUS_TASK,
+    worker_key,
+)
+from kronos_client.redis import routing
+from kronos_client.redis.routing import (
+    WORKERS_KEY,
+    TaskRouter,
+    announce,
+    choose_finetune_queue,
+    choose_queue,
+    finetune_queue_for,
+    is_gpu_ready,
+    live_workers,
+    queue_for,
+    withdraw,
+)
+
+
+def worker(queue: str, state: str = "ready", node: str = "a@host") -> dict[str, str]:
+    return {"node": node, "queue": queue, "state": state}
+
+
+POOLS = {
+    "none": [],
+    "cpu only": [worker(CPU_QUEUE)],
+    "gpu loading": [worker(CPU_QUEUE), worker(GPU_QUEUE, "loading")],
+    "gpu draining": [worker(CPU_QUEUE), worker(GPU_QUEUE, "draining")],
+    "gpu ready": [worker(CPU_QUEUE), worker(GPU_QUEUE, "loading"), worker(GPU_QUEUE)],
+}
+GPU_DEVICES = ("cuda", "cuda:0", "cuda:7", "mps")
+
+
+@pytest.mark.parametrize("allow_fallback", [True, False])
+@pytest.mark.parametrize("device", ["auto", "cpu", *GPU_DEVICES])
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_queue_of_every_device_fallback_and_pool(pool, device, allow_fallback):
+    if device in GPU_DEVICES and pool != "gpu ready" and not allow_fallback:
+        with pytest.raises(JobError) as refused:
+            choose_queue(device, allow_fallback, POOLS[pool])
+        assert (refused.value.code, refused.value.field) == (ErrorCode.NO_GPU_WORKER, "device")
+        assert repr(device) in refused.value.message
+        return
+    expected = GPU_QUEUE if pool == "gpu ready" and device != "cpu" else CPU_QUEUE
+    assert choose_queue(device, allow_fallback, POOLS[pool]) == expected
+
+
+@pytest.mark.parametrize("allow_fallback", [True, False])
+@pytest.mark.parametrize("device", ["auto", "cpu", *GPU_DEVICES])
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_finetuning_goes_to_finetuning_workers_only(is_ready, device, allow_fallback):
+    state = "ready" if is_ready else "loading"
+    pool = [worker(GPU_QUEUE), worker(CPU_FINETUNE_QUEUE), worker(GPU_FINETUNE_QUEUE, state)]
+    if device in GPU_DEVICES and not is_ready and not allow_fallback:
+        with pytest.raises(JobError, match="GPU worker for finetuning") as refused:
+            choose_finetune_queue(device, allow_fallback, pool)
+        assert refused.value.code == ErrorCode.NO_GPU_WORKER
+        return
+    expected = GPU_FINETUNE_QUEUE if is_ready and device != "cpu" else CPU_FINETUNE_QUEUE
+    assert choose_finetune_queue(device, allow_fallback, pool) == expected
+    assert choose_queue("auto", True, pool[1:]) == CPU_QUEUE
+
+
+@pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])
+def test_the_queue_of_a_finetuning_workers_device(device, queue):
+    assert finetune_queue_for(device) == queue
+
+
+@pytest.mark.parametrize(
+    ("device", "queue"), [("cpu", "cpu"), ("cuda", "gpu"), ("cuda:1", "gpu"), ("mps", "gpu")]
+)
+def test_the_queue_of_a_workers_device(device, queue):
+    assert queue_for(device) == queue
+
+
+def test_announcements_are_read_back_in_the_order_of_their_nodes(redis):
+    statuses = [worker(CPU_QUEUE, node=node) for node in ("a@1", "b@1", "c@1")]
+    for status in reversed(statuses):
+        announce(redis, status["node"], status)
+    assert live_workers(redis) == statuses
+    assert 0 < redis.ttl(worker_key("a@1")) <= routing.ANNOUNCEMENT_TTL_S
+    # Renewed more than once in its life, so that one lost renewal does not take a worker away.
+    assert 2 * routing.ANNOUNCEMENT_INTERVAL_S < routing.ANNOUNCEMENT_TTL_S
+
+
+def test_a_later_announcement_replaces_the_one_before(redis):
+    announce(redis, "a@1", worker(GPU_QUEUE, "loading"))
+    assert not is_gpu_ready(live_workers(redis))
+    announce(redis, "a@1", worker(GPU_QUEUE, "ready"))
+    assert is_gpu_ready(live_workers(redis))
+    assert len(live_workers(redis)) == 1
+
+
+def test_an_announcement_that_is_not_renewed_expires(redis, monkeypatch):
+    monkeypatch.setattr(routing, "ANNOUNCEMENT_TTL_S", 1)
+    announce(redis, "a@1", worker(GPU_QUEUE))
+    assert len(live_workers(redis)) == 1
+    time.sleep(1.05)
+    assert live_workers(redis) == []
+    assert redis.zrange(WORKERS_KEY, 0, -1) == ["a@1"]  # the index alone keeps nobody alive
+
+
+def test_a_withdrawn_worker_is_gone_at_once_and_the_others_stay(redis):
+    announce(redis, "a@1", worker(CPU_QUEUE, node="a@1"))
+    announce(redis, "b@1", worker(CPU_QUEUE, node="b@1"))
+    withdraw(redis, "a@1")
+    assert [status["node"] for status in live_workers(redis)] == ["b@1"]
+    assert redis.zrange(WORKERS_KEY, 0, -1) == ["b@1"]
+
+
+def test_nobody_is_alive_in_an_empty_redis(redis):
+    assert live_workers(redis) == []
+
+
+def test_the_index_forgets_workers_of_long_ago(redis):
+    redis.zadd(WORKERS_KEY, {"old@1": time.time() - 25 * 3600})
+    announce(redis, "a@1", worker(CPU_QUEUE))
+    assert redis.zrange(WORKERS_KEY, 0, -1) == ["a@1"]
+
+
+@pytest.fixture
+def router(redis_server):
+    return TaskRouter(redis_server.url)
+
+
+def route(router: TaskRouter, name: str, kwargs: object = None) -> str | None:
+    routed = router(name, [], kwargs, {}, task=None)
+    return None if routed is None else routed["queue"]
+
+
+def test_forecasts_are_routed_by_their_device_and_who_is_ready(redis, router):
+    assert route(router, FORECAST_TASK, {"job": {"device": "auto"}}) == CPU_QUEUE
+    announce(redis, "a@1", worker(GPU_QUEUE))
+    assert route(router, FORECAST_TASK, {"job": {"device": "auto"}}) == GPU_QUEUE
+    assert route(router, FORECAST_TASK, {"job": {"device": "cuda:1", "allow_fallback": False}}) == GPU_QUEUE
+    assert route(router, FORECAST_TASK, {"job": {"device": "cpu"}}) == CPU_QUEUE
+    assert route(router, FORECAST_TASK, {"job": {}}) == GPU_QUEUE
+
+
+def test_a_forecast_that_must_have_a_gpu_is_refused_while_there_is_none(redis, router):
+    with pytest.raises(JobError, match="NO_GPU_WORKER"):
+        route(router, FORECAST_TASK, {"job": {"device": "cuda", "allow_fallback": False}})
+
+
+@pytest.mark.parametrize(
+    "kwargs", [None, {}, [], "job", {"job": None}, {"job": [1]}, {"job": {"device": ["x"]}}, {"job": "{}"}]
+)
+def test_malformed_jobs_reach_a_worker_that_answers_them(redis, router, kwargs):
+    assert route(router, FORECAST_TASK, kwargs) == CPU_QUEUE
+
+
+def test_status_goes_to_whoever_is_ready(redis, router):
+    assert route(router, STATUS_TASK, {}) == CPU_QUEUE
+    announce(redis, "a@1", worker(CPU_QUEUE, "loading"))
+    announce(redis, "b@1", worker(GPU_QUEUE))
+    assert route(router, STATUS_TASK, {}) == GPU_QUEUE
+
+
+def test_status_does_not_wait_for_training(redis, router):
+    announce(redis, "a@1", worker(CPU_FINETUNE_QUEUE))
+    assert route(router, STATUS_TASK, {}) == CPU_QUEUE
+    announce(redis, "b@1", worker(GPU_QUEUE))
+    assert route(router, STATUS_TASK, {}) == GPU_QUEUE
+
+
+def test_finetuning_is_routed_by_its_device_and_who_is_ready(redis, router):
+    announce(redis, "a@1", worker(GPU_QUEUE))
+    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == CPU_FINETUNE_QUEUE
+    announce(redis, "b@1", worker(GPU_FINETUNE_QUEUE))
+    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == GPU_FINETUNE_QUEUE
+    assert route(router, FINETUNE_TASK, {"job": {"device": ["x"]}}) == CPU_FINETUNE_QUEUE
+
+
+def test_other_apps_tasks_are_left_alone_without_asking_redis():
+    nowhere = TaskRouter("redis://127.0.0.1:1/0")
+    assert route(nowhere, "shop.send_mail", {"job": {"device": "cuda"}}) is None
+    # Nor does a job that names the CPU wait for it.
+    assert route(nowhere, FORECAST_TASK, {"job": {"device": "cpu"}}) == CPU_QUEUE
+
+
+@pytest.mark.parametrize("name", [FORECAST_TASK, STATUS_TASK])
+def test_a_queue_that_was_named_is_left_alone_without_asking_redis(name):
+    nowhere = TaskRouter("redis://127.0.0.1:1/0")
+    assert nowhere(name, (), {"job": {"device": "auto"}}, {"queue": "gpu"}) is None
+
+
+def test_an_announcement_is_plain_json(redis):
+    announce(redis, "a@1", worker(CPU_QUEUE))
+    assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "actual", "expected"),
+    [
+        ("cpu", "cpu", None),
+        ("auto", "cpu", "own"),
+        ("auto", "cuda:0", "own"),
+        ("cuda", "cuda:1", "own"),
+        ("cuda:1", "cuda:1", "own"),
+        ("cuda:0", "cuda:1", "Device 'cuda:0' requested but this worker runs on 'cuda:1'."),
+        ("cpu", "cuda:0", "Device 'cpu' requested but this worker runs on 'cuda:0'."),
+        ("cuda:0", "cpu", "CUDA device 'cuda:0' requested but no GPU worker is ready. Falling back to CPU."),
+        ("mps", "cpu", "MPS device 'mps' requested but no GPU worker is ready. Falling back to CPU."),
+    ],
+)
+def test_a_job_is_told_why_it_runs_elsewhere(wanted, actual, expected):
+    told = routing.why_elsewhere(wanted, actual, "own", allow_fallback=True)
+    assert told == expected if expected in (None, "own") else told.startswith(expected)
+
+
+def test_a_job_that_forbids_falling_back_is_refused_on_the_cpu():
+    with pytest.raises(JobError) as refused:
+        routing.why_elsewhere("cuda", "cpu", None, allow_fallback=False, role="finetune")
+    assert refused.value.code == "NO_GPU_WORKER"
+    assert "for finetuning" in refused.value.message

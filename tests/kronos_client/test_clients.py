@@ -1,0 +1,192 @@
+"""What a client promises, kept by the real one and by the fake for apps' tests alike."""
+
+import threading
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_job
+from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.core.handle import JobState
+from kronos_model.bars.synthetic import candles
+from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+
+CANDLES = candles(seed=1, bars=60).as_dict()
+
+
+@pytest.fixture(params=["real", "fake"])
+def bench(request, settings, redis):
+    with client_bench(request.param, settings, redis) as bench:
+        yield bench
+
+
+def later(act, *arguments) -> threading.Timer:
+    timer = threading.Timer(0.1, act, arguments)
+    timer.start()
+    return timer
+
+
+def code_of(call, *arguments, **options) -> str:
+    with pytest.raises(JobError) as ended:
+        call(*arguments, **options)
+    return ended.value.code
+
+
+def test_a_job_is_waited_for_until_it_is_done(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    assert (handle.id, handle.queue, handle.state()) == ("a", CPU_QUEUE, JobState("PENDING"))
+    assert handle.peek() is None
+    later(bench.finish, "a").join()
+    assert handle.wait(5) == handle.peek() == RESULT
+    assert handle.state() == JobState("SUCCESS")
+    assert bench.client.forecast_handle("a").wait(5) == RESULT
+
+
+def test_who_waits_is_woken_and_need_not_look(bench: ClientBench, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.handle.LOOK_INTERVAL_S", 1000.0)
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    timer = later(bench.finish, handle.id)
+    assert handle.wait(1000) == RESULT
+    timer.join()
+
+
+def test_a_failure_is_raised_as_it_was_stored(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    error = JobError(ErrorCode.DEADLINE, "too late", "deadline_s", {"waited_s": 3})
+    bench.fail(handle.id, error)
+    for look in (lambda: handle.wait(5), handle.peek):
+        with pytest.raises(JobError) as ended:
+            look()
+        assert ended.value.args == error.args
+
+
+def test_the_first_outcome_stands(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    bench.finish(handle.id)
+    bench.fail(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
+    assert handle.wait(5) == RESULT
+
+
+def test_what_takes_too_long_goes_on(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    assert code_of(handle.wait, 0.01) == ErrorCode.TIMEOUT
+    bench.finish(handle.id)
+    assert handle.wait(5) == RESULT
+
+
+def test_a_forecast_that_takes_too_long_is_cancelled(bench: ClientBench):
+    assert (
+        code_of(bench.client.forecast, CANDLES, pred_len=5, timeout_s=0.01, job_id="a") == ErrorCode.TIMEOUT
+    )
+    assert code_of(bench.client.forecast_handle("a").wait, 5) == ErrorCode.CANCELLED
+
+
+def test_progress_is_told(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    told = []
+
+    def follow(state: JobState) -> None:
+        told.append(state)
+        if state.name == "PENDING":
+            bench.tell(handle.id, 2, 5)
+        elif state.name == "PROGRESS":
+            bench.finish(handle.id)
+
+    assert handle.wait(20, on_progress=follow) == RESULT
+    assert told == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
+
+
+def test_nothing_is_known_of_a_job_that_nobody_submitted(bench: ClientBench):
+    handle = bench.client.forecast_handle("nobody's")
+    assert {code_of(handle.wait, 5), code_of(handle.peek), code_of(handle.check)} == {ErrorCode.LOST}
+
+
+def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    timer = later(bench.lose)
+    assert code_of(handle.wait, 1000) == ErrorCode.LOST
+    timer.join()
+
+
+def test_a_result_is_forgotten_and_the_job_stays_done(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    assert not handle.forget()
+    bench.finish("a")
+    assert handle.wait(5, forget=True) == RESULT
+    assert code_of(handle.wait, 5) == ErrorCode.RESULT_EXPIRED
+    assert code_of(bench.client.submit(CANDLES, pred_len=5, job_id="a").wait, 5) == ErrorCode.RESULT_EXPIRED
+
+
+def test_the_same_job_may_be_submitted_again_and_no_other_under_its_id(bench: ClientBench):
+    bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    assert code_of(bench.client.submit, CANDLES, pred_len=6, job_id="a") == ErrorCode.ID_CONFLICT
+    bench.finish("a")
+    assert bench.client.submit(CANDLES, pred_len=5, job_id="a").wait(5) == RESULT
+
+
+def test_ids_are_made_where_none_is_given(bench: ClientBench):
+    ids = {bench.client.submit(CANDLES, pred_len=5).id for _ in range(3)}
+    assert len(ids) == 3
+    assert code_of(bench.client.submit, CANDLES, pred_len=5, job_id="") == ErrorCode.BAD_VALUE
+
+
+def test_jobs_go_where_the_workers_are(bench: ClientBench):
+    options = {"pred_len": 5, "device": "cuda", "allow_fallback": False}
+    assert code_of(bench.client.submit, CANDLES, **options) == ErrorCode.NO_GPU_WORKER
+    assert bench.client.submit(CANDLES, pred_len=5, device="cuda").queue == CPU_QUEUE
+    bench.start_gpu_worker()
+    assert "gpu" in {worker["queue"] for worker in bench.client.workers()}
+
+
+def test_a_gpu_worker_is_sent_to(bench: ClientBench):
+    bench.start_gpu_worker()
+    assert bench.client.submit(CANDLES, pred_len=5).queue == GPU_QUEUE
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "code", "field"),
+    [
+        ({"close": [float("nan")] * 60}, {"pred_len": 5}, ErrorCode.NOT_FINITE, "series.0.close"),
+        ({}, {}, ErrorCode.MISSING_FIELD, "pred_len"),
+        ({}, {"pred_len": 5, "device": "tpu"}, ErrorCode.INVALID_DEVICE, "device"),
+        ({}, {"pred_len": 5, "sample_count": 257}, ErrorCode.LIMIT_EXCEEDED, "sampling.sample_count"),
+    ],
+)
+def test_what_a_worker_would_refuse_is_refused(bench: ClientBench, changes, options, code, field):
+    with pytest.raises(JobError) as refused:
+        bench.client.submit({**CANDLES, **changes}, **options)
+    assert (refused.value.code, refused.value.field) == (code, field)
+    assert bench.waiting() == []
+
+
+def test_a_misspelt_option_is_a_type_error(bench: ClientBench):
+    with pytest.raises(TypeError, match="predlen"):
+        bench.client.submit(CANDLES, predlen=5)  # type: ignore[call-arg]
+
+
+def test_jobs_in_the_contracts_own_form(bench: ClientBench):
+    handle = bench.client.submit_job(example_job(), job_id="a")
+    bench.finish("a")
+    assert handle.wait(5) == RESULT
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_a_full_queue_refuses_and_says_when_to_come_back(kind, settings, redis):
+    with client_bench(kind, settings.model_copy(update={"max_queue_jobs": 2}), redis) as bench:
+        bench.client.submit(CANDLES, pred_len=5, job_id="a")
+        bench.client.submit(CANDLES, pred_len=5, job_id="b")
+        with pytest.raises(JobError) as refused:
+            bench.client.submit(CANDLES, pred_len=5, job_id="c")
+        assert refused.value.code == ErrorCode.QUEUE_FULL
+        assert refused.value.details.keys() == {"queue", "length", "limit", "retry_after_s"}
+
+
+def test_a_finetuning_job_is_submitted_and_cancelled(bench: ClientBench):
+    config = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
+    handle = bench.client.finetune(config, name="mine", data=CANDLES)
+    assert handle.queue == "cpu.finetune"
+    handle.cancel()
+    assert code_of(handle.wait, 5) == ErrorCode.CANCELLED
+    with pytest.raises(JobError) as refused:
+        bench.client.finetune({**config, "predictor": {"epochs": 0}}, name="mine", data=CANDLES)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.INVALID_CONFIG, "config.predictor.epochs")

@@ -1,0 +1,303 @@
+"""Finetuning by the client, against a real Redis without any worker."""
+
+import base64
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from kombu.exceptions import OperationalError
+
+from kronos_cli.stack.local_redis import free_port
+from kronos_client.client import FinetuneState, ForecastClient
+from kronos_client.contract.columns import decode_column
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.finetune import parse_finetune_job
+from kronos_client.contract.finetune_results import FinetuneProgress
+from kronos_client.contract.jobs import Limits
+from kronos_client.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    FINETUNE_TASK,
+    GPU_FINETUNE_QUEUE,
+    PROGRESS_STATE,
+    cancel_key,
+)
+from kronos_client.redis.routing import announce
+from kronos_model.bars.synthetic import candles
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.config_file import load_config
+
+CANDLES = candles(seed=1, bars=60)
+CONFIG = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
+NORMAL = f"{CPU_FINETUNE_QUEUE}\x06\x163"
+LISTS = [NORMAL, CPU_FINETUNE_QUEUE, f"{CPU_FINETUNE_QUEUE}\x06\x166", f"{GPU_FINETUNE_QUEUE}\x06\x163"]
+PROGRESS = {
+    "stage": "predictor",
+    "stage_index": 1,
+    "num_stages": 2,
+    "epoch": 2,
+    "num_epochs": 10,
+    "loss": 5.1,
+}
+
+
+@pytest.fixture
+def client(settings):
+    with ForecastClient(settings=settings) as client:
+        yield client
+
+
+def messages(redis: Any, key: str = NORMAL) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in redis.lrange(key, 0, -1)]
+
+
+def enqueued_job(redis: Any, key: str = NORMAL) -> dict[str, Any]:
+    (message,) = messages(redis, key)
+    return json.loads(base64.b64decode(message["body"]))[1]["job"]
+
+
+def assert_nothing_enqueued(redis: Any) -> None:
+    assert [redis.llen(key) for key in LISTS] == [0] * len(LISTS)
+
+
+def test_a_message_is_what_any_celery_client_would_send(client, redis):
+    handle = client.finetune(CONFIG, name="mine", data="hourly/a.csv", deadline_s=3600)
+    (message,) = messages(redis)
+    headers = message["headers"]
+    assert (headers["task"], headers["id"]) == (FINETUNE_TASK, handle.id)
+    assert (headers["argsrepr"], headers["kwargsrepr"]) == ("()", "{'name': 'mine'}")
+    job = enqueued_job(redis)
+    assert redis.time()[0] - 60 <= job.pop("submitted_at") <= redis.time()[0] + 1
+    assert job == {
+        "schema_version": 1,
+        "name": "mine",
+        "config": CONFIG,
+        "data": {"path": "hourly/a.csv"},
+        "device": "auto",
+        "allow_fallback": True,
+        "deadline_s": 3600,
+        "priority": "normal",
+    }
+    assert handle.queue == CPU_FINETUNE_QUEUE
+
+
+def test_each_form_of_a_config_is_the_same_job(client, redis, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("data:\n  lookback: 30\n  pred_len: 5\npredictor:\n  epochs: 2\n")
+    as_json = tmp_path / "config.json"
+    as_json.write_text(json.dumps(CONFIG))
+    config = FinetuneConfig.model_validate(CONFIG | {"data": {**CONFIG["data"], "path": "elsewhere.csv"}})
+    sent = []
+    for form in (CONFIG, file, str(as_json), config, load_config(file, ["data.path=x"])):
+        client.finetune(form, name="mine", data="a.csv")
+        sent.append(enqueued_job(redis))
+        redis.flushall()
+    assert all(job["config"] == CONFIG and job["data"] == {"path": "a.csv"} for job in sent)
+
+
+def test_the_configs_own_path_and_device_are_the_jobs_where_none_are_given(client, redis, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("data: {path: [a.csv, b.csv], lookback: 30}\ntraining_device: cpu\n")
+    client.finetune(file, name="mine")
+    job = enqueued_job(redis)
+    assert (job["data"], job["device"]) == ({"path": ["a.csv", "b.csv"]}, "cpu")
+    assert job["config"] == {"data": {"lookback": 30}}
+    redis.flushall()
+    client.finetune(file, name="mine", device="mps")
+    assert enqueued_job(redis)["device"] == "mps"
+
+
+INDEXED = pd.DataFrame(CANDLES.columns, index=pd.to_datetime(list(CANDLES.timestamps)))
+SOURCES = {
+    "a mapping of columns": (CANDLES.as_dict(), ["0"]),
+    "a DataFrame": (INDEXED, ["0"]),
+    "a list of them": ([INDEXED, CANDLES.as_dict()], ["0", "1"]),
+    "several by name": ({"BTC": INDEXED, "ETH": CANDLES.as_dict()}, ["BTC", "ETH"]),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_candles_go_with_the_job(client, redis, source):
+    given, names = SOURCES[source]
+    client.finetune(CONFIG, name="mine", data=given)
+    job = enqueued_job(redis)
+    assert [one["id"] for one in job["data"]["instruments"]] == names
+    for one in job["data"]["instruments"]:
+        assert one["timestamps"] == list(CANDLES.timestamps)
+        np.testing.assert_allclose(decode_column(one["close"]), CANDLES.columns["close"], rtol=1e-6)
+    parse_finetune_job(job, Limits())
+
+
+def test_several_files_are_a_list(client, redis):
+    client.finetune(CONFIG, name="mine", data=["a.csv", Path("daily") / "b.csv"])
+    assert enqueued_job(redis)["data"] == {"path": ["a.csv", "daily/b.csv"]}
+
+
+BAD = CANDLES.as_dict() | {"close": np.where(np.arange(60) == 7, np.nan, CANDLES.columns["close"])}
+REFUSED = {
+    "a bundled name": ({"name": "kronos-tiny"}, ErrorCode.BAD_VALUE, "name"),
+    "no data": ({"data": None}, ErrorCode.INVALID_CONFIG, "config.data.path"),
+    "a path outside": ({"data": "../a.csv"}, ErrorCode.DATA_NOT_ALLOWED, "data.path"),
+    "an absolute path": ({"data": Path("/a.csv")}, ErrorCode.DATA_NOT_ALLOWED, "data.path"),
+    "data that is none": ({"data": 5.0}, ErrorCode.BAD_TYPE, "data.instruments.0"),
+    "data without prices": (
+        {"data": {"a": {"timestamps": []}}}, ErrorCode.MISSING_FIELD, "data.instruments.0.open",
+    ),
+    "bad candles": ({"data": {"a": CANDLES.as_dict(), "b": BAD}}, ErrorCode.NOT_FINITE,
+                    "data.instruments.1.close"),
+    "a bad config": ({"config": {"predictor": {"epochs": 0}}}, ErrorCode.INVALID_CONFIG,
+                     "config.predictor.epochs"),
+    "an unknown field": ({"config": {"epochs": 5}}, ErrorCode.INVALID_CONFIG, "config.epochs"),
+    "data that is no object": ({"config": {"data": 5}}, ErrorCode.INVALID_CONFIG, "config.data"),
+    "no config": ({"config": 5}, ErrorCode.BAD_TYPE, "config"),
+    "no such file": ({"config": "/nowhere/config.yaml"}, ErrorCode.INVALID_CONFIG, "config"),
+    "a model by path": ({"config": {"start": {"model": "./mine"}}}, ErrorCode.MODEL_NOT_ALLOWED,
+                        "config.start.model"),
+    "an unknown device": ({"device": "tpu"}, ErrorCode.INVALID_DEVICE, "device"),
+    "no GPU": ({"device": "cuda", "allow_fallback": False}, ErrorCode.NO_GPU_WORKER, "device"),
+    "an empty id": ({"job_id": ""}, ErrorCode.BAD_VALUE, "job_id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defect", REFUSED)
+def test_what_a_worker_would_refuse_is_not_sent(client, redis, defect):
+    changes, code, field = REFUSED[defect]
+    arguments = {"config": CONFIG, "name": "mine", "data": "a.csv"} | changes
+    with pytest.raises(JobError) as refused:
+        client.finetune(arguments.pop("config"), **arguments)
+    assert (refused.value.code, refused.value.field) == (code, field)
+    assert_nothing_enqueued(redis)
+
+
+@pytest.mark.parametrize("limit", [{"max_inline_bars": 50}, {"max_message_bytes": 2000}])
+def test_too_many_candles_are_refused(settings, redis, limit):
+    small = settings.model_copy(update=limit)
+    with ForecastClient(settings=small) as client, pytest.raises(JobError) as refused:
+        client.finetune(CONFIG, name="mine", data=CANDLES.as_dict())
+    assert (refused.value.code, refused.value.field) == (ErrorCode.LIMIT_EXCEEDED, "data.instruments")
+    assert_nothing_enqueued(redis)
+
+
+def test_a_full_queue_refuses_further_jobs(settings, redis):
+    with ForecastClient(settings=settings.model_copy(update={"max_queue_jobs": 1})) as client:
+        client.finetune(CONFIG, name="mine", data="a.csv", priority="low")
+        with pytest.raises(JobError) as refused:
+            client.finetune(CONFIG, name="mine", data="b.csv")
+    assert refused.value.code == ErrorCode.QUEUE_FULL
+    assert refused.value.details["queue"] == CPU_FINETUNE_QUEUE
+    assert redis.llen(NORMAL) == 0
+
+
+def test_a_job_goes_where_the_announcements_send_it(client, redis):
+    gpu = {
+        "node": "gpu@1",
+        "queue": GPU_FINETUNE_QUEUE,
+        "state": "ready",
+        "role": "finetune",
+        "device": "cuda:0",
+    }
+    announce(redis, "gpu@1", gpu)
+    assert client.finetune(CONFIG, name="mine", data="a.csv").queue == GPU_FINETUNE_QUEUE
+    assert client.finetune(CONFIG, name="mine", data="a.csv", device="cpu").queue == CPU_FINETUNE_QUEUE
+    assert [redis.llen(NORMAL), redis.llen(f"{GPU_FINETUNE_QUEUE}\x06\x163")] == [1, 1]
+
+
+def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis):
+    first = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
+    client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
+    assert redis.llen(NORMAL) == 2  # it is the worker's to see that the first is still under way
+    client._records.store(
+        first.id, f"celery-task-meta-{first.id}", outcome(client, first.id), is_outcome=True
+    )
+    again = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
+    assert redis.llen(NORMAL) == 2
+    assert again.wait(5).model_dump(mode="json") == example_finetune_result()
+    with pytest.raises(JobError, match="ID_CONFLICT"):
+        client.finetune(CONFIG, name="another", data="a.csv", job_id="my-job")
+
+
+def outcome(client: ForecastClient, job_id: str) -> str:
+    """A result as the backend stores it."""
+    meta = {"status": "SUCCESS", "result": example_finetune_result(), "traceback": None, "children": [],
+            "date_done": None, "task_id": job_id}  # fmt: skip
+    return json.dumps(meta)
+
+
+def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, redis, monkeypatch):
+    def lose_the_answer(*_: object, **__: object) -> None:
+        raise OperationalError("connection closed while writing")
+
+    monkeypatch.setattr("kombu.messaging.Producer.publish", lose_the_answer)
+    with pytest.raises(JobError) as ended:
+        client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
+    assert (ended.value.code, ended.value.details) == (ErrorCode.ENQUEUE_UNCERTAIN, {"job_id": "my-job"})
+
+
+def test_without_redis_nothing_is_enqueued_and_the_error_says_so():
+    url = f"redis://:pw@127.0.0.1:{free_port()}/0"
+    with ForecastClient(url) as client, pytest.raises(JobError, match="BROKER_UNREACHABLE"):
+        client.finetune(CONFIG, name="mine", data="a.csv")
+
+
+def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings):
+    handle = client.finetune(CONFIG, name="mine", data="a.csv")
+    backend = client._app.backend
+    with ForecastClient(settings=settings) as another:
+        watched = another.finetune_handle(handle.id)
+        assert watched.queue is None
+        assert watched.state() == FinetuneState("PENDING")
+        backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
+        assert watched.state() == FinetuneState("PROGRESS", FinetuneProgress(**PROGRESS))
+        backend.store_result(handle.id, PROGRESS | {"of a newer worker": 1, "loss": None}, PROGRESS_STATE)
+        assert watched.state().progress == FinetuneProgress(**(PROGRESS | {"loss": None}))
+        backend.store_result(handle.id, {"stage": 7}, PROGRESS_STATE)
+        assert watched.state() == FinetuneState("PROGRESS")
+        backend.mark_as_done(handle.id, example_finetune_result())
+        assert watched.state() == FinetuneState("SUCCESS")
+        assert watched.wait(5).model.id == "crypto-hourly@3"
+
+
+def test_progress_goes_from_the_queue_to_the_end(client):
+    handle = client.finetune(CONFIG, name="mine", data="a.csv")
+    seen = []
+    for state in handle.progress():
+        seen.append(state.name)
+        if state.name == "PENDING":
+            client._app.backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
+        elif state.name == PROGRESS_STATE:
+            assert state.progress.epoch == 2
+            client._app.backend.mark_as_done(handle.id, example_finetune_result())
+    assert seen == ["PENDING", "PROGRESS", "SUCCESS"]
+
+
+def test_waiting_tells_each_new_state_and_ends_with_the_jobs_own_error(client):
+    handle = client.finetune(CONFIG, name="mine", data="a.csv")
+    error = JobError(ErrorCode.TRAINING_DIVERGED, "the loss is not finite", None, {"step": 3})
+    timer = threading.Timer(0.05, client._app.backend.mark_as_failure, (handle.id, error))
+    told: list[FinetuneState] = []
+    timer.start()
+    with pytest.raises(JobError) as ended:
+        handle.wait(10, on_progress=told.append)
+    timer.join()
+    assert ended.value.args == error.args
+    assert [state.name for state in told] == ["PENDING", "FAILURE"]
+
+
+def test_a_job_that_nobody_knows_is_lost(client):
+    with pytest.raises(JobError, match="LOST"):
+        client.finetune_handle("nobody").wait(5)
+
+
+def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
+    handle = client.finetune(CONFIG, name="mine", data="a.csv")
+    client._app.backend.store_result(handle.id, {}, "STARTED")
+    client.finetune_handle(handle.id).cancel()
+    assert redis.exists(cancel_key(handle.id))
+
+
+def test_a_handle_names_its_kind(client):
+    assert repr(client.finetune_handle("a")) == "FinetuneHandle(id='a', queue=None)"

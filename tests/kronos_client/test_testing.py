@@ -1,0 +1,135 @@
+"""What the fake client adds for apps' tests: made-up results, and the means to steer it."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_finetune_job, example_job
+from kronos_client.contract.names import GPU_QUEUE
+from kronos_client.contract.results import ForecastResult
+from kronos_client.core.handle import JobState
+from kronos_client.core.stand_in import STAND_IN
+from kronos_client.settings import ClientSettings
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
+
+CANDLES = candles(seed=1, bars=60).as_dict()
+
+
+@pytest.fixture
+def fake():
+    with FakeForecastClient() as fake:
+        yield fake
+
+
+def forecast(fake: FakeForecastClient, **options) -> ForecastResult:
+    return fake.forecast(CANDLES, **{"pred_len": 5, **options})
+
+
+def test_a_result_has_the_form_that_was_asked_for(fake):
+    result = fake.forecast(
+        [CANDLES, CANDLES],
+        pred_len=7,
+        sample_count=3,
+        paths=True,
+        quantiles=[0.25, 0.75],
+        series_ids=["a", "b"],
+    )
+    assert [one.id for one in result.series] == ["a", "b"]
+    for one in result.series:
+        assert len(one.timestamps) == 7
+        assert one.mean.keys() == one.paths.keys() == set(COLUMNS)
+        assert {len(values) for values in one.mean.values()} == {7}
+        assert one.quantiles.keys() == {"0.25", "0.75"}
+        assert np.shape(one.paths["close"]) == (3, 7)
+    assert ForecastResult.model_validate(result.model_dump(mode="json")) == result
+    assert (result.device, result.queue, result.worker) == ("cpu", "cpu", STAND_IN)
+
+
+def test_made_up_bars_are_such_as_a_market_could_print(fake):
+    (one,) = forecast(fake, sample_count=20, pred_len=20, paths=True).series
+    paths = {name: np.asarray(values) for name, values in one.paths.items()}
+    assert (paths["high"] >= np.maximum(paths["open"], paths["close"])).all()
+    assert (paths["low"] <= np.minimum(paths["open"], paths["close"])).all()
+    assert (paths["low"] > 0).all()
+    assert (paths["volume"] >= 0).all()
+
+
+def test_the_same_job_and_seed_give_the_same_numbers(fake):
+    first, second, other = (forecast(fake, seed=seed).series[0] for seed in (7, 7, 8))
+    assert first == second
+    assert first.mean["close"] != other.mean["close"]
+    assert (first.seed, other.seed) == (7, 8)
+    by_id = [forecast(FakeForecastClient(), job_id="a").series[0].seed for _ in range(2)]
+    assert by_id[0] == by_id[1]
+
+
+def test_what_only_the_worker_knows_ends_the_job(fake):
+    handle = fake.submit(CANDLES, pred_len=513)
+    with pytest.raises(JobError) as ended:
+        handle.wait(1)
+    assert ended.value.code == ErrorCode.PRED_LEN_TOO_LONG
+
+
+def test_another_device_than_was_asked_for_is_told(fake):
+    result = forecast(fake, device="cuda")
+    assert (result.device, result.queue) == ("cpu", "cpu")
+    assert result.device_warning in result.warnings
+    fake.live_workers.append(fake_worker(GPU_QUEUE))
+    result = forecast(fake, device="cuda")
+    assert (result.device, result.queue, result.device_warning) == ("cuda:0", "gpu", None)
+
+
+def test_what_was_accepted_is_there_to_be_looked_at(fake):
+    fake.submit(CANDLES, pred_len=5, job_id="a", seed=7)
+    fake.submit_job(example_job(), job_id="b")
+    assert list(fake.jobs) == ["a", "b"]
+    assert fake.jobs["a"]["sampling"]["seed"] == 7
+    assert fake.jobs["b"]["series"][0]["id"] == "AAPL"
+
+
+def test_jobs_are_held_until_they_are_ended():
+    fake = FakeForecastClient(hold=True)
+    handle = fake.submit(CANDLES, pred_len=5)
+    fake.tell(handle.id, 2, 5)
+    assert handle.state() == JobState("PROGRESS", 2, 5)
+    fake.finish(handle.id)
+    assert handle.wait(1).series[0].timestamps
+
+
+def test_the_next_submissions_are_refused_as_told(fake):
+    fake.refuse_next(JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 3}), times=2)
+    for _ in range(2):
+        with pytest.raises(JobError, match="QUEUE_FULL"):
+            forecast(fake)
+    with pytest.raises(JobError, match="MISSING_FIELD"):
+        fake.submit(CANDLES)
+    assert forecast(fake).series
+
+
+def test_a_finetuned_model_has_a_version_each_time(fake):
+    results = [fake.submit_finetune_job(example_finetune_job()).wait(1) for _ in range(2)]
+    assert [result.model.id for result in results] == ["crypto-hourly@1", "crypto-hourly@2"]
+
+
+def test_limits_are_those_of_the_settings():
+    fake = FakeForecastClient(settings=ClientSettings.model_construct(max_bars=10))
+    with pytest.raises(JobError, match="LIMIT_EXCEEDED"):
+        forecast(fake)
+
+
+def test_the_asynchronous_fake_is_steered_by_the_other():
+    async def main() -> None:
+        async with FakeAsyncForecastClient() as client:
+            result = await client.forecast(CANDLES, pred_len=5, seed=7)
+            assert result == client.fake.forecast(CANDLES, pred_len=5, seed=7)
+            keys = [
+                one.key async for one in client.forecast_many([("a", CANDLES), ("b", CANDLES)], pred_len=5)
+            ]
+            assert keys == ["a", "b"]
+            assert len(client.fake.jobs) == 4
+
+    asyncio.run(main())

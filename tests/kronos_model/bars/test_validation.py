@@ -1,0 +1,148 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.validation import check_candles
+from kronos_model.errors import CandleError
+
+Columns = dict[str, NDArray[Any]]
+
+
+@pytest.fixture
+def columns() -> Columns:
+    close = 10 + np.sin(np.arange(20.0))
+    prices = {"open": close, "high": close + 1, "low": close - 1, "close": close}
+    return {name: values.copy() for name, values in prices.items()} | {
+        "volume": np.full(20, 100.0),
+        "amount": np.full(20, 1000.0),
+    }
+
+
+def refusal_of(columns: Columns) -> CandleError:
+    with pytest.raises(CandleError) as caught:
+        check_candles(columns)
+    return caught.value
+
+
+def test_sound_candles_pass(columns: Columns) -> None:
+    check_candles(columns)
+    check_candles({name: columns[name] for name in PRICE_COLUMNS})
+    check_candles({name: values.astype(np.float32) for name, values in columns.items()})
+    check_candles({name: np.arange(1, 5) for name in PRICE_COLUMNS})
+
+
+@pytest.mark.parametrize("name", PRICE_COLUMNS)
+def test_a_missing_price_column_is_named(columns: Columns, name: str) -> None:
+    del columns[name]
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field) == ("MISSING_COLUMN", name)
+
+
+def test_an_unknown_column_is_named(columns: Columns) -> None:
+    error = refusal_of(columns | {"vwap": np.ones(20)})
+
+    assert (error.code, error.field) == ("UNKNOWN_COLUMN", "vwap")
+
+
+@pytest.mark.parametrize("name", COLUMNS[1:])
+@pytest.mark.parametrize("length", [0, 19, 21])
+def test_unequal_lengths_are_refused_where_the_shorter_ends(columns: Columns, name: str, length: int) -> None:
+    columns[name] = np.ones(length)
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field) == ("LENGTH_MISMATCH", name)
+    assert error.details == {"row": min(length, 20)}
+
+
+@pytest.mark.parametrize("shape", [(), (20, 1)])
+def test_a_column_has_one_dimension(columns: Columns, shape: tuple[int, ...]) -> None:
+    columns["close"] = np.ones(shape)
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field) == ("LENGTH_MISMATCH", "close")
+
+
+def test_no_bars_are_refused() -> None:
+    assert refusal_of({name: np.array([]) for name in COLUMNS}).code == "EMPTY_SERIES"
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(columns: Columns, name: str, value: float) -> None:
+    columns[name][[13, 17]] = value
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("NOT_FINITE", name, {"row": 13})
+    assert name in error.message
+    assert "row 13" in error.message
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("value", [1e39, 1e18, -1e300])
+def test_what_float32_sums_cannot_carry_is_refused(columns: Columns, name: str, value: float) -> None:
+    columns[name][4] = value
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("VALUE_TOO_LARGE", name, {"row": 4})
+
+
+def test_an_amount_that_would_be_too_large_is_refused(columns: Columns) -> None:
+    del columns["amount"]
+    columns["volume"][6] = 9e16
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("VALUE_TOO_LARGE", "volume", {"row": 6})
+
+
+def test_the_largest_values_survive_float32_statistics() -> None:
+    values = np.full(8192, 9.9e16, dtype=np.float32)
+    values[::2] = 1
+
+    check_candles(dict.fromkeys(PRICE_COLUMNS, values))
+
+    assert np.isfinite(values.std())
+
+
+@pytest.mark.parametrize("name", PRICE_COLUMNS)
+@pytest.mark.parametrize("value", [0.0, -0.01, 1e-60])
+def test_prices_are_above_zero(columns: Columns, name: str, value: float) -> None:
+    columns[name][7] = value
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("NON_POSITIVE_PRICE", name, {"row": 7})
+
+
+def test_a_high_below_the_low_is_refused(columns: Columns) -> None:
+    columns["high"][9] = columns["low"][9] - 0.01
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("HIGH_BELOW_LOW", "high", {"row": 9})
+
+
+def test_a_close_outside_high_and_low_is_let_through(columns: Columns) -> None:
+    columns["close"][9] = columns["high"][9] + 1
+    columns["open"][9] = columns["low"][9] - 1
+
+    check_candles(columns)
+
+
+@pytest.mark.parametrize("name", ["volume", "amount"])
+def test_volume_and_amount_are_not_negative(columns: Columns, name: str) -> None:
+    columns[name][0] = 0
+    columns[name][11] = -1
+
+    error = refusal_of(columns)
+
+    assert (error.code, error.field, error.details) == ("NEGATIVE_VOLUME", name, {"row": 11})

@@ -1,0 +1,374 @@
+"""Which device is chosen on which machine. The machine is a fake, so that each row holds on any."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+
+from kronos_model.devices import resolution as device_module
+from kronos_model.devices.probe import TorchProbe
+from kronos_model.devices.resolution import (
+    describe_device,
+    empty_cache,
+    move_to_device,
+    resolve_device,
+)
+from kronos_model.errors import DeviceError
+
+CPU = torch.device("cpu")
+MPS = torch.device("mps")
+
+
+def cuda(index: int) -> torch.device:
+    return torch.device("cuda", index)
+
+
+@dataclass
+class FakeMachine:
+    """A machine as it is described, with a record of what was asked about."""
+
+    num_gpus: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
+    has_mps: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def cuda_device_count(self) -> int:
+        self.asked.append("count")
+        return self.num_gpus
+
+    def failure(self, device: torch.device) -> str | None:
+        self.asked.append(str(device))
+        if str(device) in self.broken:
+            return f"not usable ({self.broken[str(device)]})"
+        present = device.type == "cpu" or (
+            self.has_mps if device.type == "mps" else device.index < self.num_gpus
+        )
+        return None if present else "not available"
+
+    def name(self, device: torch.device) -> str:
+        return f"Fake {device.type}"
+
+    def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
+        return (80 * 2**30, 79 * 2**30) if device.type == "cuda" else (2**34, None)
+
+    def driver_version(self) -> str | None:
+        return "570.1" if self.num_gpus else None
+
+
+def machine(kind: str) -> FakeMachine:
+    return {
+        "no GPU": FakeMachine(),
+        "CPU build": FakeMachine(),
+        "one GPU": FakeMachine(num_gpus=1),
+        "several": FakeMachine(num_gpus=4),
+        "MPS": FakeMachine(has_mps=True),
+        # A driver too old for the build lists its GPUs and fails when used;
+        # one out of step with its library lists none.
+        "old driver": FakeMachine(num_gpus=1, broken={"cuda:0": "driver too old"}),
+        "mismatched driver": FakeMachine(broken={"cuda:0": "Error 804"}),
+    }[kind]
+
+
+ABSENT = "CUDA device '{}' requested but CUDA not available. Falling back to CPU."
+OLD = "CUDA device '{}' requested but CUDA not usable (driver too old). Falling back to CPU."
+MISMATCHED = "CUDA device '{}' requested but CUDA not usable (Error 804). Falling back to CPU."
+BEYOND_ONE = "CUDA device '{}' requested but only 1 CUDA device was found. Falling back to cuda:0."
+BEYOND_FOUR = "CUDA device '{}' requested but only 4 CUDA devices were found. Falling back to cuda:0."
+NO_MPS = "MPS device '{}' requested but MPS not available. Falling back to CPU."
+
+REQUESTS = (None, "auto", "cpu", "cuda", "cuda:0", "cuda:1", "cuda:7", "mps")
+EXPECTED = {
+    # machine: one cell a request, in the order above
+    "no GPU": [CPU, CPU, CPU, *[(CPU, ABSENT)] * 4, (CPU, NO_MPS)],
+    "CPU build": [CPU, CPU, CPU, *[(CPU, ABSENT)] * 4, (CPU, NO_MPS)],
+    "one GPU": [cuda(0), cuda(0), CPU, cuda(0), cuda(0), *[(cuda(0), BEYOND_ONE)] * 2, (CPU, NO_MPS)],
+    "several": [cuda(0), cuda(0), CPU, cuda(0), cuda(0), cuda(1), (cuda(0), BEYOND_FOUR), (CPU, NO_MPS)],
+    "MPS": [MPS, MPS, CPU, *[(CPU, ABSENT)] * 4, MPS],
+    "old driver": [CPU, CPU, CPU, *[(CPU, OLD)] * 4, (CPU, NO_MPS)],
+    "mismatched driver": [CPU, CPU, CPU, *[(CPU, MISMATCHED)] * 4, (CPU, NO_MPS)],
+}
+ROWS = [
+    pytest.param(
+        kind, requested, *(cell if isinstance(cell, tuple) else (cell, None)), id=f"{kind}-{requested}"
+    )
+    for kind, cells in EXPECTED.items()
+    for requested, cell in zip(REQUESTS, cells, strict=True)
+]
+MALFORMED = [
+    "", " ", "CPU", "cpu ", "cpu:0", "mps:0", "auto:1", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:01",
+    "cuda:1.0", "cuda:x", "cuda:0,1", "cuda:1\n", "cuda: 1", "cuda1", "cuda:١", "cuda:" + "9" * 5000, "meta",
+    "xpu", "none", 0, True, b"cpu", ["cpu"],
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    device_module._warn_once.cache_clear()
+    monkeypatch.delenv("KRONOS_DEVICE", raising=False)
+
+
+@pytest.mark.parametrize(("kind", "requested", "device", "warning"), ROWS)
+def test_resolves(
+    kind: str,
+    requested: str | None,
+    device: torch.device,
+    warning: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = warning and warning.format(requested)
+    with caplog.at_level(logging.WARNING, "kronos_model"):
+        assert resolve_device(requested, probe=machine(kind)) == (device, expected)
+    assert [record.getMessage() for record in caplog.records] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+@pytest.mark.parametrize("requested", MALFORMED, ids=lambda value: repr(value)[:16])
+def test_refuses_what_is_no_device(kind: str, requested: object) -> None:
+    asked = machine(kind)
+    with pytest.raises(DeviceError, match=r"Use one of: auto, cpu, cuda, cuda:N, mps") as caught:
+        resolve_device(requested, probe=asked)  # type: ignore[arg-type]
+    assert caught.value.code == "INVALID_DEVICE"
+    assert caught.value.field == "device"
+    json.dumps(caught.value.details)
+    assert asked.asked == []
+
+
+def test_none_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRONOS_DEVICE", "cuda:1")
+    assert resolve_device(None, probe=machine("several")) == (cuda(1), None)
+    assert resolve_device("cpu", probe=machine("several")) == (CPU, None)
+    monkeypatch.setenv("KRONOS_DEVICE", "")
+    assert resolve_device(None, probe=machine("several")) == (cuda(0), None)
+    monkeypatch.setenv("KRONOS_DEVICE", "gpu")
+    with pytest.raises(DeviceError, match="'gpu' in KRONOS_DEVICE is not known"):
+        resolve_device(None, probe=machine("several"))
+
+
+def test_auto_takes_the_first_gpu_that_computes() -> None:
+    probe = FakeMachine(num_gpus=3, broken={"cuda:0": "Xid 79"})
+    assert resolve_device("auto", probe=probe) == (cuda(1), None)
+
+
+def test_auto_prefers_cuda_to_mps_and_falls_from_a_broken_one_to_the_other() -> None:
+    assert resolve_device("auto", probe=FakeMachine(num_gpus=1, has_mps=True))[0] == cuda(0)
+    assert resolve_device("auto", probe=FakeMachine(has_mps=True, broken={"cuda:0": "x"}))[0] == MPS
+    assert resolve_device("auto", probe=FakeMachine(has_mps=True, broken={"mps": "x"}))[0] == CPU
+
+
+def test_auto_reports_a_broken_driver_as_information_only(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kronos_model"):
+        assert resolve_device("auto", probe=machine("mismatched driver")) == (CPU, None)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "Device 'cuda:0' is passed over: CUDA not usable (Error 804).")
+    ]
+
+
+def test_a_gpu_beyond_the_last_falls_to_the_cpu_where_the_first_is_broken() -> None:
+    assert resolve_device("cuda:7", probe=machine("old driver")) == (CPU, OLD.format("cuda:7"))
+
+
+def test_a_requested_gpu_that_is_broken_falls_to_the_cpu_and_not_to_another() -> None:
+    probe = FakeMachine(num_gpus=2, broken={"cuda:1": "uncorrectable ECC error"})
+    assert resolve_device("cuda:1", probe=probe) == (
+        CPU,
+        "CUDA device 'cuda:1' requested but CUDA not usable (uncorrectable ECC error). Falling back to CPU.",
+    )
+
+
+def test_a_broken_mps_is_named() -> None:
+    probe = FakeMachine(has_mps=True, broken={"mps": "MPS backend out of memory"})
+    warning = (
+        "MPS device 'mps' requested but MPS not usable (MPS backend out of memory). Falling back to CPU."
+    )
+    assert resolve_device("mps", probe=probe) == (CPU, warning)
+
+
+def test_a_warning_is_logged_once_and_returned_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "kronos_model"):
+        first = resolve_device("cuda:0", probe=machine("no GPU"))
+        assert resolve_device("cuda:0", probe=machine("no GPU")) == first
+        resolve_device("cuda:1", probe=machine("no GPU"))
+    assert [record.getMessage() for record in caplog.records] == [
+        ABSENT.format("cuda:0"),
+        ABSENT.format("cuda:1"),
+    ]
+
+
+def test_asking_for_the_cpu_asks_the_machine_nothing() -> None:
+    probe = machine("several")
+    resolve_device("cpu", probe=probe)
+    assert probe.asked == []
+
+
+def test_describes_a_gpu() -> None:
+    description = describe_device(cuda(1), probe=machine("several"))
+    assert (description.name, description.kind, description.index) == ("Fake cuda", "cuda", 1)
+    assert (description.memory_total_bytes, description.memory_free_bytes) == (80 * 2**30, 79 * 2**30)
+    assert description.versions["driver"] == "570.1"
+    assert json.loads(json.dumps(description.as_dict())) == description.as_dict()
+
+
+def test_describes_this_cpu() -> None:
+    description = describe_device(CPU)
+    assert (description.kind, description.index) == ("cpu", None)
+    assert description.name
+    assert description.memory_total_bytes is not None
+    assert (
+        description.memory_free_bytes is None
+        or description.memory_free_bytes <= description.memory_total_bytes
+    )
+    assert description.versions["torch"] == torch.__version__
+
+
+class NoRoom(nn.Linear):
+    """Refuses to be moved anywhere but to the CPU."""
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+        if fn(torch.empty(0)).device.type != "cpu":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …")
+        return super()._apply(fn, recurse)
+
+
+class AnyDevice(FakeMachine):
+    """Says that every device computes. "meta" stands for a GPU: a tensor moved there has lost its values."""
+
+    def failure(self, device: torch.device) -> None:
+        return None
+
+
+def network(last: type[nn.Linear]) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), last(4, 2))
+
+
+def test_moves_a_module() -> None:
+    module = network(nn.Linear)
+    moved, device, warning = move_to_device(module, torch.device("meta"), probe=AnyDevice())
+    assert moved is module
+    assert (device.type, warning) == ("meta", None)
+    assert {tensor.device.type for tensor in module.state_dict().values()} == {"meta"}
+
+
+def test_a_move_that_fails_half_way_leaves_the_module_whole_on_the_cpu(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    module = network(NoRoom)
+    parameters = list(module.parameters())
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with caplog.at_level(logging.WARNING, "kronos_model"):
+        moved, device, warning = move_to_device(module, torch.device("meta"), probe=AnyDevice())
+    assert (moved, device) == (module, CPU)
+    reason = "META cannot hold the Sequential (CUDA out of memory)"
+    assert warning == f"META device 'meta' requested but {reason}. Falling back to CPU."
+    assert [record.getMessage() for record in caplog.records] == [warning]
+    torch.testing.assert_close(dict(module.state_dict()), before, rtol=0, atol=0)
+    # An optimiser made before the move still holds the parameters that compute.
+    assert all(now is then for now, then in zip(module.parameters(), parameters, strict=True))
+
+
+def test_a_module_is_not_sent_to_a_device_that_does_not_compute() -> None:
+    module, device, warning = move_to_device(network(nn.Linear), cuda(0), probe=machine("old driver"))
+    assert (device, warning) == (CPU, OLD.format("cuda:0"))
+    assert {tensor.device.type for tensor in module.state_dict().values()} == {"cpu"}
+
+
+def test_the_cache_is_emptied_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("cuda"))
+    for device in (CPU, MPS, cuda(0)):
+        empty_cache(device)
+    assert emptied == ["cuda"]
+
+
+@pytest.mark.usefixtures("no_cuda_calls")
+def test_cpu_paths_never_call_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_device("cpu") == (CPU, None)
+    describe_device(CPU)
+    module, device, warning = move_to_device(network(nn.Linear), CPU)
+    assert (device, warning) == (CPU, None)
+    assert module.eval()(torch.ones(1, 3)).shape == (1, 2)
+    empty_cache(CPU)
+    empty_cache(MPS)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert resolve_device("auto") == (CPU, None)
+    assert resolve_device("cuda:0") == (CPU, ABSENT.format("cuda:0"))
+
+
+def test_the_guard_against_cuda_calls_notices_them(no_cuda_calls: list[str]) -> None:
+    for call in (torch.cuda.is_available, torch.cuda.Event, torch.accelerator.current_accelerator):
+        with pytest.raises(AssertionError, match="must not touch CUDA"):
+            call()
+    with pytest.raises(AssertionError, match="must not touch CUDA"):
+        torch.manual_seed(0)  # reaches for every GPU's generator as well
+    assert len(no_cuda_calls) == 4
+    no_cuda_calls.clear()
+
+
+class TestTorchProbe:
+    """The real probe, with PyTorch's answers replaced by those seen on machines that are not at hand."""
+
+    @pytest.fixture(autouse=True)
+    def _cuda_build(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+
+    @pytest.mark.parametrize(
+        ("message", "failure"),
+        [
+            (
+                "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+                "not available",
+            ),
+            ("No CUDA GPUs are available", "not available"),
+            (
+                "The NVIDIA driver on your system is too old (found version 11040). Please update it",
+                "not usable (The NVIDIA driver on your system is too old (found version 11040))",
+            ),
+            (
+                "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors",
+                "not usable (CUDA error: no kernel image is available for execution on the device)",
+            ),
+            ("", "not usable (RuntimeError)"),
+        ],
+    )
+    def test_tells_absent_from_broken(
+        self, message: str, failure: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_args: object, **_kwargs: object) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(torch, "ones", fail)
+        assert TorchProbe().failure(cuda(0)) == failure
+
+    def test_a_gpu_that_died_has_no_memory_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_args: object) -> None:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+
+        monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+        monkeypatch.setattr(torch.cuda, "get_device_name", fail)
+        description = describe_device(cuda(0))
+        assert (description.name, description.memory_total_bytes, description.memory_free_bytes) == (
+            "cuda",
+            None,
+            None,
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_real_gpu() -> None:
+    device, warning = resolve_device("cuda:0")
+    assert (device, warning) == (cuda(0), None)
+    beyond = resolve_device(f"cuda:{torch.cuda.device_count()}")
+    assert beyond[0] == cuda(0)
+    assert "Falling back to cuda:0." in (beyond[1] or "")
+    description = describe_device(device)
+    assert description.kind == "cuda"
+    assert 0 < (description.memory_free_bytes or 0) <= (description.memory_total_bytes or 0)
+    module, placed, warning = move_to_device(network(nn.Linear), device)
+    assert (placed, warning) == (device, None)
+    assert next(module.parameters()).is_cuda
+    empty_cache(device)

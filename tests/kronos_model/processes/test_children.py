@@ -1,0 +1,194 @@
+"""Child processes: their lines, the order in which they end, and that none is left behind."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.restarts import RestartBudget
+from kronos_model.processes.children import ChildProcess, LocalStackError
+from tests.processes import await_end
+
+ROOT = Path(__file__).resolve().parents[3]
+SLEEPER = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
+POLITE = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
+print("up", flush=True)
+time.sleep(60)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(60)
+"""
+# A stack of two of which the second is stubborn: prints their numbers, then how it goes on.
+STACK = f"""
+import sys, threading
+from kronos_cli.stack.processes import ProcessStack
+second_is_up = threading.Event()
+def sink(name, line):
+    if name == "second":
+        second_is_up.set()
+with ProcessStack(sink) as stack:
+    first = stack.start("first", {SLEEPER!r})
+    second = stack.start("second", [sys.executable, "-c", {STUBBORN!r}], grace_s=GRACE_S)
+    second_is_up.wait()
+    try:
+        print(first.pid, second.pid, flush=True)
+        stack.wait()
+    except KeyboardInterrupt:
+        print("ending", flush=True)
+print("ended", flush=True)
+"""
+
+
+def start_stack(grace_s: int) -> "tuple[subprocess.Popen[str], list[int]]":
+    """A process that runs STACK, and the numbers of its two children."""
+    script = STACK.replace("GRACE_S", str(grace_s))
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, [int(pid) for pid in process.stdout.readline().split()]
+
+
+class Lines:
+    """A sink that can be waited on."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, name: str, line: str) -> None:
+        with self._changed:
+            self.seen.append((name, line))
+            self._changed.notify_all()
+
+    def await_line(self, name: str, line: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: (name, line) in self.seen, timeout=10), self.seen
+
+
+def test_lines_carry_the_name_of_their_process() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        for name in ("one", "two"):
+            stack.start(name, ["echo", f"from {name}"])
+            lines.await_line(name, f"from {name}")
+    assert lines.seen == [("one", "from one"), ("two", "from two")]
+
+
+def test_the_last_started_ends_first() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        for name in ("redis", "worker", "flower"):
+            stack.start(name, [sys.executable, "-c", POLITE])
+            lines.await_line(name, "up")
+    assert [name for name, line in lines.seen if line == "bye"] == ["flower", "worker", "redis"]
+
+
+def test_a_child_that_dies_is_noticed_with_its_last_lines() -> None:
+    with ProcessStack() as stack:
+        stack.start("well", SLEEPER)
+        stack.start("ill", [sys.executable, "-c", "print('why'); raise SystemExit(3)"])
+        dead = stack.wait()
+        assert (dead.name, dead.exit_status, dead.tail()) == ("ill", 3, ["why"])
+
+
+def test_what_ignores_sigterm_is_killed_after_its_grace() -> None:
+    lines = Lines()
+    child = ChildProcess("stubborn", [sys.executable, "-c", STUBBORN], sink=lines, grace_s=1)
+    lines.await_line("stubborn", "up")
+    started = time.monotonic()
+    assert child.stop() == -signal.SIGKILL
+    assert 0.9 < time.monotonic() - started < 5
+
+
+def test_a_group_is_told_to_end_before_any_of_it_is_waited_for() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        server = stack.start("server", SLEEPER)
+        stack.start("polite", [sys.executable, "-c", POLITE], group="workers")
+        stubborn = stack.start("stubborn", [sys.executable, "-c", STUBBORN], grace_s=60, group="workers")
+        for name in ("server", "polite", "stubborn"):
+            lines.await_line(name, "up")
+        stopping = threading.Thread(target=stack.stop)
+        stopping.start()
+        lines.await_line("polite", "bye")
+        assert (stubborn.exit_status, server.exit_status) == (None, None)
+        stubborn.kill()
+        stopping.join(10)
+        assert server.exit_status is not None
+
+
+def test_a_child_takes_its_own_children_along() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        stack.start("shell", ["sh", "-c", "sleep 60 & echo $!; echo up; wait"])
+        lines.await_line("shell", "up")
+    grandchild = int(next(line for _, line in lines.seen if line.isdigit()))
+    assert await_end(grandchild)
+
+
+def test_secrets_go_in_on_standard_input() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        stack.start("reader", ["cat"], stdin="hidden\n")
+        lines.await_line("reader", "hidden")
+
+
+def test_a_command_that_is_not_there_is_an_error() -> None:
+    with ProcessStack() as stack, pytest.raises(LocalStackError, match="nothing cannot be started"):
+        stack.start("nothing", ["/no/such/program"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_ends_at_once(number: int) -> None:
+    process, pids = start_stack(grace_s=30)
+    assert process.stdout is not None
+    process.send_signal(number)
+    assert process.stdout.readline() == "ending\n"
+    time.sleep(0.3)
+    assert process.poll() is None  # it waits for the stubborn one
+    process.send_signal(number)
+    assert process.communicate(timeout=10)[0] == "ended\n"
+    assert process.returncode == 0
+    assert all(await_end(pid) for pid in pids)
+
+
+def test_no_orphan_survives_a_killed_parent() -> None:
+    process, pids = start_stack(grace_s=1)
+    process.kill()
+    process.wait()
+    assert all(await_end(pid) for pid in pids)
+
+
+def test_a_child_is_started_again_in_its_place() -> None:
+    lines = Lines()
+    with ProcessStack(lines) as stack:
+        for name in ("redis", "worker", "flower"):
+            stack.start(name, [sys.executable, "-c", POLITE], group="workers" if name == "worker" else None)
+            lines.await_line(name, "up")
+        first = stack._children[1]
+        first.kill()
+        assert stack.wait() is first
+        lines.seen.clear()
+        second = stack.restart(first)
+        lines.await_line("worker", "up")
+        assert (second.pid != first.pid, stack.dead()) == (True, None)
+    assert [name for name, line in lines.seen if line == "bye"] == ["flower", "worker", "redis"]
+
+
+def test_restarts_are_bounded_and_come_back_with_time() -> None:
+    now = 100.0
+    budget = RestartBudget(2, 600.0, clock=lambda: now)
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+    now += 599
+    assert not budget.spend()
+    now += 1
+    assert [budget.spend() for _ in range(3)] == [True, True, False]

@@ -1,0 +1,155 @@
+"""Pairs of model and tokenizer: found together, refused when they do not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kronos_model.checkpoints.source import BUNDLED_FOLDER, is_trained
+from kronos_model.errors import CheckpointError, CheckpointMismatch
+from kronos_model.model import Kronos
+from kronos_model.model_pair import CheckpointPair, default_max_context, load_pair
+from kronos_model.tokenizer import KronosTokenizer
+
+REFERENCE = Path(__file__).parents[1] / "data" / "parity" / "a"
+TINY = BUNDLED_FOLDER / "kronos-tiny"
+
+
+@pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """The hub ids and revisions asked for; the reference's checkpoint stands in for every one of them."""
+    asked: list[tuple[str, str | None]] = []
+    for cls in (Kronos, KronosTokenizer):
+        original = cls.from_pretrained
+
+        def from_pretrained(
+            source: str, *, revision: str | None = None, original: Any = original, **_options: object
+        ) -> Any:
+            asked.append((source, revision))
+            return original(REFERENCE)
+
+        monkeypatch.setattr(cls, "from_pretrained", from_pretrained)
+    return asked
+
+
+def test_loads_the_bundled_pair() -> None:
+    pair = load_pair("kronos-tiny")
+    assert isinstance(pair, CheckpointPair)
+    assert isinstance(pair.model, Kronos)
+    assert isinstance(pair.tokenizer, KronosTokenizer)
+    assert pair.max_context == 176
+    assert not pair.model.training
+    assert not pair.tokenizer.training
+
+
+@pytest.mark.usefixtures("no_cuda_calls")
+def test_loading_never_calls_cuda() -> None:
+    load_pair("kronos-tiny")
+
+
+def test_loads_a_folder_that_holds_a_pair() -> None:
+    pair = load_pair(str(REFERENCE))
+    assert pair.model.checkpoint is not None
+    assert pair.model.checkpoint.folder == REFERENCE / "model"
+    assert pair.tokenizer.checkpoint is not None
+    assert pair.tokenizer.checkpoint.folder == REFERENCE / "tokenizer"
+
+
+def test_loads_two_folders_named_apart() -> None:
+    pair = load_pair(REFERENCE / "model", REFERENCE / "tokenizer")
+    assert pair.model.config["s1_bits"] == pair.tokenizer.config["s1_bits"] == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "max_context"),
+    [
+        (None, "NeoQuasar/Kronos-Tokenizer-base", 512),
+        ("NeoQuasar/Kronos-mini", "NeoQuasar/Kronos-Tokenizer-2k", 2048),
+        ("NeoQuasar/Kronos-small", "NeoQuasar/Kronos-Tokenizer-base", 512),
+        ("NeoQuasar/Kronos-base", "NeoQuasar/Kronos-Tokenizer-base", 512),
+    ],
+)
+def test_a_published_model_brings_its_tokenizer_and_context(
+    requested: list[tuple[str, str | None]], model: str | None, tokenizer: str, max_context: int
+) -> None:
+    pair = load_pair(model, model_revision="m", tokenizer_revision="t")
+    assert requested == [(model or "NeoQuasar/Kronos-small", "m"), (tokenizer, "t")]
+    assert pair.max_context == max_context
+
+
+def test_a_tokenizer_that_is_named_is_used(requested: list[tuple[str, str | None]]) -> None:
+    load_pair("NeoQuasar/Kronos-small", "me/tokenizer")
+    assert requested == [("NeoQuasar/Kronos-small", None), ("me/tokenizer", None)]
+
+
+@pytest.mark.parametrize("model", ["me/model", REFERENCE / "model", str(REFERENCE / "model")])
+def test_an_unknown_model_needs_its_tokenizer_named(model: str | Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer belongs to '.*model' is not known: name it"):
+        load_pair(model)
+
+
+def test_a_model_and_tokenizer_that_do_not_fit_are_both_named() -> None:
+    with pytest.raises(
+        CheckpointMismatch, match=r"'kronos-tiny' reads tokens of 9 \+ 9 bits, .*'.*a' writes 6 \+ 6"
+    ) as caught:
+        load_pair("kronos-tiny", REFERENCE)
+    assert caught.value.code == "CHECKPOINT_MISMATCH"
+    assert caught.value.details["model"] == {"id": "kronos-tiny", "s1_bits": 9, "s2_bits": 9}
+    json.dumps(caught.value.details)
+
+
+def test_the_same_number_of_bits_split_otherwise_does_not_fit(tmp_path: Path) -> None:
+    model = Kronos(**Kronos.from_pretrained(REFERENCE).config | {"s1_bits": 5, "s2_bits": 7})
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(CheckpointMismatch, match=r"5 \+ 7 bits.* 6 \+ 6 bits"):
+        load_pair(tmp_path / "model", REFERENCE)
+
+
+@pytest.mark.parametrize(("half", "other"), [("model", "tokenizer"), ("tokenizer", "model")])
+def test_a_half_in_the_place_of_the_other_is_refused(half: str, other: str) -> None:
+    with pytest.raises(CheckpointError, match="setting"):
+        load_pair(**{half: REFERENCE / other, other: REFERENCE / other})
+
+
+def test_a_revision_of_the_bundled_pair_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="only checkpoints on the hub have revisions"):
+        load_pair("kronos-tiny", model_revision="main")
+
+
+def test_models_that_are_not_published_have_the_common_context() -> None:
+    assert default_max_context("me/model") == default_max_context(REFERENCE) == 512
+
+
+class TestBundled:
+    def test_is_small(self) -> None:
+        assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) < 2_000_000
+
+    def test_says_that_it_has_been_trained_and_how_far_it_sees(self) -> None:
+        assert is_trained("kronos-tiny") is True
+        assert is_trained(TINY) is True
+        metadata = json.loads((TINY / "metadata.json").read_text(encoding="utf-8"))
+        assert default_max_context("kronos-tiny") == metadata["lookback"] + metadata["pred_len"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"trained": true}', True),
+        ('{"trained": false}', False),
+        ("{}", None),
+        ('{"trained": "no"}', None),
+        ("[]", None),
+    ],
+)
+def test_training_is_read_from_the_metadata(tmp_path: Path, text: str, expected: bool | None) -> None:
+    (tmp_path / "metadata.json").write_text(text)
+    assert is_trained(tmp_path) is expected
+
+
+def test_nothing_is_known_of_the_training_of_others(tmp_path: Path) -> None:
+    assert is_trained("NeoQuasar/Kronos-small") is None
+    assert is_trained(tmp_path) is None
+    (tmp_path / "metadata.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"metadata\.json cannot be read"):
+        is_trained(tmp_path)

@@ -1,0 +1,213 @@
+"""Taking messages: when it looks, what it hands over, what it buries, and what it leaves for later."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from redis.exceptions import ConnectionError, ResponseError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.connection import connect
+from tests.worker.broker.test_messages import message
+from worker.broker import consuming
+from worker.broker.consuming import MessageConsumer
+from worker.broker.deliveries import Deliveries
+
+UNACKED, INDEX = "t.unacked", "t.unacked_index"
+
+
+class Bench:
+    """A consumer on a real Redis, and what it did."""
+
+    def __init__(self, redis, url: str) -> None:
+        self.redis = redis
+        self.answers: list = []
+        self.handed_over: list = []
+        self.trouble: Exception | None = None
+        self.room = 1000
+        self.deliveries = Deliveries(
+            connect(url, decode_responses=False), UNACKED, INDEX, timeout_s=60, max_bytes=5000, max_dead=9
+        )
+        self.is_elsewhere = False
+        self.consumer = MessageConsumer(self.deliveries, 5000, self.answer)
+
+    def answer(self, job_id: str, error: JobError) -> bool:
+        self.answers.append((job_id, error.code, error.message))
+        return not self.is_elsewhere
+
+    def send(self, value=None, queue: str = "cpu") -> None:
+        value = message() if value is None else value
+        self.redis.lpush(queue, value if isinstance(value, bytes) else json.dumps(value))
+
+    def take(self, *queues: str) -> list[str]:
+        """Ids of the jobs that were handed over."""
+        self.handed_over.clear()
+        self.consumer.ring()
+        self.consumer.take(queues or ("cpu",), lambda: self.room > len(self.handed_over), self.hand_over)
+        return [message.payload["headers"]["id"] for _, _, message in self.handed_over]
+
+    def hand_over(self, delivery, queue, step, message) -> None:
+        self.handed_over.append((queue, step, message))
+        if self.trouble is not None:
+            raise self.trouble
+
+    def dead(self) -> list[dict]:
+        return [json.loads(entry) for entry in self.redis.lrange(DEAD_KEY, 0, -1)]
+
+    @property
+    def num_unacked(self) -> int:
+        assert self.redis.zcard(INDEX) == self.redis.hlen(UNACKED)
+        return self.redis.hlen(UNACKED)
+
+
+@pytest.fixture
+def bench(redis, redis_server) -> Bench:
+    return Bench(redis, redis_server.url)
+
+
+def named(job_id: str, **headers) -> dict:
+    return message(headers={"id": job_id} | headers)
+
+
+def test_all_that_there_is_room_for_is_taken_by_priority_over_all_queues(bench):
+    for job_id, queue in [("a", "gpu\x06\x163"), ("b", "cpu\x06\x166"), ("c", "cpu"), ("d", "gpu")]:
+        bench.send(named(job_id), queue)
+    assert bench.take("cpu", "gpu") == ["c", "d", "a", "b"]
+    assert [(queue, step) for queue, step, _ in bench.handed_over] == [
+        ("cpu", 0), ("gpu", 0), ("gpu", 3), ("cpu", 6)
+    ]  # fmt: skip
+    assert bench.num_unacked == 4
+
+
+def test_what_there_is_no_room_for_stays_on_its_list(bench):
+    for job_id in "abc":
+        bench.send(named(job_id))
+    bench.room = 2
+    assert bench.take() == ["a", "b"]
+    assert bench.redis.llen("cpu") == 1
+
+
+def test_without_a_ring_it_looks_after_a_while_only(bench, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert bench.take() == []
+    bench.send()
+    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    assert bench.handed_over == []
+    now[0] += consuming.LOOK_INTERVAL_S
+    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    assert len(bench.handed_over) == 1
+
+
+def test_a_full_worker_looks_again_as_soon_as_it_has_room(bench):
+    bench.send()
+    bench.room = 0
+    bench.take()
+    bench.room = 1
+    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    assert len(bench.handed_over) == 1
+
+
+def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
+    monkeypatch.setattr(consuming, "MAX_TAKEN_AT_ONCE", 2)
+    woken = []
+    for job_id in "abc":
+        bench.send(named(job_id))
+    bench.consumer.wake_by(lambda: woken.append(True))
+    assert bench.take() == ["a", "b"]
+    assert len(woken) == 2  # the ring itself, and the call to go on
+    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    assert len(bench.handed_over) == 3
+
+
+def test_what_cannot_be_read_is_answered_buried_and_counted_and_the_next_is_taken(bench):
+    buried = []
+    bench.consumer.on_dead = lambda: buried.append(True)
+    bench.send(b"\xff")
+    bench.send(named("bad", task="other.task"))
+    bench.send(b"[" * 6000)
+    bench.send(named("good"))
+    assert bench.take() == ["good"]
+    ((job_id, code, text),) = bench.answers
+    assert (job_id, code) == ("bad", ErrorCode.BAD_MESSAGE)
+    assert "other.task" in text
+    assert [entry["id"] for entry in bench.dead()] == [None, "bad", None]
+    assert len(buried) == 3
+    assert bench.num_unacked == 1
+
+
+def test_what_celery_stumbles_over_is_answered_and_buried(bench):
+    bench.send()
+    bench.trouble = TypeError("of Celery's")
+    bench.take()
+    assert [(job_id, code) for job_id, code, _ in bench.answers] == [("job-1", ErrorCode.BAD_MESSAGE)]
+    assert bench.dead()[0]["reason"] == "Celery cannot read it"
+    assert bench.num_unacked == 0
+
+
+@pytest.mark.parametrize("refusal", ["OOM command not allowed", "READONLY You can't write"])
+def test_where_redis_refuses_the_message_comes_again(bench, refusal):
+    bench.send()
+    bench.trouble = ResponseError(refusal)
+    bench.take()
+    assert bench.answers == bench.dead() == []
+    assert bench.num_unacked == 1
+
+
+def test_a_connection_that_is_lost_is_the_consumers_to_mend(bench):
+    bench.send()
+    bench.trouble = ConnectionError()
+    with pytest.raises(ConnectionError):
+        bench.take()
+    assert bench.num_unacked == 1
+
+
+def test_a_key_that_is_no_list_does_not_end_the_worker(bench):
+    bench.redis.set("cpu", "mine")
+    assert bench.take() == []
+
+
+def test_a_message_with_an_eta_waits_in_redis(bench):
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    bench.send(named("later", eta=tomorrow.isoformat()))
+    bench.send(named("now", eta="2001-01-01T00:00:00+00:00"))
+    bench.send(named("never", eta="2999-01-01T00:00:00+00:00"))
+    assert bench.take() == ["now"]
+    assert bench.num_unacked == 2
+    latest = max(score for _, score in bench.redis.zrange(INDEX, 0, -1, withscores=True))
+    assert latest == pytest.approx(tomorrow.timestamp() - 60, abs=5)
+    assert [(job_id, code) for job_id, code, _ in bench.answers] == [("never", ErrorCode.BAD_MESSAGE)]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_message_that_expired_ends_its_job_unless_a_worker_has_it(bench, is_elsewhere):
+    bench.is_elsewhere = is_elsewhere
+    bench.send(named("late", expires="2001-01-01T00:00:00+00:00"))
+    bench.send(named("in time", expires="2999-01-01T00:00:00+00:00"))
+    assert bench.take() == ["in time"]
+    assert [(job_id, code) for job_id, code, _ in bench.answers] == [("late", ErrorCode.DEADLINE)]
+    assert bench.num_unacked == 1 + is_elsewhere
+    assert bench.dead() == []
+
+
+def test_what_was_put_back_for_later_is_not_requeued_at_once(bench):
+    bench.send(named("a"))
+    bench.send(named("b"))
+    bench.take()
+    first, second = bench.redis.zrange(INDEX, 0, -1)
+    bench.consumer.put_back(first, 30)
+    bench.consumer.requeue(first)
+    bench.consumer.requeue(second)
+    assert bench.redis.hkeys(UNACKED) == [first]
+    assert bench.redis.llen("cpu") == 1
+
+
+def test_what_celery_rejects_is_answered_and_buried(bench):
+    bench.send()
+    bench.take()
+    bench.consumer.reject(bench.redis.zrange(INDEX, 0, -1)[0])
+    assert [code for _, code, _ in bench.answers] == [ErrorCode.BAD_MESSAGE]
+    assert bench.dead()[0]["id"] == "job-1"
+    assert bench.num_unacked == 0

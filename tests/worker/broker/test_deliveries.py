@@ -1,0 +1,183 @@
+"""Messages between their lists and their end, on a real Redis."""
+
+import json
+
+import pytest
+from redis import Redis
+
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.connection import connect
+from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, TAKEN_KEY, Deliveries
+
+UNACKED, INDEX = "t.unacked", "t.unacked_index"
+HIGH, NORMAL = "cpu", "cpu\x06\x163"
+LISTS = [HIGH, NORMAL]
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def deliveries(redis: Redis, redis_server) -> Deliveries:
+    redis = connect(redis_server.url, decode_responses=False)
+    return Deliveries(redis, UNACKED, INDEX, timeout_s=TIMEOUT_S, max_bytes=10_000, max_dead=3)
+
+
+def age(redis: Redis, *tags: str, by_s: float = TIMEOUT_S + 1) -> None:
+    for tag in tags:
+        redis.zincrby(INDEX, -by_s, tag)
+
+
+def is_empty(redis: Redis) -> bool:
+    return not redis.exists(UNACKED, INDEX, *LISTS)
+
+
+def take_all(deliveries: Deliveries) -> list[bytes]:
+    taken = []
+    while delivery := deliveries.take(LISTS):
+        taken.append(delivery.message)
+    return taken
+
+
+def test_messages_are_taken_by_priority_and_then_in_order(redis, deliveries):
+    redis.lpush(NORMAL, "1", "2")
+    redis.lpush(HIGH, "3", "4")
+    assert take_all(deliveries) == [b"3", b"4", b"1", b"2"]
+    assert redis.hgetall(TAKEN_KEY) == {HIGH: "2", NORMAL: "2"}
+
+
+def test_a_message_is_noted_as_it_is_taken_and_any_bytes_come_back_whole(redis, deliveries):
+    message = bytes(range(256)) + b"\n\n"
+    redis.lpush(NORMAL, message)
+    delivery = deliveries.take(LISTS)
+    assert (delivery.message, delivery.source, delivery.num_bytes) == (message, NORMAL, 258)
+    assert deliveries.held(delivery.tag) == message
+    assert redis.llen(NORMAL) == 0
+    assert redis.zscore(INDEX, delivery.tag) == pytest.approx(redis.time()[0], abs=2)
+    deliveries.put_back(delivery.tag)
+    assert take_all(deliveries) == [message]
+
+
+def test_a_command_that_is_sent_twice_takes_one_message(redis, deliveries, monkeypatch):
+    redis.lpush(NORMAL, "1", "2")
+    monkeypatch.setattr("worker.broker.deliveries.uuid.uuid4", lambda: type("", (), {"hex": "same"}))
+    first, again = deliveries.take(LISTS), deliveries.take(LISTS)
+    assert first == again
+    assert redis.llen(NORMAL) == 1
+
+
+def test_of_a_message_that_is_too_large_both_ends_are_read(redis, deliveries):
+    redis.lpush(NORMAL, b"a" * SHOWN_BYTES + b"-" * 10_000 + b"z" * SHOWN_BYTES)
+    delivery = deliveries.take(LISTS)
+    assert not delivery.is_whole
+    assert delivery.num_bytes == 10_000 + 2 * SHOWN_BYTES
+    assert delivery.message == b"a" * SHOWN_BYTES + b"z" * SHOWN_BYTES
+
+
+def test_what_is_acknowledged_is_gone_and_not_brought_back_by_a_renewal(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    tag = deliveries.take(LISTS).tag
+    deliveries.forget(tag)
+    deliveries.renew([tag])
+    deliveries.put_back(tag)
+    deliveries.put_back(tag, delay_s=5)
+    assert is_empty(redis)
+    assert redis.hget(TAKEN_KEY, NORMAL) == "1"
+
+
+def test_what_is_put_back_is_served_next_from_its_own_list(redis, deliveries):
+    redis.lpush(NORMAL, "1", "2")
+    tag = deliveries.take(LISTS).tag
+    deliveries.put_back(tag)
+    assert take_all(deliveries) == [b"1", b"2"]
+    assert redis.hget(TAKEN_KEY, NORMAL) == "2"
+
+
+def test_only_what_nobody_renews_comes_back_the_oldest_first(redis, deliveries):
+    redis.lpush(NORMAL, "1", "2", "3", "4")
+    tags = [deliveries.take(LISTS).tag for _ in range(4)]
+    for index, tag in enumerate(tags):
+        age(redis, tag, by_s=100 - index)
+    deliveries.renew([tags[1]])
+    assert deliveries.restore_overdue() == 3
+    assert set(redis.hkeys(UNACKED)) == {tags[1]}
+    assert take_all(deliveries) == [b"1", b"3", b"4"]
+
+
+def test_what_is_put_back_later_comes_after_its_time_and_nobody_need_hold_it(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    tag = deliveries.take(LISTS).tag
+    deliveries.put_back(tag, delay_s=20)
+    age(redis, tag, by_s=19)
+    assert deliveries.restore_overdue() == 0
+    age(redis, tag, by_s=2)
+    assert deliveries.restore_overdue() == 1
+
+
+def test_a_delay_may_be_longer_than_the_timeout(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    tag = deliveries.take(LISTS).tag
+    deliveries.put_back(tag, delay_s=1000 * TIMEOUT_S)
+    age(redis, tag, by_s=999 * TIMEOUT_S)
+    assert deliveries.restore_overdue() == 0
+
+
+def test_after_a_time_in_which_nobody_looked_holders_come_first(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    tag = deliveries.take(LISTS).tag
+    assert deliveries.restore_overdue() == 0
+    age(redis, tag)
+    redis.hincrbyfloat(f"{UNACKED}_watch", "looked_at", -30)  # Redis was away
+    assert deliveries.restore_overdue() == 0
+    assert deliveries.restore_overdue() == 0
+    redis.hincrbyfloat(f"{UNACKED}_watch", "not_before", -TIMEOUT_S / 2 - 1)
+    assert deliveries.restore_overdue() == 1
+
+
+def test_one_look_puts_back_a_bounded_number(redis, deliveries):
+    redis.lpush(NORMAL, *range(MAX_RESTORED + 5))
+    while delivery := deliveries.take(LISTS):
+        age(redis, delivery.tag)
+    assert deliveries.restore_overdue() == MAX_RESTORED
+    assert deliveries.restore_overdue() == 5
+    assert redis.hget(TAKEN_KEY, NORMAL) == "0"
+    assert len(take_all(deliveries)) == MAX_RESTORED + 5
+
+
+def test_the_dead_are_kept_with_the_reason_shortened_and_the_newest_of_them_only(redis, deliveries):
+    for number in range(5):
+        redis.lpush(HIGH, b"\xff" + b"x" * 9_000 + str(number).encode())
+        delivery = deliveries.take(LISTS)
+        deliveries.bury(delivery.tag, f"reason {number}", queue="cpu", job_id=None, message=delivery.message)
+    assert is_empty(redis)
+    entries = [json.loads(entry) for entry in redis.lrange(DEAD_KEY, 0, -1)]
+    assert [entry["reason"] for entry in entries] == ["reason 4", "reason 3", "reason 2"]
+    assert entries[0]["message"] == "\\xff" + "x" * (SHOWN_BYTES - 1)
+    assert entries[0]["num_bytes"] == 9_002
+    assert entries[0]["at"] == pytest.approx(redis.time()[0], abs=2)
+
+
+def test_a_message_is_buried_once_however_often_that_is_said(redis, deliveries):
+    redis.lpush(HIGH, "x")
+    delivery = deliveries.take(LISTS)
+    for _ in range(2):
+        deliveries.bury(delivery.tag, "a reason", queue="cpu", job_id=None, message=b"x")
+    assert redis.llen(DEAD_KEY) == 1
+
+
+def test_a_clock_of_redis_that_went_back_does_not_keep_messages_from_coming_back(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    age(redis, deliveries.take(LISTS).tag)
+    ahead = redis.time()[0] + 7200
+    redis.hset(f"{UNACKED}_watch", mapping={"looked_at": ahead, "not_before": ahead})
+    assert deliveries.restore_overdue() == 1
+
+
+def test_a_full_redis_still_gives_what_it_holds(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    redis.config_set("maxmemory", 1)
+    try:
+        delivery = deliveries.take(LISTS)
+        assert delivery.message == b"1"
+        deliveries.put_back(delivery.tag)
+        assert redis.llen(NORMAL) == 1
+    finally:
+        redis.config_set("maxmemory", 0)

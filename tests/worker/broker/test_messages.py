@@ -1,0 +1,212 @@
+"""What a worker lets through to Celery, and what it refuses with which reason and for whom."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.utils.json import dumps
+
+from kronos_client.contract.names import FORECAST_TASK
+from worker.broker.consuming import TASKS
+from worker.broker.messages import (
+    MAX_CONTAINERS,
+    MAX_REPR_CHARS,
+    BadMessage,
+    is_job_id,
+    read_message,
+    too_large,
+)
+
+BODY = [[], {"job": {"pred_len": 3}}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+
+
+def message(body: Any = BODY, headers: Any = (), properties: Any = (), **fields: Any) -> dict[str, Any]:
+    """As celery 5.7 puts it on a list."""
+    return {
+        "body": base64.b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"lang": "py", "task": FORECAST_TASK, "id": "job-1", "retries": 0} | dict(headers),
+        "properties": {"correlation_id": "job-1", "body_encoding": "base64"} | dict(properties),
+    } | fields
+
+
+def read(value: Any):
+    return read_message(value if isinstance(value, bytes) else json.dumps(value).encode(), TASKS)
+
+
+def refused(value: Any) -> BadMessage:
+    with pytest.raises(BadMessage) as caught:
+        read(value)
+    return caught.value
+
+
+def test_a_message_of_celerys_own_comes_through(monkeypatch):
+    app = Celery("sender", broker="memory://")
+    sent = []
+    with app.connection_for_write() as connection:
+        channel = connection.default_channel
+        monkeypatch.setattr(type(channel), "_put", lambda self, queue, message, **_: sent.append(message))
+        app.send_task(
+            FORECAST_TASK, kwargs={"job": {"a": 1}}, queue="cpu", task_id="x", connection=connection
+        )
+    read_back = read(dumps(sent[0]).encode())
+    assert read_back.arguments[1] == {"job": {"a": 1}}
+    assert read_back.payload["headers"]["id"] == "x"
+    assert read_back.payload["body"] == sent[0]["body"]
+    assert read_back.eta is None
+
+
+def test_protocol_1_becomes_protocol_2():
+    body = {"id": "old", "task": FORECAST_TASK, "args": [], "kwargs": {"job": {}}, "retries": 0, "eta": None}
+    read_back = read(message(body, headers={}) | {"headers": {}})
+    assert read_back.payload["headers"]["id"] == read_back.payload["properties"]["correlation_id"] == "old"
+    assert json.loads(read_back.payload["body"]) == read_back.arguments == [[], {"job": {}}, {}]
+
+
+def test_headers_that_are_not_checked_are_left_out():
+    read_back = read(
+        message(
+            headers={
+                "expires": "2026-01-01T00:00:00",
+                "shadow": "\x1b[31m",
+                "timelimit": [1, 1],
+                "ignore_result": True,
+                "x": 1,
+            }
+        )
+    )
+    headers = read_back.payload["headers"]
+    assert not {"shadow", "ignore_result", "x"} & headers.keys()
+    assert headers["expires"] is None
+    assert headers["timelimit"] == [None, None]
+
+
+def test_flower_is_shown_the_job_in_short_whatever_its_sender_says_of_it():
+    job = {"series": [{"id": "\x1b[2J" * 9, "open": [1.0] * 500}], "pred_len": 3}
+    headers = {"argsrepr": "\x1b[2J" + "x" * 10_000, "kwargsrepr": 5, "origin": "\n" + "x" * 10_000}
+    shown = read(message([[], {"job": job}, {}], headers=headers)).payload["headers"]
+    assert shown["argsrepr"] == "()"
+    assert shown["kwargsrepr"] == "{'series': '?', 'pred_len': 3}"
+    assert shown["origin"] == "?" + "x" * (MAX_REPR_CHARS - 1)
+
+
+@pytest.mark.parametrize(
+    ("eta", "unix_time"),
+    [("2026-01-01T00:00:00+00:00", 1767225600.0), ("2026-01-01T01:00:00+01:00", 1767225600.0),
+     ("2026-01-01T00:00:00", 1767225600.0)],
+)  # fmt: skip
+def test_an_eta_is_read_as_celery_reads_it(eta, unix_time):
+    assert read(message(headers={"eta": eta})).eta == unix_time
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"not json", b"\xff\xfe", b"5", b"[]", b"null", b'"text"', b"[" * 50_000, b"9" * 5_000, b"{}"],
+)
+def test_what_is_no_message_is_refused_and_nobody_is_told(raw):
+    assert refused(raw).job_id is None
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (message(body=5), "not [args, kwargs, embed]"),
+        (message(body=[]), "not [args, kwargs, embed]"),
+        (message(body=[[], [], {}]), "a list, an object and an object"),
+        (message(body=[[], {}, {"chain": 5}]), "no task signature"),
+        (message(body=[[], {}, {"callbacks": [{"task": 5}]}]), "no task signature"),
+        (message(body=[[], {}, {"\x1bnew": None}]), "no task signature"),
+        (message(body="!!") | {"body": "%%%"}, "not base64"),
+        (message() | {"body": None}, "not a text"),
+        (message() | {"body": base64.b64encode(b"\x80\x04").decode()}, "not JSON"),
+        (message() | {"body": base64.b64encode(b"[" * 90_000).decode()}, "64 deep"),
+        (message() | {"body": base64.b64encode(b"[" * (MAX_CONTAINERS + 1)).decode()}, "more than 100000"),
+        (message(**{"content-type": "application/x-python-serialize"}), "content type"),
+        (message(**{"content-type": "application/x-yaml"}), "content type"),
+        (message(**{"content-type": "application/x-msgpack"}), "content type"),
+        (message(**{"content-type": None}), "content type"),
+        (message() | {"body": base64.b64encode(json.dumps(BODY).encode("utf-16")).decode()}, "not JSON"),
+        (
+            message() | {"body": base64.b64encode(b"\xef\xbb\xbf" + json.dumps(BODY).encode()).decode()},
+            "not JSON",
+        ),
+        (message() | {"body": base64.b64encode(b'[[], {"job": "\xed\xa0\x80"}, {}]').decode()}, "not JSON"),
+        (message(body=[[], {"job": {"__type__": "nope", "__value__": 1}}, {}]), "__type__"),
+        (message(body=[[], {"job": {"__type__": ["datetime"], "__value__": 1}}, {}]), "__type__"),
+        (message(body=[[], {"self": 1}, {}]), "'self'"),
+        (message() | {"body": base64.b64encode(b"[" * 70 + b"]" * 70).decode()}, "more than 64 deep"),
+        (message(headers={"compression": "application/x-gzip"}), "compressed"),
+        (message(headers={"task": "celery.starmap"}), "no task 'celery.starmap'"),
+        (message(headers={"task": 5}), "names no task"),
+        (message(headers={"eta": "soon"}), "eta"),
+        (message(headers={"eta": 5}), "eta"),
+        (message(headers={"expires": "9999-12-31T23:59:59-23:59"}), "expires"),
+        (message(headers={"retries": "many"}), "retries"),
+        (message(headers={"retries": -1}), "retries"),
+        (message(headers={"root_id": "a\nb"}), "root_id"),
+        (message(properties={"body_encoding": "rot13"}), "body_encoding"),
+    ],
+)
+def test_what_celery_cannot_read_is_refused_with_the_reason_and_its_sender_told(value, reason):
+    error = refused(value)
+    assert reason in error.reason
+    assert error.reason.isprintable()
+    assert error.job_id == "job-1"
+
+
+@pytest.mark.parametrize("job_id", [None, 5, "", "a\nb", "\x1b[31m", "x" * 201, ["a"], {}, "\ud800"])
+def test_a_message_whose_id_is_none_is_refused(job_id):
+    assert "id" in refused(message(headers={"id": job_id})).reason
+    assert not is_job_id(job_id)
+
+
+def test_of_one_that_is_too_large_the_sender_is_told_where_its_ends_say_who():
+    ends = json.dumps(message())[-500:].encode()
+    assert too_large(ends, 10**9, 10**6).job_id == "job-1"
+    assert "1000000000 bytes" in too_large(ends, 10**9, 10**6).reason
+    assert too_large(b"x", 2, 1).job_id is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(
+    part=st.sampled_from(["headers", "properties", "fields", "body"]),
+    name=st.sampled_from(
+        [
+            *("id", "task", "eta", "expires", "group", "retries", "body", "content-type", "headers"),
+            *("properties", "body_encoding", "correlation_id", "reply_to", "argsrepr", "chain"),
+        ]
+    ),
+    value=JSON,
+)
+def test_whatever_a_field_holds_a_message_is_read_or_refused(part, name, value):
+    if part == "fields":
+        changed = message() | {name: value}
+    elif part == "body":
+        changed = message(body=[[], {}, {name: value}])
+    else:
+        changed = message(**{part: {name: value}})
+    reason = ""
+    try:
+        payload = read(changed).payload
+    except BadMessage as error:
+        reason = error.reason
+    else:
+        assert all(str(header).isprintable() for header in payload["headers"].values())
+    assert len(reason) < 400
+    assert not reason or reason.isprintable()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(raw):
+    refused(raw)

@@ -1,0 +1,92 @@
+"""Hearing of changed lists from a real Redis."""
+
+import threading
+
+import pytest
+
+from kronos_client.redis.connection import connect
+from worker.broker import queue_watch
+from worker.broker.queue_watch import QueueWatch
+
+WAIT_S = 10.0
+
+
+class Bell:
+    """Counts, and lets a test wait for the next ring."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._rung = threading.Semaphore(0)
+
+    def ring(self) -> None:
+        self.count += 1
+        self._rung.release()
+
+    def wait(self) -> None:
+        assert self._rung.acquire(timeout=WAIT_S), "it was not heard"
+
+
+@pytest.fixture
+def bell() -> Bell:
+    return Bell()
+
+
+@pytest.fixture
+def watch(redis_server, redis, bell) -> QueueWatch:
+    watched = connect(redis_server.url, decode_responses=False, protocol=3)
+    watch = QueueWatch(watched, ["cpu", "cpu\x06\x163", "gpu"], bell.ring)
+    watch.start()
+    bell.wait()  # as it begins to listen
+    return watch
+
+
+def test_each_change_of_a_list_is_heard_and_no_other_keys(redis, watch, bell):
+    for key in ("cpu", "cpu\x06\x163", "gpu"):
+        redis.lpush(key, "x")
+        bell.wait()
+    redis.rpop("cpu")
+    bell.wait()
+    count = bell.count
+    redis.set("cpu_usage", 1)
+    redis.set("other", 1)
+    redis.lpush("gpu", "x")
+    bell.wait()
+    assert bell.count == count + 1
+
+
+def test_it_listens_again_after_its_connection_is_lost(redis, watch, bell, monkeypatch):
+    monkeypatch.setattr(queue_watch, "RECONNECT_INTERVAL_S", 0.01)
+    redis.client_kill_filter(_type="normal", skipme=True)
+    bell.wait()  # for the loss
+    bell.wait()  # as it listens again
+    redis.lpush("cpu", "x")
+    bell.wait()
+
+
+def test_silence_is_not_taken_for_loss(redis, redis_server, bell, monkeypatch):
+    monkeypatch.setattr(queue_watch, "QUIET_S", 0.05)
+    watched = connect(redis_server.url, decode_responses=False, protocol=3)
+    QueueWatch(watched, ["cpu"], bell.ring).start()
+    bell.wait()
+    connections = redis.info("clients")["connected_clients"]
+    threading.Event().wait(0.5)
+    assert bell.count == 1
+    assert redis.info("clients")["connected_clients"] == connections
+    redis.lpush("cpu", "x")
+    bell.wait()
+
+
+def test_where_redis_will_not_tell_it_rings_all_the_time(redis, redis_server, bell, monkeypatch, caplog):
+    redis.acl_setuser(
+        "deaf",
+        enabled=True,
+        passwords=["+pw"],
+        categories=["+@all"],
+        commands=["-client"],
+        keys=["*"],
+    )
+    url = f"redis://deaf:pw@{redis_server.url.rpartition('@')[2].removeprefix('redis://')}"
+    QueueWatch(connect(url, decode_responses=False, protocol=3), ["cpu"], bell.ring).start()
+    for _ in range(5):
+        bell.wait()
+    assert sum("does not tell of changes" in record.message for record in caplog.records) == 1

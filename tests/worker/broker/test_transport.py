@@ -1,0 +1,272 @@
+"""What is changed in kombu, on a real Redis and kombu's own channels; fails when its internals change."""
+
+import inspect
+import json
+from types import SimpleNamespace
+
+import kombu
+import pytest
+from celery import states
+from celery.worker import state
+from celery.worker.request import Request
+from kombu import Connection, Consumer, Queue
+from kombu.transport.redis import Channel, MultiChannelPoller
+from redis import Redis
+
+from kronos_client.celery_app import celery_config, make_app
+from kronos_client.contract.names import DEAD_KEY
+from tests.worker.broker.test_messages import message
+from worker.broker import transport
+from worker.broker.transport import held_delivery_tags
+from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
+
+QUEUE = "cpu"
+UNACKED, INDEX = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
+PATCHED = [
+    (Channel, "QoS"),
+    (Channel, "Message"),
+    (Channel, "do_restore"),
+    (Channel, "conn_or_acquire"),
+    (MultiChannelPoller, "_register_BRPOP"),
+]
+
+
+def test_kombu_is_the_version_whose_internals_are_used():
+    assert kombu.__version__.startswith("5.7."), "read kombu/transport/redis.py again, then change this"
+    for owner, name in PATCHED:
+        assert hasattr(owner, name)
+    # The poller asks these two of a channel before it registers it.
+    assert "can_consume" in inspect.getsource(MultiChannelPoller.on_poll_start)
+    assert "active_queues" in inspect.getsource(MultiChannelPoller.on_poll_start)
+
+
+@pytest.fixture
+def installed(settings, monkeypatch):
+    """As a worker's process is set up, until the end of the test."""
+    for owner, name in PATCHED:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(transport, "get_settings", lambda: settings)
+    monkeypatch.setattr(transport, "app", make_app(settings))
+    transport.message_consumer.cache_clear()
+    transport.install()
+    yield
+    transport.message_consumer.cache_clear()
+
+
+class Receiver:
+    """A kombu consumer, and what it was given."""
+
+    def __init__(self, settings) -> None:
+        config = celery_config(settings)
+        self.connection = Connection(
+            config["broker_url"], transport_options=config["broker_transport_options"]
+        )
+        self.channel = self.connection.channel()
+        self.messages: list = []
+        consumer = Consumer(self.channel, [Queue(QUEUE)], on_message=self.messages.append, accept=["json"])
+        consumer.consume()
+
+    def receive(self) -> list:
+        """What came since it was last asked; one look into Redis."""
+        self.messages.clear()
+        transport.message_consumer().ring()
+        self.connection.transport.cycle.on_poll_start()
+        return list(self.messages)
+
+
+@pytest.fixture
+def receiver(installed, settings):
+    receiver = Receiver(settings)
+    yield receiver
+    receiver.connection.release()
+
+
+def send(redis: Redis, *job_ids: str) -> None:
+    for job_id in job_ids:
+        redis.lpush(QUEUE, json.dumps(message(headers={"id": job_id})))
+
+
+def num_held(receiver: Receiver) -> int:
+    qos = receiver.channel.qos
+    return len(qos._delivered) - len(qos._dirty)
+
+
+def test_messages_come_as_celery_wants_them_and_noted(redis, receiver):
+    send(redis, "a", "b")
+    first, second = receiver.receive()
+    assert [one.headers["id"] for one in (first, second)] == ["a", "b"]
+    assert first.payload == first.decode() == message_body()
+    assert first.delivery_info == {"exchange": "", "routing_key": QUEUE}
+    assert first.properties["priority"] == 0
+    assert (
+        set(redis.hkeys(UNACKED))
+        == set(redis.zrange(INDEX, 0, -1))
+        == {first.delivery_tag, second.delivery_tag}
+    )
+
+
+def message_body() -> list:
+    return [[], {"job": {"pred_len": 3}}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+
+
+def test_a_channel_takes_no_more_than_it_has_room_for(redis, receiver):
+    receiver.channel.basic_qos(0, 2, False)
+    send(redis, "a", "b", "c")
+    first, _ = receiver.receive()
+    assert receiver.receive() == []
+    first.ack()
+    assert [one.headers["id"] for one in receiver.receive()] == ["c"]
+
+
+def test_what_is_acknowledged_leaves_nothing(redis, receiver):
+    send(redis, "a")
+    (one,) = receiver.receive()
+    one.ack()
+    assert not redis.exists(UNACKED, INDEX, QUEUE)
+    assert num_held(receiver) == 0
+
+
+def test_what_is_requeued_comes_again(redis, receiver):
+    send(redis, "a", "b")
+    first, _ = receiver.receive()
+    first.reject(requeue=True)
+    (again,) = receiver.receive()
+    assert again.headers["id"] == "a"
+    assert again.delivery_tag != first.delivery_tag
+
+
+def test_what_was_put_back_for_later_is_not_held_and_comes_later(redis, receiver):
+    send(redis, "a")
+    (one,) = receiver.receive()
+    transport.put_back(one.delivery_tag, 30)
+    one.reject(requeue=True)
+    assert receiver.receive() == []
+    assert num_held(receiver) == 0
+    redis.zincrby(INDEX, -31, one.delivery_tag)
+    transport.message_consumer().deliveries.restore_overdue()
+    assert len(receiver.receive()) == 1
+
+
+def test_what_celery_rejects_is_buried_and_answered(redis, receiver, settings):
+    send(redis, "a")
+    (one,) = receiver.receive()
+    one.reject()
+    assert json.loads(redis.lindex(DEAD_KEY, 0))["id"] == "a"
+    meta = json.loads(redis.get("celery-task-meta-a"))
+    assert meta["status"] == states.FAILURE
+    assert meta["result"]["exc_message"][0] == "BAD_MESSAGE"
+    assert not redis.exists(UNACKED, INDEX)
+
+
+@pytest.mark.parametrize("end", ["ack", "requeue", "reject"])
+def test_a_closed_channels_messages_stay_until_they_are_ended(redis, receiver, end):
+    send(redis, "a", "b")
+    first, second = receiver.receive()
+    receiver.channel.close()
+    assert set(redis.hkeys(UNACKED)) == {first.delivery_tag, second.delivery_tag}
+    first.ack() if end == "ack" else first.reject(requeue=end == "requeue")
+    assert redis.hkeys(UNACKED) == [second.delivery_tag]
+    assert redis.llen(QUEUE) == (end == "requeue")
+
+
+def test_a_channel_forgets_a_message_though_redis_is_away(redis, receiver, monkeypatch, redis_server):
+    send(redis, "a")
+    (one,) = receiver.receive()
+    deliveries = transport.message_consumer().deliveries
+    monkeypatch.setattr(deliveries, "_redis", Redis(port=1))
+    one.ack()
+    assert num_held(receiver) == 0
+    assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again, and found to be done
+
+
+def test_the_heartbeat_renews_what_is_held_and_puts_back_what_nobody_holds(redis, receiver, monkeypatch):
+    send(redis, "held", "lost")
+    held, lost = receiver.receive()
+    for one in (held, lost):
+        redis.zincrby(INDEX, -1000, one.delivery_tag)
+    monkeypatch.setattr(transport, "held_delivery_tags", lambda: {held.delivery_tag})
+    waits = iter([None])
+    monkeypatch.setattr(transport, "time", SimpleNamespace(sleep=lambda _: next(waits)))
+    with pytest.raises(StopIteration):
+        transport.DeliveryHeartbeat(None)._beat()
+    assert redis.hkeys(UNACKED) == [held.delivery_tag]
+    assert redis.llen(QUEUE) == 1
+
+
+def test_queues_that_hold_no_jobs_are_kombus_own(redis, receiver):
+    channel, answers = receiver.connection.channel(), []
+    queue = Queue("uuid.reply.celery.pidbox", channel=channel)
+    Consumer(channel, [queue], callbacks=[lambda body, message: answers.append(body)], no_ack=True).consume()
+    receiver.connection.Producer().publish({"ok": "pong"}, routing_key=queue.name, serializer="json")
+    receiver.connection.drain_events(timeout=5)
+    assert answers == [{"ok": "pong"}]
+    assert redis.llen(DEAD_KEY) == 0
+
+
+def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):
+    def fail(message) -> None:
+        state.task_reserved(FakeRequest(message.delivery_tag))
+        raise TypeError("of Celery's")
+
+    send(redis, "a")
+    Consumer(receiver.channel, [Queue(QUEUE)], on_message=fail, accept=["json"]).consume()
+    transport.message_consumer().ring()
+    receiver.connection.transport.cycle.on_poll_start()
+    assert held_delivery_tags() == set()
+    assert num_held(receiver) == 0
+    assert redis.llen(DEAD_KEY) == 1
+
+
+def test_a_channel_keeps_one_client_for_its_commands_until_its_pool_is_another(receiver):
+    channel = receiver.channel
+
+    def client() -> Redis:
+        with channel.conn_or_acquire() as client:
+            assert client.ping()
+            return client
+
+    first = client()
+    assert client() is first
+    with channel.conn_or_acquire(other := Redis()) as given:
+        assert given is other
+    channel._disconnect_pools()
+    assert client() is not first
+
+
+class FakeRequest:
+    """As much of a Celery request as the worker's state looks at."""
+
+    name = "kronos.forecast"
+
+    def __init__(self, tag: str) -> None:
+        self.id = f"job-{tag}"
+        self.message = SimpleNamespace(delivery_tag=tag)
+
+
+def test_what_is_held_is_what_celery_has_reserved_or_runs():
+    running, waiting = requests = [FakeRequest("a"), FakeRequest("b")]
+    assert held_delivery_tags() == set()
+    for request in requests:
+        state.task_reserved(request)
+    state.task_accepted(running)
+    assert held_delivery_tags() == {"a", "b"}
+    state.task_ready(running)
+    assert held_delivery_tags() == {"b"}
+    state.task_ready(waiting)
+    assert held_delivery_tags() == set()
+
+
+def test_two_deliveries_of_one_job_are_both_held():
+    first, second = FakeRequest("a"), FakeRequest("b")
+    second.id = first.id
+    for request in (first, second):
+        state.task_reserved(request)
+    assert held_delivery_tags() == {"a", "b"}
+    state.task_accepted(first)
+    state.task_ready(second)
+    assert held_delivery_tags() == {"a"}
+    state.task_ready(first)
+
+
+def test_celery_keeps_the_message_where_the_tag_is_read():
+    assert isinstance(inspect.getattr_static(Request, "message"), property)

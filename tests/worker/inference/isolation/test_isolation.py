@@ -1,0 +1,236 @@
+"""Suspects in a child that does as it is told: one at a time, and who dies of what."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.job_store import Receipt
+from worker.inference.isolation import isolation as module
+from worker.inference.isolation.child import QuarantineChild
+from worker.inference.isolation.isolation import ChildDied, NotNow, Quarantine, Unavailable
+
+FAKE = Path(__file__).parent / "fake_child.py"
+WAIT_S = 30
+RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
+
+
+class Overseer:
+    """As ``forecasting.Overseer``."""
+
+    def __init__(self) -> None:
+        self.wants_no_more = threading.Event()
+        self.progress = threading.Event()
+
+    def is_cancelled(self) -> bool:
+        return self.wants_no_more.is_set()
+
+    def tell(self, bars_done: int, bars_total: int) -> None:
+        assert (bars_done, bars_total) == (1, 2)
+        self.progress.set()
+
+
+class Parent:
+    """A worker with a quarantine."""
+
+    def __init__(self, max_jobs: int, idle_s: float) -> None:
+        self.load = "well"
+        self.is_draining = False
+        self.children: list[QuarantineChild] = []
+        self.quarantine = Quarantine(
+            max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start, idle_s
+        )
+
+    def _start(self) -> QuarantineChild:
+        self.children.append(QuarantineChild([sys.executable, str(FAKE)]))
+        return self.children[-1]
+
+    def compute(self, do: str, overseer: Overseer | None = None) -> dict[str, Any]:
+        with self.quarantine.place():
+            return self.quarantine.compute("job", {"do": do}, RECEIPT, "cpu", overseer or Overseer())
+
+    def begin(self, do: str, overseer: Overseer) -> tuple[threading.Thread, list[Any]]:
+        """On a thread; what came of it is in the list then."""
+        ends: list[Any] = []
+
+        def run() -> None:
+            try:
+                ends.append(self.compute(do, overseer))
+            except Exception as error:  # noqa: BLE001  the test looks at it
+                ends.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread, ends
+
+
+@pytest.fixture
+def make_parent(monkeypatch):
+    monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    monkeypatch.setattr(module, "SETTLE_S", 0.01)
+    parents: list[Parent] = []
+
+    def make(max_jobs: int = 64, idle_s: float = 3600.0) -> Parent:
+        parents.append(Parent(max_jobs, idle_s))
+        return parents[-1]
+
+    yield make
+    for parent in parents:
+        parent.quarantine.stop()
+        assert all(child.exit_status is not None for child in parent.children)
+
+
+@pytest.fixture
+def parent(make_parent) -> Parent:
+    return make_parent()
+
+
+def test_one_child_computes_one_after_the_other(parent):
+    first, second = parent.compute("well"), parent.compute("well")
+    assert first["pid"] == second["pid"] == parent.children[0].pid
+    told = first["job"]
+    assert (told["job_id"], told["queue"], told["payload"]) == ("job", "cpu", {"do": "well"})
+    assert Receipt(**told["receipt"]).lost == 2
+    assert 1000.0 <= told["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
+
+
+def test_a_jobs_own_error_is_the_jobs_and_the_child_stays(parent):
+    with pytest.raises(JobError) as ended:
+        parent.compute("fail")
+    assert ended.value.args == ("NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3})
+    parent.compute("well")
+    assert len(parent.children) == 1
+
+
+@pytest.mark.parametrize(("do", "exit_status"), [("SIGSEGV", -11), ("exit", 70)])
+def test_a_child_that_dies_is_told_by_its_status_and_the_next_job_has_another(parent, do, exit_status):
+    with pytest.raises(ChildDied) as died:
+        parent.compute(do)
+    assert died.value.exit_status == exit_status
+    assert parent.compute("well")["pid"] == parent.children[1].pid
+
+
+@pytest.mark.parametrize(("before", "after", "is_proof"), [(3, 3, False), (3, 4, True), (None, None, True)])
+def test_a_kill_is_proof_only_where_memory_ran_out_or_nobody_can_tell(
+    parent, monkeypatch, before, after, is_proof
+):
+    counts = iter([before, after])
+    monkeypatch.setattr(module, "num_oom_kills", lambda: next(counts))
+    with pytest.raises(ChildDied if is_proof else Unavailable) as died:
+        parent.compute("SIGKILL")
+    if not is_proof:
+        assert died.value.error.code == ErrorCode.WORKER_LOST
+    monkeypatch.setattr(module, "num_oom_kills", lambda: 0)
+    assert parent.compute("well")["pid"] == parent.children[1].pid
+
+
+def test_a_child_that_died_while_idle_is_nobodys_fault(parent):
+    parent.compute("well")
+    parent.children[0].kill()
+    while parent.children[0].exit_status is None:
+        time.sleep(0.01)
+    assert parent.compute("well")["pid"] == parent.children[1].pid
+
+
+@pytest.mark.parametrize(
+    ("load", "code"), [("badly", ErrorCode.CHECKPOINT_MISSING), ("kill", ErrorCode.OUT_OF_MEMORY)]
+)
+def test_a_child_that_cannot_load_proves_nothing_and_is_tried_again(parent, load, code):
+    parent.load = load
+    with pytest.raises(Unavailable) as unavailable:
+        parent.compute("well")
+    assert unavailable.value.error.code == code
+    parent.load = "well"
+    parent.compute("well")
+
+
+def test_a_cancelled_one_is_killed_and_counts_as_cancelled(parent):
+    overseer = Overseer()
+    thread, ends = parent.begin("hang", overseer)
+    assert overseer.progress.wait(WAIT_S)
+    overseer.wants_no_more.set()
+    thread.join(WAIT_S)
+    assert ends[0].code == ErrorCode.CANCELLED
+    assert parent.children[0].exit_status is not None
+    parent.compute("well")
+
+
+def test_who_waits_can_be_cancelled_and_who_is_one_too_many_goes_back(make_parent):
+    parent = make_parent(max_jobs=8)  # two places
+    first, second = Overseer(), Overseer()
+    hanging, _ = parent.begin("hang", first)
+    assert first.progress.wait(WAIT_S)
+    waiting, ends = parent.begin("well", second)
+    while parent.quarantine._places._value:
+        time.sleep(0.01)
+    with pytest.raises(NotNow) as refused:
+        parent.compute("well")
+    assert refused.value.delay_s > 0
+    second.wants_no_more.set()
+    waiting.join(WAIT_S)
+    assert ends[0].code == ErrorCode.CANCELLED
+    assert not first.wants_no_more.is_set()
+    assert parent.children[0].exit_status is None
+    first.wants_no_more.set()
+    hanging.join(WAIT_S)
+
+
+def test_a_worker_that_shuts_down_begins_none(parent):
+    parent.is_draining = True
+    with pytest.raises(NotNow):
+        parent.compute("well")
+    assert parent.children == []
+
+
+def test_who_waits_for_a_turn_goes_back_when_the_worker_shuts_down(parent):
+    computed, waiting = Overseer(), Overseer()
+    first, _ = parent.begin("hang", computed)
+    assert computed.progress.wait(WAIT_S)
+    second, ends = parent.begin("well", waiting)
+    parent.is_draining = True
+    second.join(WAIT_S)
+    assert isinstance(ends[0], NotNow)
+    assert parent.children[0].exit_status is None
+    computed.wants_no_more.set()
+    first.join(WAIT_S)
+
+
+def test_where_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
+    def refuse() -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(parent.quarantine, "_start", refuse)
+    with pytest.raises(Unavailable, match="no more processes"):
+        parent.compute("well")
+
+
+def test_a_worker_that_stops_ends_its_child_and_counts_nothing(parent):
+    overseer = Overseer()
+    thread, ends = parent.begin("hang", overseer)
+    assert overseer.progress.wait(WAIT_S)
+    parent.quarantine.stop()
+    thread.join(WAIT_S)
+    assert isinstance(ends[0], NotNow)
+
+
+def test_an_idle_child_is_ended(make_parent):
+    parent = make_parent(idle_s=0.05)
+    parent.compute("well")
+    deadline = time.monotonic() + WAIT_S
+    while parent.children[0].exit_status is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert parent.compute("well")["pid"] == parent.children[1].pid
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whom it kills where memory runs out")
+def test_where_memory_runs_out_the_child_goes_first(parent):
+    parent.compute("well")
+    assert Path(f"/proc/{parent.children[0].pid}/oom_score_adj").read_text() == "1000\n"
+    assert parent.children[0].pid != os.getpid()

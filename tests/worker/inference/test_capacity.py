@@ -1,0 +1,260 @@
+"""How many jobs a worker takes: the rule, the account it keeps of its jobs, and what kombu is told."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker import state
+from kombu.transport import virtual
+
+from kronos_model.engine.engine import EngineLoad, StepReport
+from worker.inference.capacity import (
+    MAX_HELD_BYTES,
+    Intake,
+    Prefetch,
+    num_jobs_allowed,
+    num_paths_of,
+)
+
+SLOTS = 8
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "num_paths", "allowed"),
+    [
+        (0, 0, 8),  # idle: a job for each slot
+        (1, 1, 8),
+        (1, 5, 4),  # three slots are free
+        (1, 64, 1),  # one large job fills the worker
+        (8, 8, 8),
+        (8, 7, 9),  # a job's result is being stored, its slot is free
+        (12, 0, 16),
+        (16, 0, 16),  # however free the slots
+        (40, 0, 16),
+        (0, 64, 1),  # an idle worker always takes a job
+    ],
+)
+def test_jobs_are_allowed_as_slots_are_free(num_jobs, num_paths, allowed):
+    assert num_jobs_allowed(num_jobs, num_paths, SLOTS) == allowed
+
+
+def test_a_worker_without_engine_takes_one_job():
+    assert num_jobs_allowed(0, 0, slots=0) == 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "num_paths"),
+    [
+        ([[], {"job": {"series": [{}, {}], "sampling": {"sample_count": 5}}}, {}], 10),
+        ([[], {"job": {"series": [{}]}}, {}], 1),
+        ([[], {"job": {"series": [{}, {}], "sampling": None}}, {}], 2),
+        ([[], {"job": {"series": [{}], "sampling": {"sample_count": -3}}}, {}], 1),
+        ([[], {"job": {"series": [{}], "sampling": {"sample_count": "many"}}}, {}], 1),
+        ([[], {"job": {"series": 7}}, {}], 1),
+        ([[], {"job": {"series": [{}], "sampling": [1]}}, {}], 1),
+        ([[], {"job": "text"}, {}], 1),
+        ([[], {}, {}], 1),
+        ({"args": []}, 1),
+        (None, 1),
+    ],
+)
+def test_paths_are_counted_in_the_message_whatever_it_holds(payload, num_paths):
+    assert num_paths_of(payload) == num_paths
+
+
+class Engines:
+    """The engines' load, as the test says it is."""
+
+    def __init__(self) -> None:
+        self.load = EngineLoad(0, 0, SLOTS)
+
+    def hold(self, running: int, waiting: int = 0) -> None:
+        self.load = EngineLoad(running, waiting, SLOTS)
+
+
+@pytest.fixture
+def engines() -> Engines:
+    return Engines()
+
+
+@pytest.fixture
+def intake(engines) -> Intake:
+    return Intake(lambda: [engines.load])
+
+
+def test_a_job_counts_from_its_receipt_and_once(intake, engines):
+    intake.take("a", 5)
+    assert intake.has_room({"a"})
+    intake.take("b", 3)
+    assert not intake.has_room({"a", "b"})
+    engines.hold(running=5)
+    intake.admitted("a")
+    assert not intake.has_room({"a", "b"})
+    engines.hold(running=4)  # the first of its paths is done
+    assert intake.has_room({"a", "b"})
+
+
+def test_paths_that_wait_in_the_engine_are_held(intake, engines):
+    intake.take("a", 64)
+    intake.admitted("a")
+    engines.hold(running=3, waiting=5)
+    assert not intake.has_room({"a"})
+    engines.hold(running=3, waiting=4)
+    assert intake.has_room({"a"})
+
+
+def test_a_job_that_was_refused_is_forgotten_with_its_end(intake):
+    intake.take("a", 64)
+    assert not intake.has_room({"a"})
+    assert intake.has_room(set())
+    assert intake.num_jobs == 0
+
+
+def test_jobs_that_are_done_but_not_ended_are_bounded_too(intake):
+    jobs = {str(number) for number in range(2 * SLOTS)}
+    for job in jobs:
+        intake.take(job, 1)
+        intake.admitted(job)
+    assert not intake.has_room(jobs)
+    assert intake.has_room(jobs - {"0"})
+
+
+def test_a_job_that_the_consumer_does_not_know_is_not_taken_up_by_its_engine(intake):
+    intake.admitted("sent with a countdown")
+    assert intake.has_room(set())
+    assert intake.num_jobs == 0
+
+
+def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(intake, engines):
+    woken = []
+    intake.wake_by(lambda: woken.append(True))
+
+    def step(running: int) -> None:
+        engines.hold(running)
+        intake.observe_step("m", StepReport(), engines.load)
+
+    intake.take("a", 64)
+    intake.admitted("a")
+    step(running=4)
+    assert woken == []  # it was not waiting
+    engines.hold(running=8, waiting=20)
+    assert not intake.has_room({"a"})
+    step(running=8)
+    assert woken == []
+    step(running=7)
+    step(running=6)
+    assert woken == [True]
+
+
+class FakeConsumer:
+    """As much of Celery's consumer as the step uses, around kombu's own count of deliveries."""
+
+    def __init__(self, intake: Intake | None, prefetch_count: int = 4) -> None:
+        self.controller = SimpleNamespace()
+        if intake is not None:
+            self.controller.intake = intake
+        self.on_task_message: set[Any] = set()
+        self.calls: list[Any] = []
+        self.hub = SimpleNamespace(call_soon=self.calls.append)
+        self.connect(prefetch_count)
+
+    def connect(self, prefetch_count: int = 4) -> None:
+        channel = SimpleNamespace(do_restore=False)
+        channel.qos = virtual.QoS(channel, prefetch_count)
+        self.task_consumer = SimpleNamespace(channel=channel)
+
+    @property
+    def can_consume(self) -> bool:
+        return self.task_consumer.channel.qos.can_consume()
+
+    def receive(self, job_id: str, num_paths: int) -> None:
+        job = {"series": [{}], "sampling": {"sample_count": num_paths}}
+        message = SimpleNamespace(payload=[[], {"job": job}, {}], body=b"")
+        request = SimpleNamespace(id=job_id, message=message)
+        state.requests[job_id] = request
+        self.task_consumer.channel.qos.append(message, job_id)
+        for callback in self.on_task_message:
+            callback(request)
+
+
+@pytest.fixture(autouse=True)
+def no_requests(monkeypatch):
+    monkeypatch.setattr(state, "requests", {})
+
+
+def test_the_consumer_takes_jobs_while_there_is_room(intake):
+    consumer = FakeConsumer(intake)
+    Prefetch(None).start(consumer)
+    assert consumer.can_consume
+    consumer.receive("a", 7)
+    assert consumer.can_consume
+    consumer.receive("b", 1)
+    assert not consumer.can_consume
+    del state.requests["b"]
+    assert consumer.can_consume
+
+
+def test_messages_held_are_bounded_by_their_size_too(intake):
+    intake.take("a", 1, MAX_HELD_BYTES - 1)
+    assert intake.has_room({"a"})
+    intake.take("b", 1, 1)
+    assert not intake.has_room({"a", "b"})
+    assert intake.has_room({"b"})
+
+
+def test_the_pools_concurrency_stays_the_bound(intake):
+    consumer = FakeConsumer(intake, prefetch_count=2)
+    Prefetch(None).start(consumer)
+    for job in "ab":
+        consumer.receive(job, 1)
+    assert not consumer.can_consume
+
+
+def test_what_is_held_counts_on_the_next_connection_too(intake):
+    consumer, step = FakeConsumer(intake), Prefetch(None)
+    step.start(consumer)
+    consumer.receive("a", 64)
+    consumer.connect()
+    step.start(consumer)
+    assert not consumer.can_consume
+    assert len(consumer.on_task_message) == 1
+
+
+def test_room_wakes_the_consumers_loop(intake, engines):
+    consumer = FakeConsumer(intake)
+    Prefetch(None).start(consumer)
+    consumer.receive("a", 64)
+    assert not consumer.can_consume
+    intake.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
+    (call,) = consumer.calls
+    call()
+
+
+def test_without_an_engine_in_this_process_celery_decides_alone():
+    consumer = FakeConsumer(None)
+    Prefetch(None).start(consumer)
+    for job in "abc":
+        consumer.receive(job, 64)
+    assert consumer.can_consume
+    assert consumer.on_task_message == set()
+
+
+def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
+    """Whether a worker with these engines, a job in one of them, takes another."""
+    intake = Intake(lambda: loads)
+    intake.take("running", SLOTS)
+    intake.admitted("running")
+    if num_coming:
+        intake.take("coming", num_coming)
+    return intake.has_room({"running", "coming"})
+
+
+FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)
+
+
+def test_beside_a_full_engine_jobs_for_another_are_tried_one_at_a_time():
+    assert room_beside(FULL, IDLE)
+    assert not room_beside(FULL, IDLE, num_coming=1)
+    assert not room_beside(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
+    assert not room_beside(FULL, FULL)
+    assert room_beside(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)

@@ -1,0 +1,164 @@
+"""When CPU workers stand in for the gpu pool: the decision, and what the consumer is told."""
+
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
+from worker.inference import gpu_failover as takeover
+from worker.inference.gpu_failover import GpuTakeover, GraceTimer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class FakeConsumer:
+    """Queues and timer as Celery's consumer has them; the timer fires when told to."""
+
+    def __init__(self, *queues: str) -> None:
+        self.consume_from = OrderedDict.fromkeys(queues)
+        self.app = SimpleNamespace(
+            amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=self.consume_from))
+        )
+        self.timer = self
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self.told: list[tuple[str, str]] = []
+
+    def call_repeatedly(self, seconds: float, function: Any, args: tuple[Any, ...]) -> SimpleNamespace:
+        assert seconds == ANNOUNCEMENT_INTERVAL_S
+        entry = (function, args)
+        self.calls.append(entry)
+        return SimpleNamespace(cancel=lambda: self.calls.remove(entry))
+
+    def tick(self) -> None:
+        for function, args in self.calls:
+            function(*args)
+
+    def add_task_queue(self, queue: str) -> None:
+        self.told.append(("add", queue))
+        self.consume_from[queue] = None
+
+    def cancel_task_queue(self, queue: str) -> None:
+        self.told.append(("cancel", queue))
+        del self.consume_from[queue]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def step(settings, monkeypatch) -> GpuTakeover:
+    settings = settings.model_copy(update={"gpu_grace_s": 60.0})
+    monkeypatch.setattr(takeover, "get_settings", lambda: settings)
+    return GpuTakeover(None)
+
+
+@pytest.fixture
+def graceful(step, clock) -> GpuTakeover:
+    """With the clock in the test's hands."""
+    step._grace = GraceTimer(60.0, clock)
+    return step
+
+
+def announce_gpu(redis, state: str = "ready") -> None:
+    announce(redis, "gpu@1", {"node": "gpu@1", "queue": GPU_QUEUE, "state": state})
+
+
+def test_standing_in_begins_when_no_gpu_was_ready_for_the_grace():
+    clock = Clock()
+    grace = GraceTimer(60, clock)
+    assert not grace.should_stand_in(gpu_ready=False)
+    clock.now_s += 59
+    assert not grace.should_stand_in(gpu_ready=False)
+    clock.now_s += 1
+    assert grace.should_stand_in(gpu_ready=False)
+    clock.now_s += 1000
+    assert grace.should_stand_in(gpu_ready=False)
+
+
+def test_a_ready_gpu_ends_it_and_starts_the_grace_anew():
+    clock = Clock()
+    grace = GraceTimer(60, clock)
+    clock.now_s += 100
+    assert grace.should_stand_in(gpu_ready=False)
+    assert not grace.should_stand_in(gpu_ready=True)
+    clock.now_s += 59
+    assert not grace.should_stand_in(gpu_ready=False)
+    clock.now_s += 1
+    assert grace.should_stand_in(gpu_ready=False)
+
+
+def test_without_grace_it_stands_in_at_once():
+    assert GraceTimer(0, Clock()).should_stand_in(gpu_ready=False)
+
+
+def test_the_settings_say_how_long_the_grace_is(step):
+    assert step._grace.grace_s == 60.0
+
+
+def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock):
+    consumer = FakeConsumer(CPU_QUEUE)
+    graceful.start(consumer)
+    consumer.tick()
+    assert consumer.told == []
+    announce_gpu(redis, "loading")  # not ready: nobody takes its jobs yet
+    clock.now_s += 60
+    for _ in range(3):
+        consumer.tick()
+    assert consumer.told == [("add", GPU_QUEUE)]
+    announce_gpu(redis)
+    for _ in range(3):
+        consumer.tick()
+    assert consumer.told == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
+    withdraw(redis, "gpu@1")
+    consumer.tick()
+    assert len(consumer.told) == 2
+    clock.now_s += 60
+    consumer.tick()
+    assert consumer.told[2:] == [("add", GPU_QUEUE)]
+
+
+def test_after_a_reconnection_it_knows_that_it_was_standing_in(redis, graceful, clock):
+    consumer = FakeConsumer(CPU_QUEUE)
+    graceful.start(consumer)
+    clock.now_s += 60
+    consumer.tick()
+    graceful.stop(consumer)
+    consumer.tick()
+    graceful.start(consumer)
+    assert len(consumer.calls) == 1
+    announce_gpu(redis)
+    consumer.tick()
+    assert consumer.told == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
+
+
+def test_a_gpu_worker_never_leaves_its_own_queue(redis, graceful, clock):
+    consumer = FakeConsumer(GPU_QUEUE)
+    graceful.start(consumer)
+    assert consumer.calls == []
+    graceful.stop(consumer)
+
+
+def test_nothing_changes_while_redis_does_not_answer(redis, graceful, clock, monkeypatch):
+    consumer = FakeConsumer(CPU_QUEUE)
+    graceful.start(consumer)
+    clock.now_s += 60
+    consumer.tick()
+    with monkeypatch.context() as patch:
+        patch.setattr(graceful, "_redis", takeover.connect("redis://127.0.0.1:1/0"))
+        consumer.tick()
+    assert consumer.told == [("add", GPU_QUEUE)]
+
+
+def test_it_starts_after_the_consumer_has_its_queues():
+    assert GpuTakeover.requires == ("celery.worker.consumer.tasks:Tasks",)

@@ -1,0 +1,436 @@
+"""Which models a worker holds: what jobs may name, one load for all, and who goes when it is full."""
+
+import gc
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ModelInfo
+from kronos_client.model_spec import parse_model_names
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.registered_model import FILES, RegisteredModel
+from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
+from tests.worker.inference.fake_engine import MAX_SLOTS, WAIT_S, FakeEngine
+from worker.inference.engine_thread import ForecastService
+from worker.inference.loaded_model import Resident
+from worker.inference.model_cache import ModelPool
+from worker.inference.model_loader import LoadedModel
+
+MAX_MODELS = 3
+
+
+def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
+    info = ModelInfo(id=name, revision="abc", tokenizer_id="t", tokenizer_revision=None)
+    return LoadedModel(info, FakeEngine(name), 64, num_parameters=1, load_s=0.0, registered=registered)
+
+
+class FakeLoader:
+    """Loads nothing, and waits while its gate is closed."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.started: list[str] = []
+        self.errors: dict[str, Exception] = {}
+        self.engines: dict[str, weakref.ref] = {}
+        self.alive_at_reclaim: list[list[str]] = []
+
+    def load_further(self, wanted) -> LoadedModel:
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
+        name = registered.reference if registered else wanted.model
+        self.started.append(name)
+        assert self.gate.wait(WAIT_S)
+        if error := self.errors.pop(name, None):
+            raise error
+        model = loaded(name, registered)
+        self.engines[name] = weakref.ref(model.engine)
+        return model
+
+    def max_context_of(self, wanted) -> int:
+        if isinstance(wanted, RegisteredModel):
+            return wanted.metadata.max_context
+        if wanted.model == "d":
+            raise CheckpointError("its metadata.json is damaged")
+        return len(wanted.model)
+
+    def reclaim(self) -> None:
+        gc.collect()
+        self.alive_at_reclaim.append([name for name, engine in self.engines.items() if engine() is not None])
+
+
+@pytest.fixture
+def service() -> Iterator[ForecastService]:
+    service = ForecastService()
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def loader() -> Iterator[FakeLoader]:
+    loader = FakeLoader()
+    yield loader
+    loader.gate.set()
+
+
+@pytest.fixture
+def make_pool(service: ForecastService, loader: FakeLoader) -> Callable[[int], ModelPool]:
+    def make(max_models: int) -> ModelPool:
+        further = parse_model_names("b, c, d, own")
+        return ModelPool(service, loader, loaded("own"), further, max_models)
+
+    return make
+
+
+@pytest.fixture
+def pool(make_pool: Callable[[int], ModelPool]) -> ModelPool:
+    return make_pool(MAX_MODELS)
+
+
+def use(pool: ModelPool, name: str | None) -> AbstractContextManager[Resident]:
+    """As a job does."""
+    return pool.use(pool.find(name))
+
+
+def use_once(pool: ModelPool, name: str) -> None:
+    with use(pool, name) as resident:
+        assert resident.wait(WAIT_S)
+        assert resident.served.info.id == name
+
+
+def ids(pool: ModelPool) -> list[str]:
+    return [model["id"] for model in pool.status()]
+
+
+def refusal(pool: ModelPool, name: str) -> JobError:
+    with pytest.raises(JobError) as refused:
+        use_once(pool, name)
+    return refused.value
+
+
+@pytest.mark.parametrize("name", [None, "own"])
+def test_the_own_model_is_there_from_the_start(pool, loader, name):
+    with use(pool, name) as resident:
+        assert resident.wait(0)
+        assert resident.served is pool.own
+    assert loader.started == []
+
+
+def test_a_model_outside_the_list_is_refused_with_the_list(pool, loader):
+    error = refusal(pool, "e")
+    assert (error.code, error.field) == (ErrorCode.MODEL_NOT_ALLOWED, "model")
+    assert error.details == {"allowed": ["own", "b", "c", "d"]}
+    assert "own, b, c, d" in error.message
+    assert loader.started == []
+
+
+def test_many_jobs_wait_for_one_load(pool, loader):
+    loader.gate.clear()
+    with ExitStack() as jobs:
+        waiting = [jobs.enter_context(use(pool, "b")) for _ in range(20)]
+        assert not any(resident.wait(0) for resident in waiting)
+        with pytest.raises(RuntimeError, match="not loaded"):
+            _ = waiting[0].served
+        loader.gate.set()
+        assert all(resident.wait(WAIT_S) for resident in waiting)
+        assert {resident.served.info.id for resident in waiting} == {"b"}
+    use_once(pool, "b")
+    assert loader.started == ["b"]
+
+
+def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
+    loader.gate.clear()
+    with use(pool, "b") as resident:
+        own, loading = pool.status()
+        assert own | {"slots": 0} == {
+            "id": "own",
+            "revision": "abc",
+            "state": "ready",
+            "jobs": 0,
+            "slots": 0,
+            "running": 0,
+            "waiting": 0,
+        }
+        assert own["slots"] == MAX_SLOTS
+        assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
+        loader.gate.set()
+        assert resident.wait(WAIT_S)
+    assert pool.status() == [own, own | {"id": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "part"),
+    [
+        (CheckpointUnreachable("the hub is silent"), ErrorCode.CHECKPOINT_UNREACHABLE, "the hub is silent"),
+        (OutOfMemory("weights need 9 bytes"), ErrorCode.MODEL_CAPACITY, "weights need 9 bytes"),
+        (ValueError("a defect"), ErrorCode.INTERNAL, "the worker's log"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_again(
+    pool, loader, error, code, part
+):
+    loader.errors["b"] = error
+    loader.gate.clear()
+    with use(pool, "b") as first, use(pool, "b") as second:
+        loader.gate.set()
+        assert first.wait(WAIT_S)
+        assert second.wait(WAIT_S)
+        raised = []
+        for resident in (first, second):
+            with pytest.raises(JobError) as failed:
+                _ = resident.served
+            assert (failed.value.code, failed.value.field) == (code, "model")
+            assert part in failed.value.message
+            raised.append(failed.value)
+        assert raised[0] is not raised[1]
+    assert ids(pool) == ["own"]
+    use_once(pool, "b")
+    assert loader.started == ["b", "b"]
+
+
+def test_when_it_is_full_the_model_goes_that_was_used_longest_ago(pool, loader, service):
+    for name in ("b", "c", "b", "d"):
+        use_once(pool, name)
+    assert ids(pool) == ["own", "b", "d"]
+    assert loader.started == ["b", "c", "d"]
+    assert loader.alive_at_reclaim == [["b"]]
+    assert service.load.slots == MAX_MODELS * MAX_SLOTS
+    use_once(pool, "c")
+    assert ids(pool) == ["own", "d", "c"]
+
+
+def test_a_model_that_a_job_holds_stays(pool, loader):
+    with use(pool, "b") as held:
+        assert held.wait(WAIT_S)
+        for name in ("c", "d", "c"):
+            use_once(pool, name)
+        assert held.served.hosted.load.slots == MAX_SLOTS
+    assert ids(pool) == ["own", "b", "c"]
+
+
+def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
+    with use(pool, "b"), use(pool, "c"):
+        error = refusal(pool, "d")
+        assert (error.code, error.field) == (ErrorCode.MODEL_CAPACITY, "model")
+        for part in ("d", "KRONOS_MAX_MODELS", "later", "add workers"):
+            assert part in error.message
+        use_once(pool, "b")
+    use_once(pool, "d")
+
+
+def test_a_place_for_the_own_model_only_has_room_for_no_other(make_pool):
+    pool = make_pool(1)
+    assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
+    with use(pool, None) as resident:
+        assert resident.wait(0)
+
+
+def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader, service):
+    """ "b" is being loaded when its job goes, "c" has not begun."""
+    loader.gate.clear()
+    for name in ("b", "c"):
+        with use(pool, name) as abandoned:
+            assert not abandoned.wait(0)
+    _expect_started(loader, ["b"])
+    with use(pool, "d") as first, use(pool, "b") as wanted_anew:
+        assert not wanted_anew.wait(0)
+        loader.gate.set()
+        assert first.wait(WAIT_S)
+        assert wanted_anew.wait(WAIT_S)
+    assert loader.started == ["b", "d", "b"]
+    assert ids(pool) == ["own", "d", "b"]
+    assert service.load.slots == MAX_MODELS * MAX_SLOTS
+
+
+def _expect_started(loader: FakeLoader, names: list[str]) -> None:
+    deadline = threading.Event()
+    for _ in range(100 * WAIT_S):
+        if loader.started == names:
+            return
+        deadline.wait(0.01)
+    pytest.fail(f"{loader.started} were loaded, not {names}")
+
+
+def test_what_a_model_will_see_is_known_before_it_is_loaded(pool, loader):
+    assert [pool.max_context_of(pool.find(name)) for name in (None, "own", "b")] == [64, 64, 1]
+    assert loader.started == []
+
+
+def test_a_model_whose_metadata_is_damaged_fails_no_job_but_its_own(pool):
+    assert pool.max_context == 64
+    with pytest.raises(JobError, match=r"metadata\.json is damaged") as failed:
+        pool.max_context_of(pool.find("d"))
+    assert (failed.value.code, failed.value.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
+
+
+def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypatch):
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    use_once(pool, "b")
+    use_once(pool, "c")
+    with monkeypatch.context() as broken:
+        broken.setattr(loader, "reclaim", fail)
+        use_once(pool, "d")
+    use_once(pool, "b")
+
+
+def test_a_resident_wakes_who_waits_in_other_threads():
+    resident, seen = Resident("b"), []
+    thread = threading.Thread(target=lambda: seen.append(resident.wait(WAIT_S)))
+    thread.start()
+    resident.settle(JobError(ErrorCode.INTERNAL, "no"))
+    thread.join(WAIT_S)
+    assert seen == [True]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> ModelRegistry:
+    return ModelRegistry(tmp_path / "models")
+
+
+@pytest.fixture
+def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., RegisteredModel]:
+    for file in FILES:
+        (tmp_path / "checkpoint" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / file).write_text(file)
+
+    def register(name: str, job_id: str, max_context: int = 32) -> RegisteredModel:
+        metadata = {"max_context": max_context}
+        return registry.register(
+            tmp_path / "checkpoint", name, job_id=job_id, fingerprint="f", metadata=metadata
+        )
+
+    return register
+
+
+@pytest.fixture
+def registering(service, loader, registry) -> ModelPool:
+    """A pool that sees the folder of registered models, and two further ones."""
+    return ModelPool(service, loader, loaded("own"), parse_model_names("b, d"), MAX_MODELS, registry)
+
+
+def named(pool: ModelPool, name: str) -> str:
+    """What a job for the name is served by."""
+    with use(pool, name) as resident:
+        assert resident.wait(WAIT_S)
+        return resident.served.hosted.model_id
+
+
+def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, register, loader):
+    assert refusal(registering, "desk").code == ErrorCode.MODEL_NOT_ALLOWED
+    register("desk", "job-1")
+    assert named(registering, "desk") == "desk@1"
+    with use(registering, "desk") as older:
+        register("desk", "job-2")
+        assert named(registering, "desk") == "desk@2"
+        assert named(registering, "desk@1") == "desk@1"
+        assert ids(registering) == ["own", "desk@1", "desk@2"]
+        assert older.served.hosted.load.slots == MAX_SLOTS
+    assert loader.started == ["desk@1", "desk@2"]
+    assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
+
+
+def test_an_older_version_makes_room_as_any_model_does(registering, register, service):
+    for number in range(1, 4):
+        register("desk", f"job-{number}")
+        assert named(registering, "desk") == f"desk@{number}"
+    assert ids(registering) == ["own", "desk@2", "desk@3"]
+    assert list(service.loads) == ["own", "desk@2", "desk@3"]
+
+
+def test_what_a_registered_model_sees_is_what_its_metadata_say(registering, register, loader):
+    register("desk", "job-1", max_context=48)
+    assert registering.max_context_of(registering.find("desk")) == 48
+    assert registering.max_context is None  # whatever will be registered
+    assert loader.started == []
+
+
+def test_the_refusal_says_where_the_registered_models_are_listed(registering, pool):
+    error = refusal(registering, "e")
+    assert error.details == {"allowed": ["own", "b", "d"]}
+    assert "own, b, d" in error.message
+    assert "kronos models" in error.message
+    assert "kronos models" not in refusal(pool, "e").message
+
+
+@pytest.mark.parametrize("name", ["../desk", "/etc", "desk/../desk", "desk@../1", "", ".", "desk@0"])
+def test_what_a_job_names_never_becomes_a_path(registering, register, loader, name, monkeypatch):
+    register("desk", "job-1")
+    monkeypatch.setattr(Path, "iterdir", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    assert refusal(registering, name).code == ErrorCode.MODEL_NOT_ALLOWED
+    assert loader.started == []
+
+
+def test_what_the_operator_lists_goes_before_what_is_registered(registering, register, loader):
+    """Whoever may finetune cannot put a model of theirs in the place of an allowed one."""
+    for name in ("own", "b"):
+        register(name, f"job-{name}")
+        assert named(registering, name) == name
+    assert loader.started == ["b"]
+
+
+def test_a_model_that_was_deleted_serves_on_until_it_is_dropped(registering, register, registry, loader):
+    for number in (1, 2):
+        register("desk", f"job-{number}")
+        assert named(registering, "desk") == f"desk@{number}"
+    shutil.rmtree(registry.folder / "desk")
+    assert [named(registering, name) for name in ("desk", "desk@1", "desk@2")] == [
+        "desk@2",
+        "desk@1",
+        "desk@2",
+    ]
+    assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
+    for other in ("b", "d"):
+        assert named(registering, other) == other
+    assert refusal(registering, "desk").code == ErrorCode.MODEL_NOT_ALLOWED
+    assert loader.started == ["desk@1", "desk@2", "b", "d"]
+
+
+def test_what_was_registered_anew_under_the_same_number_is_loaded_anew(
+    registering, register, registry, loader
+):
+    register("desk", "job-1")
+    assert named(registering, "desk@1") == "desk@1"
+    shutil.rmtree(registry.folder / "desk")
+    register("desk", "job-2")
+    assert named(registering, "desk@1") == "desk@1"
+    assert loader.started == ["desk@1", "desk@1"]
+
+
+def test_a_damaged_model_is_a_coded_error_and_leaves_the_others_alone(registering, register):
+    register("other", "job-1")
+    (register("desk", "job-2").folder / "metadata.json").write_text("{")
+    error = refusal(registering, "desk")
+    assert (error.code, error.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
+    assert named(registering, "other") == "other@1"
+
+
+def test_a_registered_model_that_cannot_be_loaded_is_tried_again(registering, register, loader):
+    register("desk", "job-1")
+    loader.errors["desk@1"] = CheckpointError("a file was changed")
+    with pytest.raises(JobError, match="a file was changed"):
+        named(registering, "desk")
+    assert named(registering, "desk") == "desk@1"
+
+
+def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(service, loader, registry, register):
+    own = register("desk", "job-1")
+    pool = ModelPool(service, loader, loaded("desk", own), {}, MAX_MODELS, registry)
+    assert pool.names == ["desk@1"]
+    assert [named(pool, name) for name in ("desk@1", "desk")] == ["desk@1", "desk@1"]
+    assert loader.started == []
+    register("desk", "job-2")
+    assert named(pool, "desk") == "desk@2"
+    assert pool.find(None) is None
+    shutil.rmtree(registry.folder / "desk")
+    assert named(pool, "desk@1") == "desk@1"
+    assert loader.started == ["desk@2"]

@@ -1,0 +1,273 @@
+"""From a name to an engine on its device, within its share of the memory."""
+
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.support.workload import series_request
+from kronos_client.model_spec import ModelName
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.registered_model import FILES, RegisteredModel
+from kronos_model.engine.build import memory_of_weights, slot_bytes
+from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
+from kronos_model.model import Kronos
+from worker.inference import model_loader as loading
+from worker.inference.engine_thread import ForecastService
+from worker.inference.model_loader import ModelLoader, num_models
+
+PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+MIB = 2**20
+
+
+@pytest.fixture
+def settings(settings):
+    model, tokenizer = str(PARITY / "model"), str(PARITY / "tokenizer")
+    return settings.model_copy(update={"model": model, "tokenizer": tokenizer, "max_context": 64})
+
+
+@pytest.fixture
+def memory_asked_of(monkeypatch) -> list[torch.device]:
+    """A GPU with 1000 MiB free, and each device that was asked for its memory."""
+    asked = []
+
+    def describe(device):
+        asked.append(device)
+        return type("Description", (), {"memory_free_bytes": 1000 * MIB})
+
+    monkeypatch.setattr(loading, "describe_device", describe)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "expected"),
+    [
+        (CPU, {}, None),
+        (CPU, {"memory_mb": 300}, 300 * MIB),
+        (CPU, {"memory_mb": 300, "models": "a,b"}, 150 * MIB),
+        (CPU, {"memory_mb": 300, "models": "a,b", "max_models": 3}, 100 * MIB),
+        (CPU, {"memory_mb": 300, "models": "a,b", "max_models": 1}, 300 * MIB),
+        (CPU, {"memory_mb": 300, "model_folder": PARITY, "max_models": 3}, 100 * MIB),
+        (GPU, {}, 800 * MIB),
+        (GPU, {"models": "a"}, 400 * MIB),
+        (GPU, {"models": "a", "memory_mb": 300}, 150 * MIB),
+    ],
+)
+def test_each_model_has_an_equal_share_of_one_budget(settings, memory_asked_of, device, changes, expected):
+    assert ModelLoader(settings.model_copy(update=changes), device).share_bytes == expected
+    assert (memory_asked_of == [GPU]) == (device == GPU and "memory_mb" not in changes)
+
+
+def test_no_more_models_are_counted_than_jobs_may_name(settings):
+    assert num_models(settings) == 1
+    assert num_models(settings.model_copy(update={"models": "a"})) == 2
+    assert num_models(settings.model_copy(update={"models": "a,b,c"})) == 2
+
+
+def test_the_own_model_is_the_one_that_the_settings_name(settings):
+    loaded = ModelLoader(settings, CPU).load_own()
+    assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
+    assert (loaded.max_context, loaded.engine.load.slots) == (64, 64)
+    assert loaded.num_parameters == 174_272
+    assert loaded.load_s > 0
+
+
+def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
+    loader = ModelLoader(settings.model_copy(update={"max_slots": 5}), CPU)
+    loaded = loader.load_further(ModelName("kronos-tiny"))
+    assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
+    assert (loaded.max_context, loaded.engine.load.slots) == (64, 5)
+    with pytest.raises(CheckpointMismatch):
+        loader.load_further(ModelName("kronos-tiny", settings.tokenizer))
+
+
+def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
+    asked = []
+    build_engine = loading.build_engine
+
+    def build(*args, dtype, **kwargs):
+        asked.append(dtype)
+        return build_engine(*args, **kwargs)
+
+    monkeypatch.setattr(loading, "build_engine", build)
+    for dtype in ("float32", "bfloat16"):
+        ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load_own()
+    assert asked == [torch.float32, torch.bfloat16]
+
+
+def test_slots_are_as_many_as_the_share_holds_beside_the_weights(settings):
+    loader = ModelLoader(settings, CPU)
+    pair = loading.load_pair(settings.model, settings.tokenizer)
+    weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
+    loader.share_bytes = weights + 5 * slot  # three for paths, two for the prompts that they may share
+    assert loader.load_own().engine.load.slots == 3
+    loader.share_bytes = weights + 2 * slot - 1
+    with pytest.raises(OutOfMemory):
+        loader.load_own()
+
+
+@pytest.fixture
+def no_room_for_tokenizers(monkeypatch) -> str:
+    """Placing the tokenizer fails after the model was placed; returns the warning."""
+    warning = "CUDA device 'cuda:0' requested but CUDA cannot hold the KronosTokenizer. Falling back to CPU."
+
+    def move(module, device, **_):
+        if type(module).__name__ == "KronosTokenizer" and device.type != "cpu":
+            return module, CPU, warning
+        return module, device, None
+
+    monkeypatch.setattr(loading, "move_to_device", move)
+    return warning
+
+
+def test_an_own_model_that_the_gpu_cannot_hold_is_on_the_cpu_whole(
+    settings, memory_asked_of, no_room_for_tokenizers, monkeypatch
+):
+    moved = []
+
+    def to(model, device):
+        moved.append(device)
+        return model
+
+    monkeypatch.setattr(Kronos, "to", to)
+    loader = ModelLoader(settings, GPU)
+    loader.load_own()
+    assert (loader.device, loader.device_warning) == (CPU, no_room_for_tokenizers)
+    assert moved[-1] == CPU
+    assert loader.share_bytes is None
+
+
+def test_a_further_model_that_the_gpu_cannot_hold_is_not_loaded(
+    settings, memory_asked_of, no_room_for_tokenizers
+):
+    loader = ModelLoader(settings, GPU)
+    with pytest.raises(OutOfMemory, match="cannot hold"):
+        loader.load_further(ModelName("kronos-tiny"))
+    assert (loader.device, loader.device_warning) == (GPU, None)
+
+
+def test_what_a_model_will_see_needs_no_loading(settings):
+    assert ModelLoader(settings, CPU).max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 64
+    published = ModelLoader(settings.model_copy(update={"max_context": None}), CPU)
+    assert published.max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 2048
+    assert published.max_context_of(ModelName("kronos-tiny")) == 176
+    assert published.max_context_of(ModelName(None)) == 512
+
+
+def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: pytest.fail("CUDA was called"))
+    ModelLoader(settings, CPU).reclaim()
+
+
+def test_a_model_that_ran_and_was_let_go_of_is_freed(settings):
+    loader, service = ModelLoader(settings, CPU), ForecastService()
+    service.start()
+    loaded = loader.load_further(ModelName("kronos-tiny"))
+    kept = weakref.ref(loaded.engine)
+    hosted = service.add("kronos-tiny", loaded.engine)
+    del loaded
+    run = service.submit("job", [series_request(1, 20, 3)], hosted)
+    assert service.wait(run, 20)
+    paths = run.result()[0].paths
+    service.remove(hosted)
+    loader.reclaim()
+    assert kept() is None
+    assert paths.shape == (1, 3, 6)
+    service.stop()
+
+
+@pytest.fixture
+def registry(tmp_path) -> ModelRegistry:
+    return ModelRegistry(tmp_path / "models")
+
+
+@pytest.fixture
+def registered(registry) -> RegisteredModel:
+    return registry.register(PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48})
+
+
+@pytest.fixture
+def registering(settings, registry):
+    """Settings of a worker that sees the folder and whose own model they do not name yet."""
+    return settings.model_copy(
+        update={"model": None, "tokenizer": None, "max_context": None, "model_folder": registry.folder}
+    )
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, 48), (32, 32), (64, 48)])
+def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
+    registering, registered, setting, expected
+):
+    loader = ModelLoader(registering.model_copy(update={"max_context": setting, "max_slots": 5}), CPU)
+    loaded = loader.load_further(registered)
+    info = loaded.info.model_dump()
+    assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
+    assert (loaded.name, loaded.registered) == ("desk@1", registered)
+    assert loaded.max_context == loader.max_context_of(registered) == expected
+    assert (loaded.num_parameters, loaded.engine.load.slots) == (174_272, 5)
+
+
+@pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])
+def test_a_registered_model_sees_values_clipped_as_in_training(
+    registering, registry, monkeypatch, metadata, expected
+):
+    asked = []
+    build_engine = loading.build_engine
+
+    def build(*args, clip, **kwargs):
+        asked.append(clip)
+        return build_engine(*args, clip=clip, **kwargs)
+
+    monkeypatch.setattr(loading, "build_engine", build)
+    model = registry.register(
+        PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
+    )
+    ModelLoader(registering, CPU).load_further(model)
+    assert asked == [expected]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_registered_model_whose_files_were_changed_is_not_loaded(registering, registered, file):
+    """They could be loaded still: one weight has the other sign, or a config another end."""
+    path = registered.folder / file
+    content = bytearray(path.read_bytes())
+    path.write_bytes(
+        content[:-1] + bytes([content[-1] ^ 0x80]) if path.suffix == ".safetensors" else content + b"\n"
+    )
+    loading.load_pair(registered.folder)
+    with pytest.raises(CheckpointError, match=file):
+        ModelLoader(registering, CPU).load_further(registered)
+
+
+@pytest.mark.parametrize("name", ["desk", "desk@1"])
+def test_the_own_model_may_be_a_registered_one(registering, registered, name):
+    loaded = ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+    assert (loaded.name, loaded.info.id, loaded.info.revision) == ("desk@1", "desk", "1")
+    assert loaded.max_context == 48
+
+
+def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundled_one(
+    registering, registered, registry, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("desk", "other"):
+        (tmp_path / name).symlink_to(PARITY)
+    (registry.folder / "desk").rename(registry.folder / "kronos-tiny")
+    registry.register(PARITY, "desk", job_id="job-2", fingerprint="f", metadata={"max_context": 48})
+
+    def own(name: str):
+        return ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+
+    assert own("desk").registered is not None
+    assert own("other").registered is None
+    assert (own("kronos-tiny").registered, own("kronos-tiny").info.revision) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokenizer": "kronos-tiny"}, {"model_revision": "2"}, {"tokenizer_revision": "2"}]
+)
+def test_a_registered_model_has_a_tokenizer_and_versions_of_its_own(registering, registered, changes):
+    with pytest.raises(CheckpointError, match="KRONOS_TOKENIZER"):
+        ModelLoader(registering.model_copy(update={"model": "desk"} | changes), CPU).load_own()

@@ -1,0 +1,68 @@
+"""A worker that cannot compute any more ends, whatever its main thread does. In processes of their own."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from worker.inference import shutdown as ending
+
+PRELUDE = (
+    "import signal, threading, time\nfrom worker.inference import shutdown as ending\n"
+    "ending.ENDING_GRACE_S = {grace_s}\n"
+)
+STUCK = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nending.end_worker()\ntime.sleep(60)\n"
+ORDERLY = "signal.signal(signal.SIGTERM, lambda *_: exit(3))\nending.end_worker()\ntime.sleep(60)\n"
+CHILD = """
+import billiard
+
+def child():
+    # As in a pool's child: the inbox is read again only after the job.
+    ending.end_child()
+    try:
+        billiard.current_process().inq.get_payload()
+    except OSError:
+        raise SystemExit(4)
+
+context = billiard.get_context("fork")
+process = context.Process(target=child)
+process.inq = context.SimpleQueue()
+process.start()
+process.join()
+exit(process.exitcode)
+"""
+
+
+def run(script: str, grace_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE.format(grace_s=grace_s) + script],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_process_that_does_not_heed_the_signal_ends_all_the_same():
+    ended = run(STUCK, grace_s=0.05)
+    assert ended.returncode == ending.EXIT_STATUS
+    assert "it ends now" in ended.stderr
+
+
+def test_a_process_that_ends_in_order_is_left_to_it():
+    ended = run(ORDERLY, grace_s=30)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
+def test_a_child_finds_no_further_job():
+    ended = run(CHILD, grace_s=30)
+    assert (ended.returncode, ended.stderr) == (4, "")
+
+
+def test_the_signal_is_the_one_that_celery_shuts_down_warmly_on(monkeypatch: pytest.MonkeyPatch):
+    sent = []
+    monkeypatch.setattr(ending.os, "kill", lambda _, number: sent.append(number))
+    monkeypatch.setattr(ending, "_end_after_grace", lambda: None)
+    ending.end_worker()
+    assert sent == [signal.SIGTERM]

@@ -1,0 +1,174 @@
+"""A step that hangs is noticed, one that takes its time is not. The worst in processes of their own."""
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.support.workload import series_request
+from tests.worker.inference.fake_engine import FakeEngine, params
+from worker.inference import watchdog
+from worker.inference.engine_thread import ForecastService
+from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.watchdog import Watchdog
+
+WAIT_S = 20
+LIMIT_S = 0.2
+LONG_S = 600
+
+PRELUDE = """
+import ctypes, logging, threading, time
+from worker.inference import shutdown as ending
+from worker.inference.watchdog import Watchdog
+"""
+KEEPS_THE_LOCK = """
+dog = Watchdog(0.2, on_hang=print)
+dog.start()
+with dog.step():
+    time.sleep(0.1)  # let it see the step
+    ctypes.PyDLL(None).sleep(60)
+"""
+TOLD_IN_VAIN = """
+told = threading.Event()
+dog = Watchdog(0.1, on_hang=lambda seen_s: told.set())
+dog.start()
+with dog.step():
+    told.wait()
+dog._thread.join()
+time.sleep(0.5)
+"""
+LOG_IS_STUCK = """
+ending.LAST_WORDS_S = 0.1
+handler = logging.StreamHandler()
+logging.getLogger().addHandler(handler)
+def hang():
+    handler.acquire()
+    held.set()
+    time.sleep(60)
+held = threading.Event()
+threading.Thread(target=hang).start()
+held.wait()
+ending.end_at_once("nobody will read this")
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PRELUDE + script], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+class Watched:
+    """A watchdog, and what it has told."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.hangs: SimpleQueue[float] = SimpleQueue()
+        self.changes: SimpleQueue[bool] = SimpleQueue()
+        self.dog = Watchdog(limit_s, self.hangs.put, lambda: self.changes.put(self.dog.is_stalled))
+        self.dog.start()
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched(LIMIT_S)
+    yield watched
+    watched.dog.stop()
+
+
+def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
+    with watched.dog.step():
+        assert watched.changes.get(timeout=WAIT_S)
+        assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
+        watched.dog._thread.join(WAIT_S)
+    assert watched.hangs.empty()
+
+
+def test_a_step_that_ends_after_all_is_no_longer_stalled():
+    watched = Watched(2.0)
+    with watched.dog.step():
+        assert watched.changes.get(timeout=WAIT_S)
+    assert not watched.changes.get(timeout=WAIT_S)
+    watched.dog.stop()
+    assert watched.hangs.empty()
+
+
+def test_nothing_ends_the_process_where_who_was_told_did_not():
+    ended = run(TOLD_IN_VAIN)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_idle_is_not_hanging_and_many_steps_are_not_one(watched):
+    pause = threading.Event()
+    for _ in range(20):
+        with watched.dog.step():
+            pause.wait(LIMIT_S / 8)
+    pause.wait(3 * LIMIT_S)
+    assert watched.hangs.empty()
+    assert not watched.dog.is_stalled
+
+
+def test_the_first_step_may_take_longer(watched):
+    with watched.dog.step(is_first=True):
+        assert watched.hangs.get(timeout=WAIT_S) > watchdog.FIRST_STEP_FACTOR * LIMIT_S
+
+
+def test_time_in_which_the_process_stood_still_does_not_count(monkeypatch):
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0, LONG_S)))
+    monkeypatch.setattr(watchdog, "time", clock)
+    hangs: list[float] = []
+    dog = Watchdog(60.0, hangs.append)
+    answers = iter([*[False] * 10, True])
+    dog._is_over = SimpleNamespace(wait=lambda tick_s: next(answers))
+    dog._step = step = watchdog._Step(60.0)
+    dog._watch()
+    assert step.seen_s == 10 * 2 * watchdog.MAX_TICK_S
+    assert hangs == []
+
+
+def test_a_step_that_keeps_the_interpreters_lock_ends_the_process():
+    ended = run(KEEPS_THE_LOCK)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_a_log_that_nobody_can_write_to_does_not_keep_the_process_alive():
+    ended = run(LOG_IS_STUCK)
+    assert ended.returncode == EXIT_STATUS
+
+
+def test_the_service_is_watched_in_steps_and_commands_and_its_jobs_are_known():
+    hangs: SimpleQueue[list[str]] = SimpleQueue()
+    dog = Watchdog(LIMIT_S, lambda seen_s: hangs.put(service.job_ids))
+    service, engine = ForecastService(watchdog=dog), FakeEngine()
+    service.start()
+    dog.start()
+    hosted = service.add("model", engine)
+    run = service.submit("warm", [series_request(0, 8, 2, params(0))], hosted)
+    assert service.wait(run, WAIT_S)
+    engine.gate.clear()
+    are_both_there = threading.Event()
+    service._commands.put(lambda: are_both_there.wait(LIMIT_S / 4))
+    for seed, job_id in enumerate(("b", "a")):
+        service.submit(job_id, [series_request(0, 8, 2, params(seed))], hosted)
+    are_both_there.set()
+    assert hangs.get(timeout=WAIT_S) == ["a", "b"]
+    engine.gate.set()
+    service.stop(WAIT_S)
+
+
+def test_a_command_that_hangs_is_noticed():
+    watched = Watched(LIMIT_S)
+    service = ForecastService(watchdog=watched.dog)
+    service.start()
+    gate = threading.Event()
+    service._commands.put(lambda: gate.wait(WAIT_S))
+    assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
+    gate.set()
+    service.stop(WAIT_S)

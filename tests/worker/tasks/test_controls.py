@@ -1,0 +1,80 @@
+"""Remote control: a worker is asked to load a model, and says how that went."""
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ModelInfo
+from worker import lifecycle as bootstrap
+from worker.tasks import controls
+
+INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=None)
+
+
+class SlowModels:
+    """Loads when it is told to."""
+
+    def __init__(self, error: JobError | None = None) -> None:
+        self.go = threading.Event()
+        self.num_loads = 0
+        self._error = error
+
+    def find(self, name: str) -> str:
+        if self._error is not None:
+            raise self._error
+        return name
+
+    @contextmanager
+    def use(self, wanted: str):
+        self.num_loads += 1
+        yield SimpleNamespace(wait=self.go.wait, served=SimpleNamespace(info=INFO))
+
+
+def wait_for(asks: controls.ModelAsks, models, ask: str) -> dict:
+    while (answer := asks.answer(models, "m", ask))["state"] == "loading":
+        pass
+    return answer
+
+
+def test_it_answers_at_once_and_the_same_ask_hears_the_end():
+    asks, models = controls.ModelAsks(), SlowModels()
+    assert asks.answer(models, "m", "1") == asks.answer(models, "m", "1") == {"state": "loading"}
+    models.go.set()
+    assert wait_for(asks, models, "1") == {"state": "ready", "model": INFO.model_dump()}
+    assert models.num_loads == 1
+
+
+@pytest.mark.parametrize(
+    "error", [JobError(ErrorCode.MODEL_NOT_ALLOWED, "not that one", "model"), RuntimeError("x")]
+)
+def test_why_a_model_cannot_be_loaded_is_told_and_tried_again_by_the_next_ask(error):
+    asks, models = controls.ModelAsks(), SlowModels(error)
+    answer = wait_for(asks, models, "1")
+    assert answer["state"] == "failed"
+    assert answer["error"]["code"] == getattr(error, "code", "INTERNAL")
+    better = SlowModels()
+    better.go.set()
+    assert wait_for(asks, better, "2")["state"] == "ready"
+
+
+def test_asks_beyond_what_may_wait_are_refused():
+    asks, models = controls.ModelAsks(), SlowModels()
+    for ask in range(controls.MAX_LOADING):
+        assert asks.answer(models, "m", str(ask))["state"] == "loading"
+    assert asks.answer(models, "m", "more")["error"]["code"] == "MODEL_CAPACITY"
+    models.go.set()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"model": 3, "ask": "a"}, {"model": "m" * 201, "ask": "a"}, {"model": "m", "ask": ""}]
+)
+def test_arguments_of_another_form_are_refused(arguments):
+    assert controls.load_model(None, **arguments)["error"]["code"] == "BAD_VALUE"
+
+
+def test_a_worker_whose_children_hold_the_models_says_so(monkeypatch):
+    monkeypatch.setattr(bootstrap, "_process", None)
+    assert controls.load_model(None, model="m", ask="a")["error"]["code"] == "MODEL_CAPACITY"

@@ -1,0 +1,137 @@
+"""What Celery's request does with what a task raised, in this process or in a child of it."""
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Reject
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.names import job_key
+from worker.broker import transport
+from worker.tasks.delivery import HandedBack, LeasedRequest
+
+
+class FakeMessage:
+    """As kombu's, of a task without arguments."""
+
+    body = b"[[], {}, {}]"
+    content_type, content_encoding = "application/json", "utf-8"
+    delivery_tag = "tag"
+
+    def __init__(self, **headers: Any) -> None:
+        self.payload: list[Any] = [[], {}, {}]
+        self.delivery_info = {"routing_key": "cpu"}
+        self.properties: dict[str, Any] = {}
+        self.headers = {"id": "job", "task": "test.run"} | headers
+
+
+@pytest.fixture
+def put_back(monkeypatch) -> list[tuple[str, float]]:
+    calls: list[tuple[str, float]] = []
+    monkeypatch.setattr(transport, "put_back", lambda *call: calls.append(call))
+    return calls
+
+
+@pytest.fixture
+def rejected() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def make_request(settings, put_back, rejected):
+    with make_app(settings) as app:
+
+        @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
+        def run() -> None:
+            """Nothing."""
+
+        def make(**headers: Any) -> LeasedRequest:
+            return LeasedRequest(
+                FakeMessage(**headers),
+                app=app,
+                task=app.tasks["test.run"],
+                on_reject=lambda logger, errors, requeue: rejected.append(requeue),
+            )
+
+        yield make
+
+
+def fail(request: LeasedRequest, error: Exception) -> None:
+    """As the pool tells it."""
+    try:
+        raise error
+    except Exception:  # noqa: BLE001  any that a task or the pool raises
+        request.on_failure(ExceptionInfo(), return_ok=not isinstance(error, WorkerLostError))
+
+
+def begin(request: LeasedRequest) -> Any:
+    """As the task does, wherever it runs."""
+    backend: Any = request.task.backend
+    return backend.begin("job", request._context, lease_s=60.0)
+
+
+def test_each_delivery_has_a_token_of_its_own_whatever_its_sender_wrote(make_request):
+    tokens = {make_request(lease_token="theirs").request_dict["lease_token"] for _ in range(3)}
+    assert len(tokens) == 3
+    assert "theirs" not in tokens
+
+
+def test_what_is_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
+    fail(make_request(), HandedBack("held", delay_s=2.5))
+    assert (put_back, rejected) == ([("tag", 2.5)], [True])
+
+
+@pytest.mark.parametrize("error", [HandedBack("at once"), Reject("as ever", requeue=True)])
+def test_without_delay_it_comes_again_at_once(make_request, put_back, rejected, error):
+    fail(make_request(), error)
+    assert (put_back, rejected) == ([], [True])
+
+
+def test_it_is_handed_back_though_redis_is_away(make_request, rejected, monkeypatch):
+    def away(*_: object) -> None:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(transport, "put_back", away)
+    fail(make_request(), HandedBack("held", delay_s=2.5))
+    assert rejected == [True]
+
+
+def test_the_delay_survives_the_way_from_a_child():
+    """billiard pickles what a child raised, as copying does."""
+    error = copy.copy(HandedBack("held", delay_s=2.5))
+    assert (error.reason, error.requeue, error.delay_s) == ("held", True, 2.5)
+
+
+def test_the_job_of_a_child_that_is_gone_can_be_begun_at_once_and_counts(make_request, redis, rejected):
+    request = make_request()
+    begin(request)
+    fail(request, WorkerLostError("signal 9"))
+    assert rejected == [True]
+    assert not redis.hexists(job_key("job"), "lease_token")
+    assert (again := begin(make_request())).held_s == 0
+    assert again.lost == 1
+
+
+def test_a_child_that_dies_takes_nobody_elses_lease_along(make_request, redis):
+    begin(make_request())
+    fail(make_request(), WorkerLostError("signal 9"))
+    assert redis.hexists(job_key("job"), "lease_token")
+    assert not redis.hexists(job_key("job"), "lost")
+
+
+def test_that_a_job_goes_back_is_one_line_in_the_log(caplog):
+    celerys = logging.getLogger("celery.app.trace")
+    for error in (HandedBack("the engine has stopped"), ValueError("a defect")):
+        try:
+            raise error
+        except (HandedBack, ValueError):  # as Celery does
+            celerys.warning("Task kronos.forecast[a] %s", error, exc_info=True)
+    handed_back, failed = caplog.records
+    assert handed_back.getMessage() == "Task kronos.forecast[a] the engine has stopped"
+    assert handed_back.exc_info is None
+    assert failed.exc_info is not None

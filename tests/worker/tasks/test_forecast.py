@@ -1,0 +1,262 @@
+"""How one delivery of a job ends, on a scripted computation and a real Redis."""
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore
+from prometheus_client import CollectorRegistry, Counter
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import job_key
+from kronos_client.redis.job_store import JobRecords
+from worker import lifecycle as bootstrap
+from worker.app import app
+from worker.broker.lease import LeaseKeeper
+from worker.inference.engine_thread import EngineDied
+from worker.inference.executor import DiedInEngine
+from worker.inference.isolation.isolation import ChildDied, NotNow, Unavailable
+from worker.tasks import forecast
+from worker.tasks.delivery import HandedBack
+
+LEASE_S = 30.0
+RESULT = {"series": []}
+
+
+class ScriptedQuarantine:
+    """As ``Quarantine``: ends each computation as told, then well."""
+
+    def __init__(self) -> None:
+        self.ends: list[Exception] = []
+        self.num_computed = 0
+
+    def place(self) -> Any:
+        return self
+
+    def __enter__(self) -> None:
+        """There is room."""
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing."""
+
+    def compute(self, job_id: str, *_: object) -> dict[str, Any]:
+        self.num_computed += 1
+        if self.ends:
+            raise self.ends.pop(0)
+        return RESULT
+
+
+@pytest.fixture
+def process(redis, monkeypatch):
+    """As much of a worker process as a delivery asks."""
+    repeated = Counter("kronos_jobs_repeated", "of the test", registry=CollectorRegistry())
+    records = JobRecords(redis, result_ttl_s=50, on_repeated=lambda token: process.leases.take_away(token))
+    process = SimpleNamespace(
+        node="test",
+        queue="cpu",
+        records=records,
+        leases=LeaseKeeper(records, LEASE_S),
+        intake=SimpleNamespace(admitted=lambda job_id: None),
+        quarantine=ScriptedQuarantine(),
+        service=SimpleNamespace(count=lambda succeeded: None),
+        metrics=SimpleNamespace(
+            count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
+        ),
+    )
+    monkeypatch.setattr(bootstrap, "_process", process)
+    yield process
+    process.leases.stop()
+
+
+@pytest.fixture
+def compute(monkeypatch):
+    """What the worker's own models do with the job."""
+
+    def script(end: Exception | None = None) -> None:
+        def compute(*_: object) -> dict[str, Any]:
+            if end is not None:
+                raise end
+            return RESULT
+
+        monkeypatch.setattr(forecast, "compute", compute)
+
+    script()
+    return script
+
+
+@pytest.fixture
+def deliver(settings, process, compute):
+    """One delivery, under the token of its own."""
+    with make_app(settings) as own:
+
+        def deliver(token: str, payload: Any = None) -> dict[str, Any]:
+            request = SimpleNamespace(id="job", lease_token=token, delivery_info={"routing_key": "cpu"})
+            task = SimpleNamespace(request=request, backend=own.backend)
+            return forecast._Delivery(task, process).answer((), {"job": payload or {}})
+
+        yield deliver
+
+
+def lost(redis) -> int:
+    return int(redis.hget(job_key("job"), "lost") or 0)
+
+
+def make_suspect(redis) -> None:
+    redis.hset(job_key("job"), "lost", 2)
+
+
+def is_leased(redis) -> bool:
+    return bool(redis.hexists(job_key("job"), "lease_token"))
+
+
+def test_it_runs_under_its_lease_until_the_outcome_is_stored(deliver, process, redis):
+    assert deliver("x") == RESULT
+    assert redis.hget(job_key("job"), "lease_token") == "x"
+    assert process.leases.has("job")
+    # As Celery tells that it has stored the outcome, or could not.
+    request = SimpleNamespace(lease_token="x")
+    forecast.end_lease("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
+    assert not process.leases.has("job")
+
+
+def test_a_second_delivery_goes_back_until_the_lease_would_end(deliver, redis):
+    deliver("x")
+    with pytest.raises(HandedBack) as back:
+        deliver("y")
+    assert back.value.requeue
+    assert LEASE_S - 5 < back.value.delay_s <= LEASE_S + 1
+    assert redis.hget(job_key("job"), "lease_token") == "x"
+
+
+def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
+    redis.set("celery-task-meta-job", json.dumps({"status": "SUCCESS"}))
+    with pytest.raises(Ignore):
+        deliver("x")
+
+
+@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine("gone"), 1), (EngineDied("gone"), 0)])
+def test_where_the_engine_dies_it_goes_back_at_once_and_counts_if_it_was_inside(
+    deliver, compute, redis, end, num_lost
+):
+    compute(end)
+    with pytest.raises(HandedBack) as back:
+        deliver("x")
+    assert back.value.delay_s == 0
+    assert (lost(redis), is_leased(redis)) == (num_lost, False)
+
+
+def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliver, compute, redis):
+    compute(RedisConnectionError("away"))
+    with pytest.raises(HandedBack) as back:
+        deliver("x")
+    assert back.value.delay_s > 0
+    assert (lost(redis), is_leased(redis)) == (0, False)
+
+
+def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process, redis):
+    deliver("x")
+    assert process.quarantine.num_computed == 0
+    process.leases.release("job", "x")
+    make_suspect(redis)
+    assert deliver("y") == RESULT
+    assert process.quarantine.num_computed == 1
+
+
+def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
+    make_suspect(redis)
+    process.quarantine.ends = [ChildDied(-9)]
+    assert deliver("x") == RESULT
+    assert redis.hget(job_key("job"), "lost_alone") == "1"
+
+
+def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
+    make_suspect(redis)
+    process.quarantine.ends = [ChildDied(-9), ChildDied(70)]
+    with pytest.raises(JobError) as ended:
+        deliver("x")
+    assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
+
+
+def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
+    make_suspect(redis)
+    redis.hset(job_key("job"), "lost_alone", 1)
+    process.quarantine.ends = [ChildDied(-9)]
+    with pytest.raises(JobError) as ended:
+        deliver("x")
+    assert ended.value.code == ErrorCode.WORKER_LOST
+
+
+def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, process, redis):
+    make_suspect(redis)
+
+    class TakenAway(ChildDied):
+        def __init__(self) -> None:
+            super().__init__(-9)
+
+    def compute(*_: object) -> None:
+        redis.hset(job_key("job"), "lease_token", "other")
+        raise TakenAway
+
+    process.quarantine.compute = compute
+    with pytest.raises(Ignore):
+        deliver("x")
+    assert not redis.hexists(job_key("job"), "lost_alone")
+
+
+@pytest.mark.parametrize("end", [NotNow("busy", 1.0), Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))])
+def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process, redis, end):
+    make_suspect(redis)
+    process.quarantine.ends = [end]
+    with pytest.raises(HandedBack) as back:
+        deliver("x")
+    assert back.value.delay_s > 0
+    assert (lost(redis), is_leased(redis)) == (2, False)
+    assert not redis.hexists(job_key("job"), "lost_alone")
+
+
+def test_a_suspect_that_can_never_be_computed_alone_ends_as_what_keeps_it(deliver, process, redis):
+    make_suspect(redis)
+    for delivery in range(1, forecast.MAX_PUT_OFF + 1):
+        process.quarantine.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
+        with pytest.raises(HandedBack if delivery < forecast.MAX_PUT_OFF else JobError) as ended:
+            deliver(str(delivery))
+    assert ended.value.code == ErrorCode.OUT_OF_MEMORY
+
+
+def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, redis, monkeypatch):
+    make_suspect(redis)
+    monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
+
+    def compute(*arguments: Any) -> None:
+        overseer = arguments[-1]
+        while not overseer.is_cancelled():
+            time.sleep(0.01)
+
+    process.quarantine.compute = compute
+    with pytest.raises(JobError) as ended:
+        deliver("x", {"deadline_s": 0.05})
+    assert ended.value.code == ErrorCode.DEADLINE
+
+
+@pytest.mark.parametrize("deadline_s", [None, "1", 10**400, float("nan"), [1]])
+def test_what_is_no_deadline_is_left_to_the_check_of_the_job(deliver, process, redis, deadline_s):
+    make_suspect(redis)
+    assert deliver("x", {"deadline_s": deadline_s}) == RESULT
+
+
+def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):
+    def compute_(*arguments: Any) -> None:
+        process.records._on_repeated("x")
+        arguments[-1].is_cancelled()
+
+    monkeypatch.setattr(forecast, "compute", compute_)
+    with pytest.raises(Ignore):
+        deliver("x")
+
+
+def test_the_task_is_given_its_token_by_the_request_that_celery_makes():
+    assert app.tasks[forecast.FORECAST_TASK].Request is forecast.LeasedRequest

@@ -1,0 +1,126 @@
+"""How our Celery apps differ from Celery's defaults, and from the app of a host."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import celery
+import pytest
+from celery import Celery
+from kombu.transport.redis import Channel
+
+from kronos_client.celery_app import CLIENT_LOOK_S, make_app
+from kronos_client.contract.names import (
+    CELERY_PRIORITIES,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    STATUS_TASK,
+)
+from kronos_client.redis.queues import PRIORITY_STEPS
+from kronos_client.redis.result_backend import CodedRedisBackend
+from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS, make_worker_app
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def app(settings):
+    with make_worker_app(settings) as app:
+        yield app
+
+
+def test_only_json_is_written_and_read(app):
+    assert app.conf.task_serializer == app.conf.result_serializer == "json"
+    assert app.conf.accept_content == app.conf.result_accept_content == ["json"]
+    assert app.conf.event_serializer == "json"
+
+
+def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles():
+    ours = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values()}
+    assert len(ours) == 4
+    assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
+
+
+def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
+    with make_worker_app(settings.model_copy(update={"role": "finetune"})) as app:
+        imports = app.conf.imports
+    script = f"import sys; sys.modules['torch'] = None\nfor name in {imports!r}: __import__(name)\n"
+    script += "from worker.app import app; print(sorted(app.tasks))"
+    environment = os.environ | {"KRONOS_ROLE": "finetune"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True, env=environment
+    )
+    for task in (FORECAST_TASK, FINETUNE_TASK, STATUS_TASK):
+        assert repr(task) in done.stdout
+
+
+def test_a_job_is_acknowledged_late_and_taken_one_at_a_time(app):
+    assert app.conf.task_acks_late
+    assert app.conf.worker_prefetch_multiplier == 1
+
+
+def test_every_priority_has_a_list_of_its_own(app):
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.priority_steps == list(PRIORITY_STEPS)
+        assert connection.default_channel.queue_order_strategy == "priority"
+    assert set(CELERY_PRIORITIES.values()) <= set(PRIORITY_STEPS)
+    assert app.conf.task_default_priority == CELERY_PRIORITIES["normal"]
+
+
+def test_no_connection_waits_for_ever(app):
+    assert app.conf.broker_transport_options["socket_timeout"] > 0
+    assert app.conf.broker_transport_options["socket_connect_timeout"] > 0
+    assert app.conf.redis_socket_timeout > 0
+    assert app.conf.redis_socket_connect_timeout > 0
+    assert 0 < app.conf.result_backend_max_retries < 100
+
+
+def test_settings_reach_the_configuration(settings):
+    settings = settings.model_copy(update={"result_ttl_s": 7, "visibility_timeout_s": 8})
+    with make_app(settings) as app:
+        assert app.conf.result_expires == 7
+        assert app.conf.broker_url == app.conf.result_backend == settings.redis_url.get_secret_value()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_failures_are_stored_by_our_backend_with_and_without_tls(settings, scheme):
+    extra = "?ssl_cert_reqs=required" if scheme == "rediss" else ""
+    with make_app(settings.with_redis_url(f"{scheme}://127.0.0.1:1/0{extra}")) as app:
+        assert type(app.backend) is CodedRedisBackend
+
+
+def test_a_host_keeps_its_own_current_app_and_backend(settings):
+    host = Celery("host", set_as_current=False, broker="memory://", backend="redis://127.0.0.1:1/0")
+    with host:
+        before = celery.current_app._get_current_object()
+        with make_app(settings) as ours:
+            assert celery.current_app._get_current_object() is before
+            assert ours is not before
+        assert type(host.backend) is not CodedRedisBackend
+
+
+@pytest.mark.parametrize(("module", "is_ours"), [("kronos_client.client", False), ("worker.app", True)])
+def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(module, is_ours):
+    script = (
+        "import socket\n"
+        "def refuse(*_): raise SystemExit('it connected')\n"
+        "socket.socket.connect = refuse\n"
+        "from celery import Celery, current_app\n"
+        "host = Celery('host')\n"
+        f"import {module}\n"
+        "print(current_app.main)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == ("kronos" if is_ours else "host")
+
+
+def test_a_client_hears_sooner_than_a_worker_that_redis_says_nothing(settings, app):
+    """A worker may wait until its result is stored; a client has somebody who waits for its answer."""
+    with make_app(settings) as client:
+        assert client.conf.redis_socket_timeout < app.conf.redis_socket_timeout
+        assert client.backend.connparams["socket_timeout"] == CLIENT_LOOK_S
+        options = (client.conf.broker_transport_options, app.conf.broker_transport_options)
+        assert options[0]["socket_timeout"] < options[1]["socket_timeout"]

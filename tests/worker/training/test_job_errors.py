@@ -1,0 +1,28 @@
+"""What a job says of its training process's end."""
+
+import pytest
+
+from kronos_client.contract.finetune import parse_finetune_job
+from kronos_client.contract.jobs import Limits
+from worker.training.job_errors import MAX_MESSAGE_CHARS, failed
+
+JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("'/srv/models/.runs/ab/run/model' cannot be written", "'…/model' cannot be written"),
+        ("no column 'a\x1b[31m\n'", "no column 'a\\x1b[31m\\n'"),
+        ("no column " + "a" * 60_000, "no column " + "a" * (MAX_MESSAGE_CHARS - 11) + "…"),
+    ],
+)
+def test_what_training_told_is_passed_on_without_paths_and_escaped(told: str, expected: str) -> None:
+    error = failed({"event": "failed", "code": "DISK_FULL", "message": told, "field": "clip"}, JOB)
+    assert (error.code, error.field) == ("DISK_FULL", "config.clip")
+    assert error.message == expected
+
+
+def test_details_have_no_paths_either() -> None:
+    event = {"event": "failed", "code": "DISK_FULL", "message": "", "details": {"folder": "/srv/models"}}
+    assert failed(event, JOB).details == {"folder": "…/models"}

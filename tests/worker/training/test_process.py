@@ -1,0 +1,92 @@
+"""A finetuning worker: what it must have to start, and what it tells of itself."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from kronos_cli.tables.status import status_table
+from kronos_client.redis.routing import is_gpu_ready, live_workers
+from kronos_client.settings import SettingsError
+from worker.training.process import FinetuneProcess, SingleJobIntake
+
+CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
+GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}
+
+
+@pytest.fixture
+def folders(settings, tmp_path):
+    (tmp_path / "data").mkdir()
+    return settings.model_copy(
+        update={"role": "finetune", "model_folder": tmp_path / "models", "data_folder": tmp_path / "data"}
+    )
+
+
+def shown(workers: list) -> str:
+    console = Console(file=io.StringIO(), width=250)
+    console.print(status_table(workers))
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+def test_it_announces_itself_and_what_it_trains(folders, redis):
+    process = FinetuneProcess(folders, "f@host", GPU)
+    assert process.queue == "gpu.finetune"
+    assert "finetuning, idle" in shown([process.status()])
+    process.start()
+    process.ready()
+    process.training = {
+        "job_id": "a", "name": "mine", "stage": "predictor", "epoch": 2, "num_epochs": 10, "step": 120,
+        "num_steps": 1000, "loss": 5.1,
+    }  # fmt: skip
+    while True:
+        process._announcer.tell()
+        workers = live_workers(redis)
+        if workers and workers[0]["state"] == "ready" and workers[0]["training"]:
+            break
+    assert not is_gpu_ready(workers)
+    text = shown(workers)
+    assert "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000" in text
+    assert "f@host: slow" in text
+    process.drain()
+    assert process.is_draining.is_set()
+    process.stop()
+    assert live_workers(redis) == []
+
+
+def test_a_job_of_which_nothing_is_known_yet_is_shown_too(folders):
+    process = FinetuneProcess(folders, "f@host", CPU)
+    process.training = {"job_id": "a", "name": "mine"} | dict.fromkeys(
+        ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
+    )
+    assert process.queue == "cpu.finetune"
+    assert "finetuning mine: …" in shown([process.status()])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "variable"),
+    [
+        ("model_folder", None, "KRONOS_MODEL_FOLDER is not set"),
+        ("model_folder", "file", "KRONOS_MODEL_FOLDER cannot be used"),
+        ("data_folder", "file", "KRONOS_DATA_FOLDER cannot be used"),
+        ("data_folder", "nothing", "KRONOS_DATA_FOLDER cannot be used"),
+    ],
+)
+def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, variable):
+    (tmp_path / "file").write_text("")
+    path = None if value is None else tmp_path / value
+    with pytest.raises(SettingsError, match=variable):
+        FinetuneProcess(folders.model_copy(update={field: path}), "f@host", CPU)
+
+
+def test_one_job_at_a_time():
+    intake = SingleJobIntake()
+    assert intake.has_room({})
+    assert not intake.has_room({"a": SimpleNamespace(eta=None)})
+
+
+def test_a_job_that_waits_for_its_time_is_in_nobodys_way():
+    later, due = (SimpleNamespace(eta=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, -1))
+    assert SingleJobIntake().has_room({"a": later})
+    assert not SingleJobIntake().has_room({"a": later, "b": due})

@@ -1,0 +1,351 @@
+"""A finetuning job on a worker, without training: what it is refused for, and what its training is given."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.job_store import Receipt
+from kronos_model.errors import DiskFull
+from kronos_model.processes.children import LocalStackError
+from worker.training import run as finetune_run
+from worker.training.child import Event, Stop, TrainingEnd
+from worker.training.job_errors import MAX_STARTS_AT_SAVE
+from worker.training.process import FinetuneProcess
+from worker.training.run import FinetuneRun, Interrupted
+
+BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
+METADATA = {
+    "max_context": 64,
+    "parent": {"model": "start/parent@1", "revision": None},
+    "config": {"start": {"model": "start/parent@1"}, "data": {"path": ["data/a.csv"]}},
+    "metrics": {},
+    "evaluation": None,
+}
+
+
+@pytest.fixture
+def process(settings, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("")
+    settings = settings.model_copy(
+        update={"model_folder": tmp_path / "models", "data_folder": tmp_path / "data", "threads": 3}
+    )
+    process = FinetuneProcess(settings, "f@host", {"device": "cpu", "warning": None, "description": {}})
+    process.registry.register(BUNDLED, "parent", job_id="p", fingerprint="f", metadata={"max_context": 77})
+    return process
+
+
+def payload(**fields: Any) -> dict[str, Any]:
+    return {
+        "name": "mine",
+        "config": {"start": {"model": "parent"}},
+        "data": {"path": "a.csv"},
+    } | fields
+
+
+def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
+    now = time.time()
+    return FinetuneRun(
+        process, "job", payload(**fields), Receipt(now, now, False, leased_s=2.0), "cpu.finetune"
+    )
+
+
+class FakeTraining:
+    """Ends as it is told to, and keeps what it was given.
+
+    Args:
+        resumed: what the process tells as it has started; None for one that does not come to it.
+    """
+
+    given: dict[str, Any]
+
+    def __init__(self, *ends: TrainingEnd | BaseException, resumed: bool | None = False) -> None:
+        self._ends = ends
+        self._resumed = resumed
+
+    def __call__(self, command: list[str], **given: Any) -> "FakeTraining":
+        self.given = given | {"command": command}
+        return self
+
+    def run(
+        self, hear: Callable[[Event], object], should_stop: Callable[[], object], _: object
+    ) -> TrainingEnd:
+        for end in self._ends:
+            should_stop()
+            self.given["on_start"]()
+            if isinstance(end, BaseException):
+                raise end
+            if self._resumed is not None:
+                started = {"event": "started", "device": "cpu", "device_warning": None}
+                hear(started | {"resumed": self._resumed})
+            if end.stop is not None:
+                should_stop()
+            self.given["on_end"](end)
+        return end
+
+
+def go(
+    monkeypatch: pytest.MonkeyPatch,
+    run: FinetuneRun,
+    *ends: TrainingEnd | BaseException,
+    is_safe: bool = True,
+    resumed: bool | None = False,
+) -> tuple[dict[str, Any], FakeTraining]:
+    training = FakeTraining(*ends, resumed=resumed)
+    monkeypatch.setattr(finetune_run, "Training", training)
+    return run.run(lambda: is_safe, lambda: not is_safe), training
+
+
+def done(process: FinetuneProcess) -> TrainingEnd:
+    return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, None, 0)
+
+
+def test_what_training_is_given_and_what_is_registered(process, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "here")
+    result, training = go(monkeypatch, a_run(process), done(process))
+    environment, folder = training.given["env"], training.given["cwd"]
+    assert not {"WORLD_SIZE", "MASTER_ADDR"} & environment.keys()
+    assert environment["OMP_NUM_THREADS"] == "3"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["data"]["path"] == ["data/a.csv"]
+    assert (folder / "data" / "a.csv").exists()
+    assert (config["start"]["model"], config["max_context"]) == ("start/parent@1", 77)
+    assert (folder / "start" / "parent@1" / "model").is_dir()
+    model = process.registry.resolve("mine@1")
+    assert model.metadata.parent["model"] == "parent@1"
+    assert model.metadata.config == {"start": {"model": "parent@1"}, "data": {"path": "a.csv"}}
+    assert (result["model"]["id"], result["num_attempts"], result["resumed"]) == ("mine@1", 1, False)
+    assert result["timings_ms"]["training"] >= 2000
+
+
+def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
+    first, _ = go(monkeypatch, a_run(process), done(process))
+    monkeypatch.setattr(finetune_run, "Training", None)
+    assert a_run(process).run(lambda: True, lambda: False) == first
+    assert process.registry.resolve("mine").version == 1
+
+
+def test_what_a_worker_left_that_ended_as_it_had_the_result_goes(process, monkeypatch):
+    run = a_run(process)
+    first, _ = go(monkeypatch, run, done(process))
+    checkpoint = run._folder.run / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    assert a_run(process).run(lambda: True, lambda: False) == first
+    assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("by", ["job_id", "job_fingerprint"])
+def test_another_jobs_model_is_not_this_ones_result(process, monkeypatch, by):
+    go(monkeypatch, a_run(process), done(process))
+    path = process.model_folder / "mine" / "1" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {by: "another"}))
+    result, _ = go(monkeypatch, a_run(process), done(process))
+    assert result["model"]["id"] == "mine@2"
+
+
+def test_a_damaged_model_is_not_the_result(process, monkeypatch):
+    go(monkeypatch, a_run(process), done(process))
+    (process.model_folder / "mine" / "1" / "metadata.json").write_text("{")
+    result, _ = go(monkeypatch, a_run(process), done(process))
+    assert result["model"]["id"] == "mine@2"
+
+
+def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monkeypatch):
+    with pytest.raises(Interrupted):
+        go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75))
+    process.registry.register(BUNDLED, "parent", job_id="q", fingerprint="f", metadata={"max_context": 64})
+    result, training = go(monkeypatch, a_run(process), done(process), resumed=True)
+    assert (
+        json.loads((training.given["cwd"] / "config.json").read_text())["start"]["model"] == "start/parent@1"
+    )
+    assert (result["num_attempts"], result["resumed"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "field"),
+    [
+        (TrainingEnd(None, Stop.CANCELLED, 75), ErrorCode.CANCELLED, None),
+        (TrainingEnd(None, Stop.DEADLINE, 75), ErrorCode.DEADLINE, "deadline_s"),
+        (TrainingEnd(None, None, -9), ErrorCode.OUT_OF_MEMORY, "config"),
+        (TrainingEnd(None, None, -11), ErrorCode.INTERNAL, None),
+        (
+            TrainingEnd({"event": "error", "code": "DISK_FULL", "message": "m", "field": "seed"}, None, 1),
+            ErrorCode.DISK_FULL,
+            "config.seed",
+        ),
+        (
+            TrainingEnd(
+                {"event": "error", "code": "DISK_FULL", "message": "m", "field": "data.path"}, None, 1
+            ),
+            ErrorCode.DISK_FULL,
+            "data.path",
+        ),
+    ],
+)
+def test_each_end_is_a_code_that_names_the_best_checkpoint(process, monkeypatch, end, code, field):
+    run = a_run(process)
+    (run._folder.run / "predictor" / "best").mkdir(parents=True)
+    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
+    with pytest.raises(JobError) as ended:
+        go(monkeypatch, run, end)
+    assert (ended.value.code, ended.value.field) == (code, field)
+    assert process.model_folder / ended.value.details["best_checkpoint"] == run._folder.run / "best"
+    assert (run._folder.run / "best" / "model").is_dir()
+
+
+def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_is_sent_again(
+    process, monkeypatch
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise DiskFull("no room")
+
+    run = a_run(process)
+    made = run._folder.run / "checkpoint"
+    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
+    shutil.copytree(BUNDLED, made)
+    needed = [run._folder.run / name for name in ("config.json", "data.json", "parent.json")]
+    for path in needed:
+        path.write_text("{}")
+    end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, None, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.registry, "register", refuse)
+        with pytest.raises(JobError) as ended:
+            go(patch, run, end)
+    assert ended.value.code == ErrorCode.DISK_FULL
+    assert process.model_folder / ended.value.details["best_checkpoint"] == made
+    assert all(path.exists() for path in needed)
+    result, _ = go(monkeypatch, a_run(process), end)
+    assert result["model"]["id"] == "mine@1"
+    assert not made.exists()
+
+
+def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
+    """A start that leaves no trace but its count; those from another save count anew."""
+    run = a_run(process)
+    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
+    state = run._folder.run / "predictor" / "state.safetensors"
+    state.parent.mkdir(parents=True)
+    for has_saved in (True, False):
+        if has_saved:
+            state.write_text("")
+        for _ in range(MAX_STARTS_AT_SAVE):
+            with pytest.raises(KeyboardInterrupt):
+                go(monkeypatch, a_run(process), KeyboardInterrupt())
+        state.unlink(missing_ok=True)
+    with pytest.raises(JobError) as ended:
+        go(monkeypatch, a_run(process), done(process))
+    assert (ended.value.code, ended.value.field) == (ErrorCode.OUT_OF_MEMORY, "config")
+    assert go(monkeypatch, a_run(process), done(process))[0]["num_attempts"] == 1  # sent again
+
+
+def test_a_killed_start_counts_also_where_the_job_is_stopped_after_it(process, monkeypatch):
+    run = a_run(process)
+    hear = run._hear
+
+    def hear_and_drain(event: Event) -> None:
+        hear(event)
+        process.is_draining.set()
+
+    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    with pytest.raises(KeyboardInterrupt):
+        go(monkeypatch, run, TrainingEnd(None, None, -9), KeyboardInterrupt())
+    assert run._notes.num_starts_at_save == 2
+
+
+def test_a_folder_that_cannot_be_tidied_does_not_hide_why_the_job_ended(process, monkeypatch):
+    run = a_run(process)
+
+    def refuse() -> None:
+        raise OSError("read-only")
+
+    monkeypatch.setattr(run._folder, "keep_best", refuse)
+    with pytest.raises(JobError, match="CANCELLED"):
+        go(monkeypatch, run, TrainingEnd(None, Stop.CANCELLED, 75))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        TrainingEnd(None, Stop.DRAINED, -9),
+        TrainingEnd(None, None, 75),
+        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, None, 1),
+        LocalStackError("no more processes"),
+    ],
+)
+def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_count(
+    process, monkeypatch, end
+):
+    monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
+    run = a_run(process)
+    hear = run._hear
+
+    def hear_and_drain(event: Event) -> None:
+        hear(event)
+        if isinstance(end, TrainingEnd) and end.stop is not None:
+            process.is_draining.set()
+
+    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    num_starts = 2 * MAX_STARTS_AT_SAVE if isinstance(end, TrainingEnd) else 1
+    with pytest.raises((Interrupted, JobError)) as ended:
+        go(monkeypatch, run, *[end] * num_starts)
+    assert str(ErrorCode.OUT_OF_MEMORY) not in str(ended.value)
+    assert run._notes.num_starts_at_save == 0
+
+
+def test_what_was_started_before_it_told_so_is_no_attempt_and_without_a_save_nothing_is_resumed(
+    process, monkeypatch
+):
+    for resumed in (None, None, False):
+        with pytest.raises(Interrupted):
+            go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75), resumed=resumed)
+    result, _ = go(monkeypatch, a_run(process), done(process))
+    assert (result["num_attempts"], result["resumed"]) == (2, False)
+
+
+def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypatch):
+    monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
+    with pytest.raises(Interrupted, match="no more processes"):
+        go(monkeypatch, a_run(process), LocalStackError("no more processes"))
+
+
+def test_a_lease_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
+    run = a_run(process)
+    with pytest.raises(Interrupted):
+        go(monkeypatch, run, TrainingEnd(None, Stop.LEASE, -9), is_safe=False)
+    assert run._folder.notes(run._fingerprint).num_starts == 0
+
+
+@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.LEASE, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
+def test_without_its_lease_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
+    run = a_run(process)
+    with pytest.raises(Interrupted):
+        go(monkeypatch, run, end, is_safe=False)
+
+
+def test_a_job_that_is_late_or_cancelled_does_not_start(process):
+    run = a_run(process)
+    run.is_cancelled = True
+    with pytest.raises(JobError, match="CANCELLED"):
+        run.run(lambda: True, lambda: False)
+    with pytest.raises(JobError, match="DEADLINE"):
+        a_run(process, submitted_at=1.0, deadline_s=5.0).run(lambda: True, lambda: False)
+    limited = process.settings.model_copy(update={"finetune_time_limit_s": 1.0})
+    process.settings = limited
+    with pytest.raises(JobError, match="KRONOS_FINETUNE_TIME_LIMIT_S"):  # of 2 s that it was trained before
+        a_run(process).run(lambda: True, lambda: False)
+
+
+def test_a_job_that_asked_for_a_gpu_is_told_that_it_got_none(process, monkeypatch):
+    result, _ = go(monkeypatch, a_run(process, device="cuda:1"), done(process))
+    warning = "CUDA device 'cuda:1' requested but no GPU worker for finetuning is ready. Falling back to CPU."
+    assert (result["device"], result["device_warning"], result["warnings"]) == ("cpu", warning, [warning])
+    with pytest.raises(JobError) as refused:
+        a_run(process, device="cuda:1", allow_fallback=False)
+    assert refused.value.code == ErrorCode.NO_GPU_WORKER

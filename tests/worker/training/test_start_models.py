@@ -1,0 +1,97 @@
+"""Which checkpoints a finetuning job may start from."""
+
+from pathlib import Path
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from worker.training.start_models import StartModels
+
+BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
+
+
+def config(model: str, **start: object) -> FinetuneConfig:
+    return parse_config({"data": {"path": "."}, "start": {"model": model, **start}})
+
+
+@pytest.fixture
+def models(settings, tmp_path):
+    settings = settings.model_copy(
+        update={
+            "model": "owner/own",
+            "model_revision": "abc",
+            "tokenizer": "owner/tokenizer",
+            "models": f"owner/further=owner/other@v1,{tmp_path}",
+        }
+    )
+    registry = ModelRegistry(tmp_path / "models")
+    for _ in range(2):
+        registry.register(BUNDLED, "mine", job_id=f"job{_}", fingerprint="f", metadata={"max_context": 64})
+    return StartModels(settings, registry)
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "revision"),
+    [
+        (config("kronos-tiny"), "kronos-tiny", None),
+        (config("owner/own"), "owner/own", "abc"),
+        (config("owner/own", model_revision="abc"), "owner/own", "abc"),
+        (config("owner/further"), "owner/further", None),
+    ],
+)
+def test_what_is_bundled_or_listed_is_allowed_at_its_revision(models, given, model, revision):
+    checked, registered = models.check(given)
+    assert (checked.start.model, checked.start.model_revision, registered) == (model, revision, {})
+
+
+def test_a_tokenizer_is_checked_likewise(models):
+    checked, _ = models.check(config("owner/own", tokenizer="owner/other"))
+    assert (checked.start.tokenizer, checked.start.tokenizer_revision) == ("owner/other", "v1")
+    with pytest.raises(JobError) as refused:
+        models.check(config("owner/own", tokenizer="owner/own"))
+    assert refused.value.field == "config.start.tokenizer"
+
+
+def test_the_workers_own_model_may_be_a_registered_one(models):
+    own = StartModels(models.settings.model_copy(update={"model": "mine"}), models.registry)
+    assert own.check(config("mine"))[1]["model"].reference == "mine@2"
+
+
+def test_a_registered_model_is_allowed_by_name_and_version(models):
+    assert models.check(config("mine"))[1]["model"].reference == "mine@2"
+    assert models.check(config("mine@1"))[1]["model"].reference == "mine@1"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        config("NeoQuasar/Kronos-small"),
+        config("owner/own", model_revision="main"),
+        config("mine@3"),
+        config("mine", model_revision="main"),
+        config("../models/mine/1"),
+        config("nobody"),
+    ],
+)
+def test_anything_else_is_refused_and_the_message_says_what_is_not(models, given):
+    with pytest.raises(JobError) as refused:
+        models.check(given)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.MODEL_NOT_ALLOWED, "config.start.model")
+    assert "kronos-tiny" in refused.value.details["allowed"]
+
+
+def test_a_registered_model_that_was_changed_is_refused(models):
+    weights = models.registry.resolve("mine").folder / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(JobError) as refused:
+        models.check(config("mine"))
+    assert refused.value.code == ErrorCode.CHECKPOINT_INVALID
+
+
+def test_a_folder_of_the_settings_is_found_from_any_working_folder(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    models = StartModels(settings.model_copy(update={"model": "own"}), ModelRegistry(tmp_path))
+    assert models.check(config("own"))[0].start.model == str(tmp_path / "own")

@@ -1,0 +1,247 @@
+"""Messages as Celery sends them, looked through before Celery sees them.
+
+Celery 5.7 and kombu 5.7 end the worker over many a message that is not what they expect, drop others without
+an answer, unpack compressed ones to any size, and log some whole. What comes through here they can read: a
+message of protocol 2 (or 1, which becomes 2) for a task that there is, in JSON, with no header that is not
+checked. Layout: docs.celeryq.dev, "Message Protocol".
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, Final, TypeGuard
+
+from celery.utils.time import maybe_iso8601
+
+from kronos_client.contract.names import MAX_ID_CHARS
+from kronos_client.redis.shown import shown_arguments
+
+MAX_CONTAINERS: Final = 100_000
+"""JSON arrays and objects in a message. Empty ones take 30 times their text when they are read."""
+
+MAX_DEPTH: Final = 64
+"""Of arrays and objects in each other. Python's parser recurses, and Celery's runs on other stacks."""
+
+BRACKETS: Final = b"[]{}"
+NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
+
+MAX_REPR_CHARS: Final = 200
+"""Of what Flower shows of a job."""
+
+NUM_ID_BYTES: Final = 4 * MAX_ID_CHARS
+_ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % NUM_ID_BYTES)
+
+END_OF_TIME: Final = 253_370_764_800.0
+"""Unix time of the year 9999, which some zones reach and Python's datetime does not outlast."""
+
+NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
+IDS: Final = ("root_id", "parent_id", "group")
+SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")
+
+
+class BadMessage(Exception):
+    """A message that no task can be given; ``job_id`` is whom to tell, where it says so."""
+
+    def __init__(self, reason: str, job_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.job_id = job_id
+
+
+@dataclass(frozen=True)
+class TaskMessage:
+    """A message that Celery can read.
+
+    Attributes:
+        payload: as kombu takes it, but for what the delivery adds.
+        arguments: its body, ``[args, kwargs, embed]``.
+        eta: Unix time before which the task is not to run.
+        expires: Unix time after which nobody is to take it.
+    """
+
+    payload: dict[str, Any]
+    arguments: list[Any]
+    eta: float | None
+    expires: float | None
+
+
+def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
+    """Look a message through, and leave out what is not checked; raises BadMessage.
+
+    Args:
+        raw: as it was on the list.
+        tasks: names of the tasks that this worker has.
+    """
+    envelope = _object(_parse(raw, "the message"), "the message")
+    headers = _object(envelope.get("headers") or {}, "its headers")
+    properties = _object(envelope.get("properties") or {}, "its properties")
+    job_id = headers.get("id", properties.get("correlation_id"))
+    try:
+        body = _body(envelope, headers, properties)
+        is_v1 = "task" not in headers and isinstance(body, dict)
+        if is_v1:
+            headers, body = body, [body.get("args", []), body.get("kwargs", {}), {}]
+            job_id = headers.get("id")
+        _check_task(headers.get("task"), tasks)
+        if not is_job_id(headers.get("id")):
+            raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
+        _check_arguments(body)
+        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]), MAX_REPR_CHARS)}
+        payload = {
+            "body": json.dumps(body) if is_v1 else envelope["body"],
+            "content-type": "application/json",
+            "content-encoding": "utf-8",
+            "headers": _checked(headers) | shown,
+            "properties": {
+                "correlation_id": headers["id"],
+                "reply_to": _text(properties.get("reply_to"), MAX_REPR_CHARS),
+                "body_encoding": None if is_v1 else properties.get("body_encoding"),
+            },
+        }
+        return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
+    except BadMessage as error:
+        raise BadMessage(error.reason, job_id if is_job_id(job_id) else None) from None
+
+
+def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
+    """The error of a message of which only the two ends were read."""
+    found = _ID_IN_TEXT.findall(ends)
+    job_id = found[-1].decode(errors="replace") if found else None
+    return BadMessage(
+        f"the message takes {num_bytes} bytes, the limit is {max_bytes}",
+        job_id if is_job_id(job_id) else None,
+    )
+
+
+def is_job_id(value: object) -> TypeGuard[str]:
+    """Whether it may stand in a key and in a log."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable()
+
+
+def _parse(text: bytes, what: str) -> Any:
+    """As kombu will parse it again: in UTF-8, and nothing else that Python would take for JSON."""
+    if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS:
+        raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
+    if _depth(text) > MAX_DEPTH:
+        raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
+    try:
+        return json.loads(text.decode(), object_hook=_plain)
+    except (ValueError, RecursionError):  # the first also for what is no UTF-8, and for absurd numbers
+        raise BadMessage(f"{what} is not JSON in UTF-8") from None
+
+
+def _depth(text: bytes) -> int:
+    """How deep its brackets are nested, those in strings included."""
+    depth = deepest = 0
+    for bracket in text.translate(None, NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    if "__type__" in value:
+        raise BadMessage("it has an object with __type__, of which kombu makes something else than JSON")
+    return value
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadMessage(f"{what} is not a JSON object")
+    return value
+
+
+def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: Mapping[str, Any]) -> Any:
+    if headers.get("compression"):
+        raise BadMessage("its body is compressed; send it as it is")
+    if envelope.get("content-type") != "application/json":
+        raise BadMessage("its content type is not application/json; set task_serializer to json")
+    text, encoding = envelope.get("body"), properties.get("body_encoding")
+    if not isinstance(text, str):
+        raise BadMessage("its body is not a text")
+    if encoding not in ("base64", None):
+        raise BadMessage("its body_encoding is not base64")
+    try:
+        body = base64.b64decode(text, validate=True) if encoding else text.encode()
+    except (binascii.Error, ValueError):
+        raise BadMessage("its body is not base64") from None
+    return _parse(body, "its body")
+
+
+def _check_task(task: Any, tasks: Container[str]) -> None:
+    if not isinstance(task, str):
+        raise BadMessage("it names no task")
+    if task not in tasks:
+        raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here")
+
+
+def _check_arguments(body: Any) -> None:
+    """Whether it is ``[args, kwargs, embed]``, with nothing in the last that Celery does not know."""
+    if not isinstance(body, list) or len(body) != 3:
+        raise BadMessage("its body is not [args, kwargs, embed]")
+    args, kwargs, embed = body
+    if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(embed, dict | None):
+        raise BadMessage("its body is not a list, an object and an object")
+    if "self" in kwargs:
+        raise BadMessage("'self' is no argument of a task")
+    for name, value in (embed or {}).items():
+        if name in SIGNATURE_LISTS:
+            is_fine = value is None or (isinstance(value, list) and all(map(_is_signature, value)))
+        else:
+            is_fine = name == "chord" and (value is None or _is_signature(value))
+        if not is_fine:
+            raise BadMessage(f"its {_text(name, MAX_REPR_CHARS)!r} is no task signature that Celery knows")
+
+
+def _is_signature(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("task"), str)
+        and isinstance(value.get("args", []), list)
+        and isinstance(value.get("kwargs", {}), dict)
+        and isinstance(value.get("options", {}), dict)
+    )
+
+
+def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that Celery is given. Results are stored whatever the sender thinks of them."""
+    checked: dict[str, Any] = {"lang": "py", "task": headers["task"], "id": headers["id"]}
+    for name in IDS:
+        value = headers.get(name)
+        if value is not None and not is_job_id(value):
+            raise BadMessage(f"its {name} is not an id")
+        checked[name] = value
+    for name in NUMBERS:
+        value = headers.get(name)
+        if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
+            raise BadMessage(f"its {name} is not a number of at least 0")
+        checked[name] = 0 if value is None and name == "retries" else value
+    # When it expires is not for Celery to say, which goes by this machine's clock.
+    checked |= {"expires": None, "timelimit": [None, None]}
+    checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
+    return checked
+
+
+def _moment(headers: Mapping[str, Any], name: str) -> float | None:
+    """Unix time; a moment without an offset is UTC, as in Celery."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    try:
+        moment: Any = maybe_iso8601(value)
+        unix_time = float((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise BadMessage(f"its {name} is not an ISO 8601 moment") from None
+    if not 0 <= unix_time < END_OF_TIME:
+        raise BadMessage(f"its {name} is not a moment between 1970 and 9999")
+    return unix_time
+
+
+def _text(value: Any, max_chars: int) -> str:
+    """At most so much of a text, with nothing in it that a terminal or a log obeys."""
+    text = value[:max_chars] if isinstance(value, str) else ""
+    return "".join(char if char.isprintable() else "?" for char in text)

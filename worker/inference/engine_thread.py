@@ -1,0 +1,283 @@
+"""The owner of the engines: one thread submits, steps and cancels; tasks wait for it."""
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kronos_model.engine.engine import Engine, EngineLoad, StepReport
+from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.errors import Cancelled, KronosError
+from worker.inference.runs import HostedEngine, JobRun
+from worker.inference.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+OWNER_CHECK_INTERVAL_S: Final = 1.0
+
+
+class EngineDied(Exception):
+    """The engines' thread is gone; the job is to be delivered to another worker."""
+
+
+class EngineObserver(Protocol):
+    """Hears what the engines do, from the thread that steps them: what it does there must be short."""
+
+    def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
+        """After each step of this model's engine."""
+        ...
+
+    def observe_generation(self, model_id: str, generation: Generation) -> None:
+        """Once for each series that ended, with its paths or with an error."""
+        ...
+
+
+@dataclass
+class Counters:
+    """Jobs that ended in this process."""
+
+    done: int = 0
+    failed: int = 0
+
+
+class ForecastService:
+    """Runs jobs on any number of engines. All methods may be called from any thread.
+
+    Each engine that has work gets one step a turn, so that none waits for another's queue to empty.
+
+    Args:
+        observers: hear of every step and every series that ended.
+        watchdog: notices a step that hangs; none may where left out.
+        on_admission: called from the owner's thread with a job's id, once an engine's load counts it.
+        on_death: called from the owner's thread when it dies, before its jobs are told.
+        on_start: called from the owner's thread before anything else.
+    """
+
+    def __init__(
+        self,
+        observers: Sequence[EngineObserver] = (),
+        *,
+        watchdog: Watchdog | None = None,
+        on_admission: Callable[[str], None] = lambda job_id: None,
+        on_death: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._observers = list(observers)
+        self._watchdog = watchdog or Watchdog(math.inf, on_hang=lambda seen_s: None)
+        self._on_admission = on_admission
+        self._on_death = on_death
+        self._on_start = on_start
+        self._hosted: list[HostedEngine] = []  # replaced, never changed, so that any thread may read it
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._own, name="kronos-engine", daemon=True)
+        self._counters_lock = threading.Lock()
+        self.counters = Counters()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def loads(self) -> dict[str, EngineLoad]:
+        """Each engine's load, by model id."""
+        return {hosted.model_id: hosted.load for hosted in self._hosted}
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that are in an engine."""
+        return sum(len(hosted.runs) for hosted in self._hosted)
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Of the jobs that are in an engine, sorted."""
+        return sorted(run.job_id for hosted in self._hosted for run in hosted.runs.copy())
+
+    @property
+    def runs(self) -> list[JobRun]:
+        """Those that are in an engine, the most advanced first."""
+        runs = [run for hosted in self._hosted for run in hosted.runs.copy()]
+        return sorted(runs, key=lambda run: (-run.num_bars_done / run.num_bars_total, run.job_id))
+
+    @property
+    def load(self) -> EngineLoad:
+        """Sample paths in slots and waiting for them, and slots, over all engines."""
+        loads = [hosted.load for hosted in self._hosted]
+        return EngineLoad(
+            sum(load.running for load in loads),
+            sum(load.waiting for load in loads),
+            sum(load.slots for load in loads),
+        )
+
+    def add(self, model_id: str, engine: Engine) -> HostedEngine:
+        """Take over an engine, at the end of the turn: from now on only the owner's thread touches it."""
+        hosted = HostedEngine(model_id, engine)
+        self._have_done(lambda: self._add(hosted))
+        return hosted
+
+    def remove(self, hosted: HostedEngine) -> None:
+        """Let go of an engine, at the end of the turn. What it still runs ends with EngineDied."""
+        self._have_done(lambda: self._remove(hosted))
+
+    def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
+        """Hand a job to an engine; returns at once."""
+        run = JobRun(job_id, requests, hosted)
+        self._commands.put(lambda: self._admit(run))
+        return run
+
+    def wait(self, run: JobRun, timeout_s: float) -> bool:
+        """Whether the job ended within the time; ends it with EngineDied where nobody would any more."""
+        if not run.wait(timeout_s if self.is_alive else 0) and not self.is_alive:
+            run.end(_engine_died())
+        return run.is_done
+
+    def raise_if_dead(self) -> None:
+        """For who waits for something else than a job: raises EngineDied."""
+        if not self.is_alive:
+            raise _engine_died()
+
+    def cancel(self, run: JobRun) -> None:
+        """End a job with Cancelled at the next step."""
+        self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
+
+    def count(self, *, succeeded: bool) -> None:
+        """Note a job that ended, for the status."""
+        with self._counters_lock:
+            if succeeded:
+                self.counters.done += 1
+            else:
+                self.counters.failed += 1
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Let the engines finish what they hold, then end their thread."""
+        self._commands.put(None)
+        self._thread.join(timeout_s)
+
+    def _own(self) -> None:
+        try:
+            self._on_start()
+            self._loop()
+        except BaseException:  # whatever ends this thread must not leave its jobs waiting for ever
+            log.critical("the engines' thread died; its jobs go back to the queue", exc_info=True)
+            self._on_death()
+        finally:
+            for hosted in self._hosted:
+                for run in list(hosted.runs):
+                    run.end(_engine_died())
+
+    def _loop(self) -> None:
+        stopping = False
+        while True:
+            busy = [hosted for hosted in self._hosted if hosted.has_work]
+            if stopping and not busy:
+                return
+            stopping = self._take_commands(block=not busy) or stopping
+            for hosted in self._hosted:
+                if hosted.has_work:
+                    with self._watchdog.step(is_first=not hosted.has_stepped):
+                        self._step(hosted)
+
+    def _take_commands(self, *, block: bool) -> bool:
+        """Carry out what was asked for; True once told to stop."""
+        while True:
+            try:
+                command = self._commands.get(block=block)
+            except queue.Empty:
+                return False
+            if command is None:
+                return True
+            with self._watchdog.step():
+                command()
+            block = False
+
+    def _have_done(self, command: Callable[[], None]) -> None:
+        """Returns once the owner did it, or is dead."""
+        done = threading.Event()
+        self._commands.put(command)
+        self._commands.put(done.set)
+        while not done.wait(OWNER_CHECK_INTERVAL_S) and self.is_alive:
+            pass
+
+    def _add(self, hosted: HostedEngine) -> None:
+        self._hosted = [*self._hosted, hosted]
+
+    def _remove(self, hosted: HostedEngine) -> None:
+        self._hosted = [one for one in self._hosted if one is not hosted]
+        for run in list(hosted.runs):
+            self._end(run, _engine_died())
+        hosted.engine = None
+
+    def _admit(self, run: JobRun) -> None:
+        hosted = run.hosted
+        if hosted.engine is None:
+            run.end(_engine_died())
+            return
+        hosted.runs.add(run)
+        for index, request in enumerate(run.requests):
+            try:
+                generation = hosted.engine.submit(request)
+            except KronosError as error:
+                self._end(run, error, index)
+                return
+            run.generations.append(generation)
+            hosted.live.add(generation)
+        self._on_admission(run.job_id)
+
+    def _step(self, hosted: HostedEngine) -> None:
+        assert hosted.engine is not None
+        ended = hosted.engine.step()
+        hosted.has_stepped = True
+        report, load = hosted.engine.last_step, hosted.engine.load
+        self._tell(lambda observer: observer.observe_step(hosted.model_id, report, load))
+        self._collect(hosted, ended)
+
+    def _collect(self, hosted: HostedEngine, ended: Sequence[Generation]) -> None:
+        """After a step: end the jobs whose last series ended with it, and those of which one failed."""
+        over = set(ended)
+        for generation in ended:
+            self._note_end(hosted, generation)
+        for run in [run for run in hosted.runs if not over.isdisjoint(run.generations)]:
+            failed = [index for index, one in enumerate(run.generations) if one.error is not None]
+            if failed:
+                self._end(run, run.generations[failed[0]].error, failed[0])
+            elif all(generation.done for generation in run.generations):
+                self._end(run)
+
+    def _end(self, run: JobRun, error: Exception | None = None, failed_series: int | None = None) -> None:
+        """End a job and free what its series still hold."""
+        hosted = run.hosted
+        hosted.runs.discard(run)
+        for generation in run.generations:
+            if hosted.engine is not None:
+                hosted.engine.cancel(generation)
+            self._note_end(hosted, generation)
+        run.end(error, failed_series)
+
+    def _note_end(self, hosted: HostedEngine, generation: Generation) -> None:
+        """Once for each: an engine may return one that was cancelled, or not."""
+        if generation in hosted.live:
+            hosted.live.discard(generation)
+            self._tell(lambda observer: observer.observe_generation(hosted.model_id, generation))
+
+    def _tell(self, tell: Callable[[EngineObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                tell(observer)
+            except Exception:  # who only looks on must not end what it looks at
+                log.exception("%s failed; it is told nothing more", type(observer).__name__)
+                self._observers.remove(observer)
+
+
+def _engine_died() -> EngineDied:
+    return EngineDied("the engine has stopped")
+
+
+def deadline_from(remaining_s: float | None) -> float | None:
+    """Seconds left as a moment on ``time.monotonic``'s clock."""
+    return None if remaining_s is None else time.monotonic() + remaining_s

@@ -1,0 +1,233 @@
+"""A forecast job computed on a process's models, from decoded JSON to its result. No Celery, no Redis."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.jobs import (
+    ForecastJob,
+    Limits,
+    PreparedSeries,
+    parse_job,
+    prepare,
+)
+from kronos_client.contract.limits import check_job
+from kronos_client.contract.results import (
+    ForecastResult,
+    SeriesForecast,
+    Timings,
+    series_result,
+)
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.routing import why_elsewhere
+from kronos_model.bars.columns import time_features, to_bars
+from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.errors import KronosError
+from kronos_model.forecast import Forecast
+from worker.inference.engine_thread import EngineDied, ForecastService, deadline_from
+from worker.inference.loaded_model import Resident, ServedModel
+from worker.inference.model_cache import ModelPool
+from worker.inference.model_loader import Loadable
+from worker.inference.runs import JobRun
+
+log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 1.0
+
+
+class DiedInEngine(EngineDied):
+    """The engines' thread died with the job in one of them: the job may be why."""
+
+
+class Host(Protocol):
+    """The process that a job is computed in: one device, and models on it."""
+
+    node: str
+    device: torch.device
+    device_warning: str | None
+    service: ForecastService
+
+    @property
+    def models(self) -> ModelPool: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def limits_of(self, model: Loadable | None) -> Limits: ...
+
+
+class Overseer(Protocol):
+    """Whoever had the job computed; asked about once a second, on the thread that waits for it."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the job shall be cancelled; raises what else ends the wait for it."""
+        ...
+
+    def tell(self, bars_done: int, bars_total: int) -> None:
+        """How far it is, over all paths of all series."""
+        ...
+
+
+def compute(
+    host: Host, job_id: str, payload: Any, receipt: Receipt, queue: str, overseer: Overseer
+) -> dict[str, Any]:
+    """The job's result as JSON.
+
+    Args:
+        receipt: as of now.
+        queue: that the job came by.
+
+    Raises:
+        JobError: the job's own.
+        EngineDied: it is for another process to compute; DiedInEngine where the job may be why.
+    """
+    started = time.monotonic()
+    job = parse_job(payload, host.limits)
+    device_warning = why_elsewhere(
+        job.device, str(host.device), host.device_warning, allow_fallback=job.allow_fallback
+    )
+    model = _find_model(job, host)
+    series = prepare(job, job_id, host.limits)
+    waited_s = receipt.waited_s(job.submitted_at)
+    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
+    if remaining_s is not None and remaining_s <= 0:
+        raise JobError(
+            ErrorCode.DEADLINE,
+            f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s; "
+            "allow more time or add workers",
+            "deadline_s",
+        )
+    if receipt.is_cancelled:
+        raise cancelled_before_start()
+
+    deadline = deadline_from(remaining_s)
+    loading_started = time.monotonic()
+    with host.models.use(model) as resident:
+        served = _wait_for_model(host.service, resident, deadline, overseer.is_cancelled)
+        loading_s = time.monotonic() - loading_started
+        requests = [_request(one, job, deadline) for one in series]
+        run = host.service.submit(job_id, requests, served.hosted)
+        generations = _wait(host.service, run, overseer)
+    total_s = time.monotonic() - started
+    summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
+    warnings = [warning for one in series for warning in one.warnings]
+    warnings += lookback_warnings(series, served)
+    result = ForecastResult(
+        series=tuple(summaries),
+        model=served.info,
+        device=str(host.device),
+        device_warning=device_warning,
+        queue=queue,
+        worker=host.node,
+        timings_ms=_timings(generations, waited_s, loading_s, total_s),
+        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
+    )
+    return result.model_dump(mode="json")
+
+
+def cancelled_before_start() -> JobError:
+    """Nothing was computed of it."""
+    return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
+
+
+def _find_model(job: ForecastJob, host: Host) -> Loadable | None:
+    """The model that the job names and may, where it asks for no more than that one can see."""
+    model = host.models.find(job.model)
+    check_job(job, host.limits_of(model))
+    return model
+
+
+def _wait_for_model(
+    service: ForecastService, resident: Resident, deadline: float | None, is_cancelled: Callable[[], bool]
+) -> ServedModel:
+    """The job's model, once it is loaded; meanwhile look whether the job is late or shall be cancelled."""
+    while not resident.wait(0):
+        service.raise_if_dead()
+        left_s = math.inf if deadline is None else deadline - time.monotonic()
+        if left_s <= 0:
+            raise JobError(
+                ErrorCode.DEADLINE,
+                f"the deadline passed while the model {resident.name} was being loaded; allow more time",
+                "deadline_s",
+            )
+        if is_cancelled():
+            raise cancelled_before_start()
+        resident.wait(min(LOOK_INTERVAL_S, left_s))
+    return resident.served
+
+
+def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
+    sampling = job.sampling
+    return SeriesRequest(
+        bars=to_bars(series.columns),
+        stamps=time_features(series.wall),
+        future_stamps=time_features(series.future_wall),
+        sampling=SamplingParams(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            sample_count=sampling.sample_count,
+            seed=series.seed,
+        ),
+        deadline=deadline,
+        context_policy=job.context_policy,
+    )
+
+
+def _wait(service: ForecastService, run: JobRun, overseer: Overseer) -> list[Generation]:
+    """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
+    told = 0
+    try:
+        while not service.wait(run, LOOK_INTERVAL_S):
+            if overseer.is_cancelled():
+                service.cancel(run)
+            elif run.num_bars_done != told:
+                told = run.num_bars_done
+                overseer.tell(told, run.num_bars_total)
+    finally:
+        if not run.is_done:  # nobody waits for it any more
+            service.cancel(run)
+    # Errors of its own, raised anew: see JobRun.end.
+    if isinstance(run.error, EngineDied):
+        raise (DiedInEngine if run.is_inside else EngineDied)(str(run.error))
+    if isinstance(run.error, KronosError):
+        prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
+        raise JobError.from_kronos(run.error, prefix=prefix if run.error.field else "")
+    return run.result()
+
+
+def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -> SeriesForecast:
+    forecast = Forecast(generation.paths, series.seed)
+    if job.output.repair:
+        forecast = forecast.repaired()
+    return series_result(series, forecast, job.output)
+
+
+def lookback_warnings(series: Sequence[PreparedSeries], served: ServedModel) -> list[str]:
+    """A finetuned model has learned where the bars end that its windows are scaled by."""
+    return [
+        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
+        f"{len(one.wall)}: its forecast may be worse than it could be."
+        for one in series
+        if served.lookback is not None and len(one.wall) != served.lookback
+    ]
+
+
+def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
+    """``queued`` counts the wait for worker, model and slots; of each phase, the longest of any series."""
+    phases = [generation.timings.durations_s() for generation in generations]
+    queued_s, prefill_s, decode_s = (
+        max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
+    )
+    before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
+    return Timings(
+        queued=round((before_s + loading_s + queued_s) * 1000, 3),
+        prefill=round(prefill_s * 1000, 3),
+        decode=round(decode_s * 1000, 3),
+        total=round((before_s + total_s) * 1000, 3),
+    )

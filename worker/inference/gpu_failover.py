@@ -1,0 +1,79 @@
+"""CPU workers stand in for the gpu pool once it has been gone for a while.
+
+Jobs that may fall back run here with a warning in their result; the others are answered NO_GPU_WORKER. When
+a GPU worker is ready again, this worker leaves the queue to it.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import bootsteps
+from redis.exceptions import RedisError
+
+from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.redis.connection import connect
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, is_gpu_ready, live_workers
+from worker.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+
+class GraceTimer:
+    """Decides when to stand in: no GPU worker was ready for ``grace_s``. No Celery, no Redis."""
+
+    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.grace_s = grace_s
+        self._clock = clock
+        self._gpu_last_ready = clock()
+
+    def should_stand_in(self, gpu_ready: bool) -> bool:
+        """Tell it what is known now; whether this worker shall consume from ``gpu``."""
+        now = self._clock()
+        if gpu_ready:
+            self._gpu_last_ready = now
+            return False
+        return now - self._gpu_last_ready >= self.grace_s
+
+
+class GpuTakeover(bootsteps.StartStopStep):
+    """Looks at the announcements every few seconds, in the consumer's own thread."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        settings = get_settings()
+        self._redis = connect(settings.redis_url.get_secret_value())
+        self._grace = GraceTimer(settings.gpu_grace_s)
+        self._standing_in = False
+        self._timer: Any = None
+
+    def start(self, consumer: Any) -> None:
+        """Called at every (re)connection; the consumer has its queues by now."""
+        if CPU_QUEUE not in consumer.app.amqp.queues.consume_from:
+            return
+        self._standing_in = GPU_QUEUE in consumer.app.amqp.queues.consume_from
+        self._timer = consumer.timer.call_repeatedly(ANNOUNCEMENT_INTERVAL_S, self._check, (consumer,))
+
+    def stop(self, consumer: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self, consumer: Any) -> None:
+        try:
+            stand_in = self._grace.should_stand_in(is_gpu_ready(live_workers(self._redis)))
+        except RedisError as error:
+            log.warning("which GPU workers are ready is not known, nothing changes: %s", error)
+            return
+        if stand_in and not self._standing_in:
+            log.warning(
+                "no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace.grace_s
+            )
+            consumer.add_task_queue(GPU_QUEUE)
+        elif self._standing_in and not stand_in:
+            log.info("a GPU worker is ready: leaving queue gpu to it")
+            consumer.cancel_task_queue(GPU_QUEUE)
+        self._standing_in = stand_in

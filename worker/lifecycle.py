@@ -1,0 +1,300 @@
+"""Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
+
+With the threads and solo pools this process itself holds the model. With prefork each child does, and the
+parent, which must not have run torch before it forks, asks a short-lived process for the device. So does a
+finetuning worker, which never runs torch.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, NoReturn, ParamSpec
+
+import billiard
+import click
+from celery import concurrency, signals
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.utils.nodenames import gethostname
+from click.core import ParameterSource
+
+from kronos_client.contract.names import FINETUNE_TASK
+from kronos_client.logs import PER_JOB, log_json, use_json
+from kronos_client.redis.routing import queue_for
+from kronos_client.settings import SettingsError
+from kronos_model.devices.cores import num_cores
+from kronos_model.errors import KronosError
+from kronos_model.processes.exiting import collect_nothing_at_exit
+from worker.app import app
+from worker.broker import transport
+from worker.broker.ageing import AgeingSweep
+from worker.inference.capacity import Prefetch
+from worker.inference.gpu_failover import GpuTakeover
+from worker.inference.pools import WaitingThreadsPool
+from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
+from worker.monitoring.job_log import OUTCOMES, log_job
+from worker.monitoring.node_name import node_name
+from worker.settings import explain, get_settings
+
+log = logging.getLogger(__name__)
+
+app.steps["consumer"].update(
+    {GpuTakeover, AgeingSweep, Prefetch, transport.DeliveryHeartbeat, transport.QueueBell}
+)
+
+P = ParamSpec("P")
+
+# Not Celery's own defaults, which click calls a default map.
+GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
+
+_is_told_to_end = False
+_num_children = 0  # of the prefork pool; 0 where this process holds the model itself
+# A WorkerProcess or a FinetuneProcess; not annotated, since importing the first imports torch.
+_process: Any = None
+
+
+def current_process() -> Any:
+    """This process's WorkerProcess or FinetuneProcess; there is one wherever tasks run."""
+    if _process is None:
+        raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
+    return _process
+
+
+def _refuse(reason: str) -> NoReturn:
+    """End this process with one line."""
+    log.critical("%s", reason)
+    raise SystemExit(1)
+
+
+def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
+    """Of a signal without which the worker must not run: Celery logs a handler's exception and goes on."""
+
+    @wraps(handler)
+    def handle(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            handler(*args, **kwargs)
+        except KronosError as error:
+            _refuse(explain(error))
+        except SettingsError as error:
+            _refuse(str(error))
+        except Exception:  # whatever it was, a worker without its model must not take jobs
+            log.exception("the worker cannot start")
+            raise SystemExit(1) from None
+
+    return handle
+
+
+def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
+    """Resolve the device and load, in this process, which is one of several."""
+    global _process
+    from worker.inference.process import WorkerProcess
+
+    settings = get_settings()
+    if settings.metrics_port is not None:
+        # Each child has metrics of its own.
+        settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
+    _process = WorkerProcess(settings, node, on_engine_death=end_process)
+    _process.start(num_processes)
+    return _process
+
+
+def _start_finetuning(node: str) -> Any:
+    """As ``_start`` for a finetuning worker: there is nothing to load."""
+    global _process
+    from worker.training.process import FinetuneProcess
+
+    _process = FinetuneProcess(get_settings(), node, _preflight())
+    _process.start()
+    return _process
+
+
+@cache
+def _preflight() -> dict[str, Any]:
+    """The device that processes started from here will resolve, found without running torch here."""
+    tried = subprocess.run(
+        [sys.executable, "-m", "worker.inference.probe"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    if tried.returncode:
+        _refuse("the device and the model could not be tried, see above")
+    outcome = json.loads(tried.stdout)
+    if "error" in outcome:
+        _refuse(outcome["error"])
+    return dict(outcome)
+
+
+@signals.worker_init.connect
+@or_exit
+def choose_pool(sender: Any, **_: Any) -> None:
+    """Threads unless the command line names a pool; as many jobs as that pool is good for.
+
+    Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
+    comes just before Celery reads both attributes.
+    """
+    transport.install()
+    if click.get_current_context(silent=True) is not None and not _is_given("pool"):
+        sender.pool_cls = "threads"
+    if _is_given("queues"):
+        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
+    pool = concurrency.get_implementation(sender.pool_cls)
+    if get_settings().role == "finetune":
+        _choose_finetuning_pool(sender, pool)
+        if _is_given("concurrency"):
+            log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
+        return
+    if issubclass(pool, ThreadsPool):
+        sender.pool_cls = WaitingThreadsPool
+    is_prefork = issubclass(pool, PreforkPool)
+    if not _is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
+        # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
+        sender.concurrency = (
+            num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
+        )
+    global _num_children
+    _num_children = sender.concurrency if is_prefork else 0
+
+
+def _is_given(parameter: str) -> bool:
+    """On the command line or in the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+@signals.worker_init.connect
+def end_quickly(**_: Any) -> None:
+    collect_nothing_at_exit()
+
+
+@signals.worker_init.connect
+@or_exit
+def leave_gossip(sender: Any, **_: Any) -> None:
+    """Workers of ours elect nobody, and Celery (5.7) leaves its connections open whenever Redis ends."""
+    sender.options["without_gossip"] = True
+
+
+@signals.celeryd_init.connect
+@or_exit
+def choose_log_format(instance: Any, **_: Any) -> None:
+    """Before Celery says anything; it sets logging up only later."""
+    if get_settings().log_format == "json":
+        log_json()
+        instance.quiet = True  # its banner is no JSON
+
+
+@signals.worker_init.connect
+@or_exit
+def name_worker(sender: Any, **_: Any) -> None:
+    """Unless the command line names it. After ``choose_pool``, and just before Celery hands the name on."""
+    if click.get_current_context(silent=True) is None or _is_given("hostname"):
+        return
+    if _num_children or get_settings().role == "finetune":
+        device = str(_preflight()["device"])
+    else:
+        from kronos_model.devices.resolution import resolve_device  # imports torch
+
+        device = str(resolve_device(get_settings().device)[0])
+    sender.hostname = node_name(get_settings(), device, gethostname(), os.getpid())
+
+
+class FinetuningPool(WaitingThreadsPool):
+    """Its job is saved and goes back to the queue."""
+
+    def on_stop(self) -> None:
+        """It waits for the job, which must therefore know that it is to end."""
+        drain()
+        super().on_stop()
+
+
+def _choose_finetuning_pool(sender: Any, pool: type) -> None:
+    """One thread, which waits for the training process. Its folders first: to find a device takes seconds."""
+    from worker.training.process import check_folders
+
+    check_folders(get_settings())
+    if not issubclass(pool, ThreadsPool):
+        _refuse("a finetuning worker runs with --pool threads only: its training is a process of its own")
+    sender.pool_cls, sender.concurrency = FinetuningPool, 1
+
+
+@signals.celeryd_after_setup.connect
+@or_exit
+def set_up(sender: str, instance: Any, **_: Any) -> None:
+    """Before the first connection: the device decides the queue, and the model is there before any job."""
+    if _num_children:
+        device = str(_preflight()["device"])
+        if device != "cpu":
+            _refuse(f"the prefork pool works on the CPU only, not on {device}; use --pool threads")
+        queue = queue_for(device)
+    else:
+        is_finetuning = get_settings().role == "finetune"
+        process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
+        transport.message_consumer().on_dead = process.metrics.messages_dead.inc
+        queue, instance.intake = process.queue, process.intake
+    instance.app.amqp.queues.select([queue])
+
+
+@signals.worker_process_init.connect
+@or_exit
+def set_up_child(sender: Any = None, **_: Any) -> None:
+    """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
+    if _num_children:
+        index = getattr(billiard.current_process(), "index", os.getpid())
+        _start(f"{sender}/{index}", end_child, _num_children, index).ready()
+
+
+@signals.worker_ready.connect
+def announce_ready(**_: Any) -> None:
+    if _process is not None:
+        _process.ready()
+
+
+@signals.after_setup_logger.connect
+@signals.after_setup_task_logger.connect
+def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
+    """Plain ``celery worker`` logs from WARNING up; what a worker runs on must be there too."""
+    logging.getLogger("worker").setLevel(logging.INFO)
+    if get_settings().log_format == "json":
+        use_json(logger)
+        for name in PER_JOB:
+            logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@signals.task_postrun.connect
+def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
+    """What ended is logged, and counted where the task does not count."""
+    if _process is None:
+        return
+    if get_settings().log_format == "json":
+        log_job(task.name, task_id, state, retval, _process.node, str(_process.device))
+    if task.name == FINETUNE_TASK and state in OUTCOMES:
+        _process.metrics.count_job(getattr(retval, "code", None))
+
+
+@signals.worker_shutting_down.connect
+def drain(sig: str | None = None, **_: Any) -> None:
+    """``sig`` is the signal that asked for it."""
+    global _is_told_to_end
+    _is_told_to_end = _is_told_to_end or sig is not None
+    if _process is not None:
+        _process.drain()
+
+
+@signals.worker_shutdown.connect
+@signals.worker_process_shutdown.connect
+def stop(sender: Any = None, **_: Any) -> None:
+    if _process is not None:
+        _process.stop()
+    if not hasattr(sender, "exitcode"):
+        return
+    if _process is not None and _process.is_dead:
+        sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again
+    elif _is_told_to_end:
+        sender.exitcode = 0  # Celery takes SIGINT for a failure

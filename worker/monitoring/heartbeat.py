@@ -1,0 +1,78 @@
+"""Tells the world of this worker every few seconds, on a thread of its own. No torch."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, Status, announce, withdraw
+from worker.monitoring.job_rate import JobRate
+
+log = logging.getLogger(__name__)
+
+
+class Announcer:
+    """Renews a worker's announcement until it is withdrawn.
+
+    Args:
+        status: what to tell. To it is added ``jobs_per_s``, by the growth of its counts of jobs that ended.
+        is_alive: asked before each renewal. Once it says no, the worker is announced a last time: one that
+            cannot answer is not to be counted on.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        node: str,
+        status: Callable[[], Status],
+        is_alive: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._redis = redis
+        self._is_alive = is_alive
+        self._node = node
+        self._status = status
+        self._job_rate = JobRate()
+        self._is_over = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="kronos-announcer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def announce(self) -> None:
+        """Tell it now."""
+        try:
+            announce(self._redis, self._node, self._with_rate(self._status()))
+        except RedisError as error:
+            log.warning("could not announce this worker, trying again: %s", error)
+
+    def tell(self) -> None:
+        """Have it told at once, on the announcer's thread. Safe in a signal handler."""
+        self._wake.set()
+
+    def withdraw(self) -> None:
+        """Take the announcement back."""
+        self._is_over = True
+        self._wake.set()
+        if self._thread.is_alive():
+            # A renewal on its way would announce this worker once more.
+            self._thread.join(ANNOUNCEMENT_INTERVAL_S)
+        try:
+            withdraw(self._redis, self._node)
+        except RedisError as error:
+            log.warning("the announcement could not be taken back, it expires by itself: %s", error)
+
+    def _with_rate(self, status: Status) -> Status:
+        num_jobs = status.get("jobs_done", 0) + status.get("jobs_failed", 0)
+        return {**status, "jobs_per_s": round(self._job_rate.tell(num_jobs), 4)}
+
+    def _renew(self) -> None:
+        while not self._is_over:
+            is_alive = self._is_alive()
+            self.announce()
+            if not is_alive:
+                return
+            self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
+            self._wake.clear()

@@ -1,0 +1,98 @@
+"""Celery's remote control of a worker: have it load a model.
+
+A command is answered on the thread that takes jobs, so none may wait there: it starts the loading, and
+whoever asks again under the same ask hears how that went.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+from celery.worker.control import control_command
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
+from worker import lifecycle as bootstrap
+
+log = logging.getLogger(__name__)
+
+MAX_ASKS: Final = 100
+"""Outcomes that are kept, the newest."""
+MAX_LOADING: Final = 4
+"""Asks that wait for their model at once, each on a thread."""
+WAIT_S: Final = 600.0
+
+
+class ModelAsks:
+    """Models that somebody asked for, by the ask's id, and what became of that."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def answer(self, models: Any, name: str, ask: str) -> dict[str, Any]:
+        """Where the loading is; the first time it begins.
+
+        Args:
+            models: the worker's ModelPool.
+        """
+        with self._lock:
+            if ask in self._answers:
+                return self._answers[ask]
+            num_loading = sum(answer["state"] == "loading" for answer in self._answers.values())
+            if num_loading >= MAX_LOADING:
+                return failed(
+                    JobError(ErrorCode.MODEL_CAPACITY, "the worker loads other models now; try again later")
+                )
+            self._answers[ask] = {"state": "loading"}
+            while len(self._answers) > MAX_ASKS:
+                self._answers.popitem(last=False)
+        threading.Thread(
+            target=self._load, args=(models, name, ask), name="kronos-load-ask", daemon=True
+        ).start()
+        return {"state": "loading"}
+
+    def _load(self, models: Any, name: str, ask: str) -> None:
+        try:
+            with models.use(models.find(name)) as resident:
+                if not resident.wait(WAIT_S):
+                    raise JobError(ErrorCode.TIMEOUT, f"the model is not loaded within {WAIT_S:.0f} s")
+                info = resident.served.info
+            answer = {"state": "ready", "model": info.model_dump(mode="json")}
+        except JobError as error:
+            answer = failed(error)
+        except Exception:  # whatever it was, who asks must be told
+            log.exception("the model %r could not be loaded", name)
+            answer = failed(JobError(ErrorCode.INTERNAL, "the worker failed; see its log"))
+        with self._lock:
+            if ask in self._answers:
+                self._answers[ask] = answer
+
+
+_asks = ModelAsks()
+
+
+def failed(error: JobError) -> dict[str, Any]:
+    """An answer with an error."""
+    told = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
+    return {"state": "failed", "error": told}
+
+
+@control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")
+def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]:
+    """Load a model that jobs may name; answers at once with ``state`` loading, ready or failed."""
+    if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
+        return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
+    try:
+        process = bootstrap.current_process()
+        models, device, warning = process.models, str(process.device), process.device_warning
+    except RuntimeError:  # prefork: the children hold the models, and this command reaches their parent only
+        return failed(
+            JobError(
+                ErrorCode.MODEL_CAPACITY,
+                "the worker cannot load models by request: run it with --pool threads, or send it a job",
+                "model",
+            )
+        )
+    return {"device": device, "device_warning": warning, **_asks.answer(models, model, ask)}

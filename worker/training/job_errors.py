@@ -1,0 +1,75 @@
+"""The errors that a finetuning job ends by, and what each says that the job leaves. No torch."""
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune import FinetuneJob
+from kronos_client.contract.paths import without_paths
+from kronos_client.contract.refusals import escaped
+from worker.training.child import Event, Stop
+
+KILLED = -9
+MAX_MESSAGE_CHARS = 500
+"""Of what the training process told, which may quote the job's config and candles."""
+MAX_STARTS_AT_SAVE = 5
+"""Of a training process that may take its worker down with it, so that nobody sees how it ended."""
+
+
+def failed(event: Event, job: FinetuneJob) -> JobError:
+    """What the training process told, its field as the job calls it."""
+    field = event.get("field")
+    if field == "data.path" and job.data.instruments is not None:
+        field = "data.instruments"
+    elif field is not None and field != "data.path":
+        field = f"config.{field}"
+    message = escaped(without_paths(event["message"]), MAX_MESSAGE_CHARS)
+    return JobError(event["code"], message, field, without_paths(event.get("details")))
+
+
+def killed(exit_status: int) -> JobError:
+    """The training process ended twice at the same save, and told nothing."""
+    if exit_status == KILLED:
+        return JobError(
+            ErrorCode.OUT_OF_MEMORY,
+            "the training process was killed twice in a row, most likely for lack of memory: lower "
+            "batch_size, lookback or num_workers, or give the worker more memory",
+            "config",
+        )
+    return JobError(
+        ErrorCode.INTERNAL,
+        f"the training process ended twice in a row with status {exit_status}; see the worker's log",
+    )
+
+
+def killed_too_often() -> JobError:
+    """Training was started ``MAX_STARTS_AT_SAVE`` times at one save, and never came to the next."""
+    return JobError(
+        ErrorCode.OUT_OF_MEMORY,
+        f"training was started {MAX_STARTS_AT_SAVE} times without coming to its next save, and killed each "
+        "time, also with its worker, most likely for lack of memory: lower batch_size, lookback or "
+        "num_workers, or give the worker more memory",
+        "config",
+    )
+
+
+def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) -> JobError:
+    """It was stopped for good: cancelled, or late by the job's deadline or the worker's limit."""
+    if stop is Stop.CANCELLED:
+        return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
+    if stop is Stop.DEADLINE:
+        return JobError(
+            ErrorCode.DEADLINE,
+            f"the job was not done within its deadline of {deadline_s} s; allow more time, or train on less",
+            "deadline_s",
+        )
+    return JobError(
+        ErrorCode.DEADLINE,
+        f"training took longer than the {time_limit_s:g} s that this worker allows "
+        "(KRONOS_FINETUNE_TIME_LIMIT_S)",
+    )
+
+
+def with_best(error: JobError, best: str | None) -> JobError:
+    """The error, which also names the best checkpoint so far, relative to the folder of models."""
+    message = error.message
+    if best is not None:
+        message += f"; the best checkpoint so far is kept as {best} in the folder of models"
+    return JobError(error.code, message, error.field, error.details | {"best_checkpoint": best})

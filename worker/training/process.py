@@ -1,0 +1,191 @@
+"""One finetuning worker: its device, its folders, and what it tells the world. No model, and no torch.
+
+Training runs in a process of its own, one at a time, so this one initialises no GPU and keeps no memory.
+"""
+
+import logging
+import os
+import platform
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from redis import Redis
+
+from kronos_client.contract.jobs import Limits
+from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.result_backend import CodedRedisBackend
+from kronos_client.redis.routing import State, finetune_queue_for
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.settings import SettingsError
+from worker.monitoring.heartbeat import Announcer
+from worker.monitoring.metrics import FinetuneMetrics
+from worker.settings import WorkerSettings
+from worker.training.data_folder import DataFolder
+from worker.training.job_folder import RUNS
+from worker.training.start_models import StartModels
+
+log = logging.getLogger(__name__)
+
+REPORTED_PACKAGES: Final = ("celery", "kombu", "redis")
+NO_PRED_LEN_LIMIT: Final = 2**31
+
+
+class SingleJobIntake:
+    """As ``prefetch.Intake``: a job is taken when none is held, also after a connection was lost under one.
+
+    Celery counts what it took over a new connection only, and would hold a second job out of reach of
+    workers that could train it at once.
+    """
+
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
+        """A job was received."""
+
+    def has_room(self, unfinished: Mapping[str, Any]) -> bool:
+        """Whether to take another job; ``unfinished`` are Celery's requests that have not ended, by id.
+
+        One that waits for its time (``eta``, ``countdown``) is held, but is in nobody's way.
+        """
+        now = datetime.now(UTC)
+        return all(request.eta is not None and request.eta > now for request in list(unfinished.values()))
+
+    def wake_by(self, wake: Callable[[], object]) -> None:
+        """Room comes with the end of a job alone, of which Celery hears by itself."""
+
+
+class FinetuneProcess:
+    """What tasks and signals of a finetuning worker need.
+
+    Args:
+        device: ``device``, ``warning`` and ``description``, as ``worker.inference.probe`` prints them.
+
+    Raises SettingsError where a folder is missing, or cannot be written.
+    """
+
+    def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.node = node
+        self.model_folder = checked_model_folder(settings)
+        self.registry = ModelRegistry(self.model_folder)
+        self.start_models = StartModels(settings, self.registry)
+        self.data_folder = checked_data_folder(settings)
+        self.device = str(device["device"])
+        self.device_warning: str | None = device["warning"]
+        self.state: State = "loading"
+        self.is_draining = threading.Event()
+        self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
+        self.intake = SingleJobIntake()
+        self.redis: Redis = connect(settings.redis_url.get_secret_value())
+        self.records = JobRecords(self.redis, settings.result_ttl_s)
+        self.training: dict[str, Any] | None = None
+        self.metrics = FinetuneMetrics(lambda: self.training)
+        self.num_done = 0
+        self.num_failed = 0
+        self._description = device["description"]
+        self._started = time.time()
+        self._announcer = Announcer(self.redis, node, self.status)
+
+    @property
+    def queue(self) -> str:
+        return finetune_queue_for(self.device)
+
+    @property
+    def limits(self) -> Limits:
+        """What a job may carry."""
+        return self.settings.limits(NO_PRED_LEN_LIMIT)
+
+    def start(self) -> None:
+        """Announce this worker."""
+        CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
+        self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
+        if self.settings.metrics_port is not None:
+            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
+        self._announcer.start()
+
+    def has(self, job_id: str) -> bool:
+        """Whether it is the job that this worker trains."""
+        return self.training is not None and self.training["job_id"] == job_id
+
+    def ready(self) -> None:
+        """Jobs are taken from now on; said once, also where the connection is made again."""
+        if self.state != "loading":
+            return
+        self.state = "ready"
+        self._announcer.tell()
+        log.info(
+            "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
+        )
+
+    def drain(self) -> None:
+        """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
+        self.state = "draining"
+        self.is_draining.set()
+        self._announcer.tell()
+
+    def stop(self) -> None:
+        """Take the announcement back."""
+        self._announcer.withdraw()
+
+    def status(self) -> dict[str, Any]:
+        """Everything an operator wants to know, JSON-compatible; ``training`` is the running job."""
+        return {
+            "node": self.node,
+            "state": self.state,
+            "role": "finetune",
+            "queue": self.queue,
+            "requested_device": self.settings.device,
+            "device": self.device,
+            "device_warning": self.device_warning,
+            "device_description": self._description,
+            "model": None,
+            "training": self.training,
+            "jobs_done": self.num_done,
+            "jobs_failed": self.num_failed,
+            "model_folder": str(self.model_folder),
+            "has_data_folder": self.data_folder.root is not None,
+            "threads": self.settings.threads,
+            "versions": {"python": platform.python_version()}
+            | {name: version(name) for name in REPORTED_PACKAGES},
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started, 3),
+        }
+
+
+def check_folders(settings: WorkerSettings) -> None:
+    """Raises SettingsError where a folder is missing, or cannot be written."""
+    checked_model_folder(settings)
+    checked_data_folder(settings)
+
+
+def checked_model_folder(settings: WorkerSettings) -> Path:
+    """The folder of models, which this process can write; raises SettingsError."""
+    folder = settings.model_folder
+    if folder is None:
+        raise SettingsError(
+            "KRONOS_MODEL_FOLDER is not set: a finetuning worker registers its models there, and keeps there "
+            "what it needs to go on after a crash"
+        )
+    try:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder / RUNS):
+            pass
+    except OSError as error:
+        raise SettingsError(
+            f"KRONOS_MODEL_FOLDER cannot be used: {folder} cannot be written: {error}"
+        ) from None
+    return folder.absolute()
+
+
+def checked_data_folder(settings: WorkerSettings) -> DataFolder:
+    """The folder that jobs name their candles in, where there is one; raises SettingsError."""
+    folder = settings.data_folder
+    if folder is not None and not folder.is_dir():
+        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is no folder")
+    return DataFolder(folder)
