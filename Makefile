@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test reference docs docs-deps bench ci
+.PHONY: format lint types contracts test coverage reference docs docs-deps bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -32,6 +32,13 @@ docs-deps:
 # The site, in output/site; needs docs-deps once, and no network.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+
+# Lines and branches that the tests reach, in their processes and in those that they start.
+coverage:
+	rm -rf output/coverage && mkdir -p output/coverage
+	$(PYTHON) -m coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m coverage combine --quiet
+	$(PYTHON) -m coverage report
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done
