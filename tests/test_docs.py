@@ -12,8 +12,7 @@ from kronos_cli.main import cli
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-AT_ROOT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
-ALL = [*AT_ROOT, *DOCS]
+ALL = [*sorted(ROOT.glob("*.md")), *DOCS]
 
 
 @pytest.mark.parametrize("name", PAGES)
