@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage bench ci
+.PHONY: format lint types contracts test coverage reference docs docs-deps bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -20,6 +20,18 @@ contracts:
 
 test:
 	$(PYTHON) -m pytest
+
+# The pages of docs/ that come from the code.
+reference:
+	$(PYTHON) -m kronos_client.contract.schemas docs
+	$(PYTHON) -m docs.generate
+
+docs-deps:
+	$(PYTHON) -m pip install -r requirements-docs.txt
+
+# The site, in output/site; needs docs-deps once, and no network.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
