@@ -13,7 +13,7 @@ def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataRep
     Raises:
         TrainingDataError: as ``read_instruments``; ``field`` is the config's.
     """
-    names: dict[str, str] = {**config.columns}
+    names: dict[str, str] = {str(name): title for name, title in config.columns.items()}
     if config.instrument_column is not None:
         names["instrument"] = config.instrument_column
     try:
