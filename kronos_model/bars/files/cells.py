@@ -7,6 +7,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.text import printable
+
 MAX_SHOWN_CHARS: Final = 300
 
 FindColumns = Callable[[Sequence[str]], Mapping[str, int]]
@@ -35,4 +37,4 @@ class Cells:
 
 def shown(text: str) -> str:
     """The start of a text from a file, without what could steer a terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text[:MAX_SHOWN_CHARS])
+    return printable(text[:MAX_SHOWN_CHARS])

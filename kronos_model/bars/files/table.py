@@ -19,6 +19,7 @@ from kronos_model.bars.files.find import PARQUET_SUFFIXES
 from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, TIMES, find_columns
 from kronos_model.bars.files.parquet_cells import read_parquet
 from kronos_model.errors import CandleFileError
+from kronos_model.text import one_line
 
 _NUMBER: Final = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 
@@ -65,7 +66,7 @@ def read_cells(path: Path, names: Mapping[str, str] | None = None, last: int | N
     except Exception as error:  # libraries raise what they like, and one bad file must not stop the others
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         kind = "Parquet" if is_parquet else "CSV"
-        raise CandleFileError(f"{path} cannot be read as {kind}: {shown(' '.join(text.split()))}") from error
+        raise CandleFileError(f"{path} cannot be read as {kind}: {shown(one_line(text))}") from error
 
 
 def to_table(path: Path, cells: Cells) -> CandleTable:
