@@ -4,7 +4,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.paths import without_paths
 from kronos_client.contract.refusals import escaped
-from worker.training.child import Event, Stop
+from kronos_model.processes.json_child import Event
+from worker.training.child import Stop
 
 KILLED = -9
 MAX_MESSAGE_CHARS = 500

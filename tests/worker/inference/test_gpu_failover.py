@@ -8,8 +8,8 @@ import pytest
 
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
-from worker.inference import gpu_failover as takeover
-from worker.inference.gpu_failover import GpuTakeover, GraceTimer
+from worker.inference import gpu_failover
+from worker.inference.gpu_failover import GpuFailover, GraceTimer
 
 
 class Clock:
@@ -57,14 +57,14 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def step(settings, monkeypatch) -> GpuTakeover:
+def step(settings, monkeypatch) -> GpuFailover:
     settings = settings.model_copy(update={"gpu_grace_s": 60.0})
-    monkeypatch.setattr(takeover, "get_settings", lambda: settings)
-    return GpuTakeover(None)
+    monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
+    return GpuFailover(None)
 
 
 @pytest.fixture
-def graceful(step, clock) -> GpuTakeover:
+def graceful(step, clock) -> GpuFailover:
     """With the clock in the test's hands."""
     step._grace = GraceTimer(60.0, clock)
     return step
@@ -155,10 +155,10 @@ def test_nothing_changes_while_redis_does_not_answer(redis, graceful, clock, mon
     clock.now_s += 60
     consumer.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(graceful, "_redis", takeover.connect("redis://127.0.0.1:1/0"))
+        patch.setattr(graceful, "_redis", gpu_failover.connect("redis://127.0.0.1:1/0"))
         consumer.tick()
     assert consumer.told == [("add", GPU_QUEUE)]
 
 
 def test_it_starts_after_the_consumer_has_its_queues():
-    assert GpuTakeover.requires == ("celery.worker.consumer.tasks:Tasks",)
+    assert GpuFailover.requires == ("celery.worker.consumer.tasks:Tasks",)
