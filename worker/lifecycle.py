@@ -31,6 +31,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
+from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool
@@ -43,7 +44,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuFailover, AgeingSweep, Prefetch, transport.DeliveryHeartbeat, transport.QueueBell}
+    {GpuFailover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
 )
 
 P = ParamSpec("P")
@@ -142,7 +143,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    transport.install()
+    sender.app.conf.broker_transport = transport.TRANSPORT
     if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
     if _is_given("queues"):

@@ -2,9 +2,8 @@
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.paths import without_paths
-from kronos_client.contract.refusals import escaped
 from kronos_model.processes.json_child import Event
+from kronos_model.text import escaped, without_paths
 from worker.training.child import Stop
 
 KILLED = -9

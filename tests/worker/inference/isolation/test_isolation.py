@@ -225,7 +225,7 @@ def test_a_child_that_ended_for_want_of_jobs_proves_nothing(parent):
     assert parent.compute("well")["pid"] == parent.children[1].pid
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whom it kills where memory runs out")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
 def test_where_memory_runs_out_the_child_goes_first(parent):
     parent.compute("well")
     assert Path(f"/proc/{parent.children[0].pid}/oom_score_adj").read_text() == "1000\n"
