@@ -33,7 +33,7 @@ from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
-from worker.inference.gpu_failover import GpuTakeover
+from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
@@ -44,7 +44,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuTakeover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
+    {GpuFailover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
 )
 
 P = ParamSpec("P")
@@ -237,7 +237,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-        queue, instance.intake = process.queue, process.intake
+        queue, instance.capacity = process.queue, process.capacity
     instance.app.amqp.queues.select([queue])
 
 
