@@ -29,7 +29,7 @@ PLAIN_CELERY = """
 import importlib.util, json, sys
 from celery import Celery
 
-for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model"):
+for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model", "kronos_client"):
     assert importlib.util.find_spec(absent) is None, absent
 url = sys.argv[1]
 app = Celery(broker=url, backend=url)
@@ -135,7 +135,7 @@ def run_isolated(
 def test_our_client_needs_only_the_declared_dependencies(worker, redis, job, tmp_path):
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     site = link_distributions(tmp_path, *declared)
-    for package in ("kronos_model", "worker"):
+    for package in ("kronos_model", "kronos_client"):
         (site / package).symlink_to(ROOT / package)
     ran = run_isolated(OUR_CLIENT, site, tmp_path, redis.url, job)
     assert ran.returncode == 0, ran.stderr
