@@ -1,6 +1,6 @@
 """Redis as it belongs on a network: TLS with one's own certificates, and users who may only what they need.
 
-The users are those of docs/security.md, to the letter.
+The users are those of docs/operate/security.md, to the letter.
 """
 
 import os
@@ -36,7 +36,7 @@ SECRETS = (*USERS.values(), ADMIN_PASSWORD, FLOWER_PASSWORD)
 def acl_lines() -> list[str]:
     """The users in the documentation, with this test's passwords; the default user stays, for looking on."""
     block = re.findall(
-        r"^user (?:default|kronos-).*$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE
+        r"^user (?:default|kronos-).*$", (ROOT / "docs" / "operate" / "security.md").read_text(), re.MULTILINE
     )
     assert block.pop(0) == "user default off"
     lines = [line.replace(">PASSWORD", f">{USERS[line.split()[1]]}") for line in block]

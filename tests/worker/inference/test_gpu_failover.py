@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
 from worker.inference import gpu_failover
-from worker.inference.gpu_failover import GpuTakeover, GraceTimer
+from worker.inference.gpu_failover import GpuFailover, GraceTimer
 
 
 class Clock:
@@ -59,12 +59,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def graceful(settings, clock, monkeypatch) -> GpuTakeover:
+def graceful(settings, clock, monkeypatch) -> GpuFailover:
     """With the clock in the test's hands."""
     settings = settings.model_copy(update={"gpu_grace_s": 60.0})
     monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
     monkeypatch.setattr(gpu_failover, "GraceTimer", partial(GraceTimer, clock=clock))
-    return GpuTakeover(None)
+    return GpuFailover(None)
 
 
 def announce_gpu(redis, state: str = "ready") -> None:
