@@ -130,9 +130,9 @@ class Accounts:
     ) -> None:
         self.accepted: dict[str, Entry] = {}
         self.listener = Listener(redis.url)
-        self._name = name
+        self.name = name
         self._redis = redis
-        self._candles = candles
+        self.candles = candles
         self._forecasts = forecasts
         self._fleet = fleet
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class Accounts:
     def next_id(self) -> str:
         with self._lock:
             self._num_ids += 1
-            return f"{self._name}-{self._num_ids}"
+            return f"{self.name}-{self._num_ids}"
 
     def submit(
         self,
@@ -157,7 +157,7 @@ class Accounts:
         job_id = job_id or self.next_id()
         if seed is None:
             seed = int(job_id.rpartition("-")[2]) % len(SEEDS)
-        handle = client.submit(**options_of(self._candles, form, seed) | more, job_id=job_id)
+        handle = client.submit(**options_of(self.candles, form, seed) | more, job_id=job_id)
         self.count(job_id, form, seed)
         return handle
 

@@ -35,7 +35,7 @@ def test_what_a_full_redis_refuses_is_a_coded_error(
 
 
 def candles_of(accounts: Accounts):
-    return accounts._candles[:40]
+    return accounts.candles[:40]
 
 
 def test_workers_outlive_a_full_redis_while_they_take_and_store(

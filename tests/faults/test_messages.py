@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from kronos_client.contract.names import DEAD_KEY, FINETUNE_TASK
 from kronos_client.core.handle import ForecastHandle
@@ -202,8 +203,9 @@ def test_a_job_sent_with_a_countdown_runs_once_and_not_before(
     handle.wait(WAIT_S)
     job = json.loads(json.dumps(_job_of(candles)))
     sent_at = time.time()
-    client._app.send_task("kronos.forecast", kwargs={"job": job}, queue="cpu", task_id="later", countdown=3)
-    result = client._app.AsyncResult("later").get(timeout=WAIT_S)
+    with Celery(broker=redis.url, backend=redis.url, set_as_current=False) as app:
+        app.send_task("kronos.forecast", kwargs={"job": job}, queue="cpu", task_id="later", countdown=3)
+        result = app.AsyncResult("later").get(timeout=WAIT_S)
     assert time.time() - sent_at > 2.5
     assert len(result["series"]) == 1
     time.sleep(2)

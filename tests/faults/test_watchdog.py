@@ -59,7 +59,7 @@ def test_the_worker_ends_at_once_and_another_one_does_its_jobs(
     lines = [line for line in hanging.log.read_text().splitlines() if "CRITICAL" in line]
     assert len(lines) == 1
     assert "KRONOS_STEP_TIMEOUT_S" in lines[0]
-    told = re.findall(rf"{re.escape(accounts._name)}-\d+", lines[0])
+    told = re.findall(rf"{re.escape(accounts.name)}-\d+", lines[0])
     assert told
     assert set(told) <= set(job_ids)
     accounts.assert_balanced()

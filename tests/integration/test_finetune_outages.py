@@ -143,7 +143,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             worker.process.kill()
 
 
-def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench):
+def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench, redis):
     """Its training process runs on meanwhile, and holds the run's folder."""
     first = bench.worker().wait_until_ready()
     handle = bench.submit(LONG)
@@ -160,4 +160,4 @@ def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench):
     assert handle.wait(WAIT_S).worker == second.node
     bench.assert_trained_once(LONG)
     assert [worker.stop() for worker in (first, second)] == [0, 0]
-    assert bench.client._redis.llen("cpu.finetune") == 0
+    assert Redis.from_url(redis.url).llen("cpu.finetune") == 0
