@@ -36,7 +36,7 @@ def hang(tmp_path: Path, accounts: Accounts, client: ForecastClient, count: int)
 
 
 def await_hang(tmp_path: Path) -> None:
-    await_true(lambda: any(tmp_path.glob("hung-*")), "an engine hangs")
+    await_true(lambda: any(tmp_path.glob("hang-*")), "an engine hangs")
 
 
 @pytest.mark.parametrize(
