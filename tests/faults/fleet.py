@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import marked
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import WorkerUnderTest
+from tests.processes import marked
 
 MARK = "TEST_FAULTS"
 PACED = ("--include", "tests.faults.paced_engine")

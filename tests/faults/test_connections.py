@@ -9,7 +9,8 @@ from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import SilentProxy
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 LEASE_S = 20
 """In which a worker finds that the connection it renews by is silent (5 s), and renews by another."""

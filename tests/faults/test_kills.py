@@ -11,7 +11,8 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import SHORT_TIMEOUT_S, Note
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 NUM_IN_FLIGHT = 32
 NUM_QUEUED = 100

@@ -17,8 +17,8 @@ from kronos_client.redis.queues import list_keys
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from tests.waiting import WAIT_S
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import WAIT_S, await_true
 from tests.worker.broker.test_messages import message
 
 HUGE = 12 * 2**20

@@ -11,7 +11,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 CLIENT_TIMEOUT_S = 25
 """In which a client tells of a Redis that takes connections and does not answer; 20 s, and a margin."""
@@ -60,7 +61,7 @@ def work_again(redis: RedisUnderFault, accounts: Accounts, client: ForecastClien
     """Seconds from now until a job that is enqueued anew has its result."""
     began = time.monotonic()
     handle, _ = accounts.submit_until_accepted(client, "small")
-    await_true(lambda: handle.id in accounts.ended([handle.id]), "a job is done again", 60)
+    await_true(lambda: handle.id in accounts.ended([handle.id]), "a job is done again")
     return time.monotonic() - began
 
 

@@ -11,9 +11,10 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import MARK, Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true, closed_port
+from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import PARITY_SETTINGS
 from tests.integration.test_one_machine import COMMAND, await_match
+from tests.waiting import await_true
 
 GRACE_S = 60
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL

@@ -16,8 +16,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
-from tests.faults.processes import Footprint, footprint
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.processes import Footprint, footprint
+from tests.waiting import await_true
 
 SOAK_S, LONG_SOAK_S = 30, 1800
 SEED = 20261120

@@ -10,8 +10,7 @@ import pytest
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import await_true
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 from worker.inference.shutdown import EXIT_STATUS
 
 STEP_TIMEOUT_S = 4

@@ -11,10 +11,10 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
 from kronos_client.settings import ClientSettings
-from tests.integration.finetune_bench import LONG, await_true
+from tests.integration.finetune_bench import LONG
 from tests.integration.test_workers import kronos
 from tests.processes import await_end
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, r
     bench.await_step(1)
     assert bench.client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).worker == forecaster.node
     assert not handle.state().has_ended
-    await_true(lambda: (worker.announcements()[0]["training"] or {}).get("step"), 15)
+    await_true(lambda: (worker.announcements()[0]["training"] or {}).get("step"))
     shown = kronos(redis, "status")
     assert shown.returncode == 0, shown.stderr
     assert "finetuning mine: predictor, epoch" in " ".join(shown.stdout.split())
