@@ -50,7 +50,7 @@ def test_workers_outlive_a_full_redis_while_they_take_and_store(
         await_true(lambda: all(accounts.in_hand(worker.node) for worker in workers), "both are busy")
         with redis.full():
             time.sleep(3)
-    accounts.settle(60)
+    accounts.settle()
     assert len(fleet.running) == 2, fleet.logs()
     accounts.assert_balanced()
 

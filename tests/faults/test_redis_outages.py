@@ -85,7 +85,7 @@ def test_redis_restarted_five_times_under_load(
     note("a new job done after s", recoveries_s)
     assert len(fleet.running) == 2, fleet.logs()
     assert feeder.codes() <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
-    accounts.assert_balanced(may_repeat=True, timeout_s=90)
+    accounts.assert_balanced(may_repeat=True)
 
 
 @pytest.mark.parametrize("how", ["paused", "away"])
@@ -117,7 +117,7 @@ def test_redis_that_does_not_answer_for_long(
     assert len(fleet.running) == 2, fleet.logs()
     assert feeder.refusals, "no enqueueing met the outage"
     assert feeder.codes() <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
-    accounts.assert_balanced(may_repeat=True, timeout_s=90)
+    accounts.assert_balanced(may_repeat=True)
     waiter.join(CLIENT_TIMEOUT_S + outage_s)
     # Who waits gets the result, or hears within bounds that Redis does not answer, and may wait again.
     (answer,) = answers

@@ -106,10 +106,10 @@ def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
                     time.sleep(0.3)
                 status = stack.process.wait(90)
                 assert status == (-KILL if KILL in signals else 0), stack.log.read_text()[-3000:]
-                fleet.assert_no_orphans(timeout_s=75)
+                fleet.assert_no_orphans()
                 note(f"{'+'.join(one.name for one in signals)} ended after s", time.monotonic() - began)
                 stack.start()
-            accounts.assert_balanced(may_repeat=True, timeout_s=60)
+            accounts.assert_balanced(may_repeat=True)
         stack.process.send_signal(TERM)
         assert stack.process.wait(90) == 0
         fleet.assert_no_orphans()

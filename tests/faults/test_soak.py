@@ -198,7 +198,7 @@ def test_mixed_load_with_random_faults(
     note("faults", dict(faults.counts))
     note("jobs", len(accounts.accepted))
     await_true(redis.is_there, "Redis is there")
-    accounts.assert_balanced(allowed=EXPECTED, may_repeat=True, timeout_s=120)
+    accounts.assert_balanced(allowed=EXPECTED, may_repeat=True)
     note("ended as", dict(accounts.codes()))
     note("refused", sum(load.num_refused for load in loads))
     for worker in fleet.running:  # the last fault may just have begun one
