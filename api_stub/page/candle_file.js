@@ -41,11 +41,12 @@ export async function readCandles(file) {
 
 /** The bars in a text; throws FileProblem. */
 export function parseCandles(text, name) {
-  const [header, ...records] = recordsOf(text.replace(/^\uFEFF/, ""), name)
+  const records = recordsOf(text.replace(/^\uFEFF/, ""), name)
+  const header = records.next().value
   if (!header) throw new FileProblem(`${name} is empty`)
   const titles = header.cells
   const at = placesOf(header, name)
-  const [long, rows] = rowsOf(records, titles.length, Object.values(at))
+  const [long, rows] = rowsOf([...records], titles.length, Object.values(at))
   const odd = rows.find(({ cells }) => Object.values(at).some((place) => cells[place]?.includes(REPLACED)))
   if (odd) throw encodingProblem(name, odd)
   if (!rows.length && !long) throw new FileProblem(`${name} has a header and no rows`)
