@@ -6,12 +6,12 @@ from typing import Any
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import ModelInfo
-from worker.inference.runs import HostedEngine
+from worker.inference.job_run import HostedEngine
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that is loaded, placed and in the service's hands.
+    """A model that is loaded, placed and in the engines' thread's hands.
 
     ``lookback`` is what it was trained on, where its metadata say so.
     """
@@ -24,7 +24,7 @@ class ServedModel:
     lookback: int | None = None
 
 
-class Resident:
+class CacheEntry:
     """A model's place in the pool, taken before the model is there. Jobs hold it while they need it."""
 
     def __init__(self, name: str) -> None:

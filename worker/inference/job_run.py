@@ -8,7 +8,7 @@ from kronos_model.engine.generation import Generation, SeriesRequest
 
 
 class HostedEngine:
-    """A model's engine in the service. Other threads than the owner's may read ``model_id`` and ``load``."""
+    """A model's engine on the engines' thread. Other threads may read ``model_id`` and ``load``."""
 
     def __init__(self, model_id: str, engine: Engine) -> None:
         self.model_id = model_id
@@ -56,7 +56,7 @@ class JobRun:
         return sum(generation.num_bars_done for generation in self.generations)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the job ended within the time; ``ForecastService.wait`` notices a dead owner too."""
+        """Whether the job ended within the time; ``EngineThread.wait`` notices a dead owner too."""
         return self._done.wait(timeout_s)
 
     def result(self) -> list[Generation]:
