@@ -14,11 +14,7 @@ from torch.utils.data import Dataset
 
 from kronos_model.atomic_write import disk_errors
 from kronos_model.engine.failures import is_out_of_memory
-from kronos_model.errors import (
-    FinetuningConfigError,
-    OutOfMemory,
-    TrainingStopped,
-)
+from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.batches import EpochOrder, make_loader, steps_per_epoch
 from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
 from kronos_model.finetuning.cpu_products import fast_products
