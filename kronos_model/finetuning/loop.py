@@ -45,7 +45,7 @@ class StageLoop:
     """Trains one stage to its end, or from where an earlier start left it.
 
     Args:
-        listener: hears of steps and epochs; in the main process only.
+        listener: receives steps and epochs; in the main process only.
         should_stop: asked after each step.
         clock: in seconds.
     """

@@ -60,11 +60,11 @@ def finetune(
     """Train as the config says, in the folder ``output``; the parent's own files stay as they are.
 
     Called again with the same folder, it goes on from the last save, and gives what it would have given
-    without the interruption. Under torchrun each process calls it; only the first one writes and tells.
+    without the interruption. Under torchrun each process calls it; only the first one writes and reports.
 
     Args:
-        listeners: hear of what goes on; see ``reporting.py``.
-        should_stop: asked after each step; where true, the state is saved and TrainingStopped raised.
+        listeners: receive events; see ``reporting.py``.
+        should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
     Raises:
         FinetuningError and those below it, CheckpointError and those below it, DeviceError, OutOfMemory.
@@ -172,8 +172,8 @@ class _Run:
                 field="data.path",
             )
         windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
-        told = content | {"report": report.short()}
-        self._tell({"event": "data", **told, "summary": f"{report.summary()}\nWindows: {windows}"})
+        short = content | {"report": report.short()}
+        self._tell({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
         return content
 
     def _stages(self) -> list[Stage]:
