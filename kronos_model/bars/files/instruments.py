@@ -191,21 +191,14 @@ def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
 
 def _reasons(table: CandleTable) -> NDArray[np.int8]:
     """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row."""
-    reasons = np.empty(len(table), dtype=np.int8)
+    reasons = np.isnat(table.clock.instants).astype(np.int8)
     for start in range(0, len(table), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         columns = {name: values[rows] for name, values in table.columns.items()}
-        reasons[rows] = _reasons_of(columns, table.clock.instants[rows])
-    return reasons
-
-
-def _reasons_of(
-    columns: Mapping[str, NDArray[np.float64]], instants: NDArray[np.datetime64]
-) -> NDArray[np.int64]:
-    reasons = np.isnat(instants).astype(np.int64)
-    with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
-        for code, _, at_fault, _ in defects_of(columns):
-            reasons[(reasons == 0) & at_fault] = REASONS.index(REASON_OF_CODE[code]) + 1
+        some = reasons[rows]
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
+            for code, _, at_fault, _ in defects_of(columns):
+                some[(some == 0) & at_fault] = REASONS.index(REASON_OF_CODE[code]) + 1
     return reasons
 
 
