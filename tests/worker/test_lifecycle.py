@@ -27,7 +27,6 @@ def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(lifecycle, "get_settings", lambda: settings)
     monkeypatch.setattr(lifecycle, "num_cores", lambda: NUM_CORES)
-    monkeypatch.setattr(lifecycle.transport, "install", lambda: None)
     lifecycle._probed_device.cache_clear()
     # Module state that signals change.
     monkeypatch.setattr(lifecycle, "_num_children", 0)

@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -63,17 +63,6 @@ class ModelCache:
     def names(self) -> list[str]:
         """What jobs may name beside registered models, the worker's own first."""
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
-
-    @property
-    def max_context(self) -> int | None:
-        """Bars that any model which may be named sees at most; None where registered ones set no bound."""
-        if self._registry is not None:
-            return None
-        bounds = [self.own.max_context]
-        for wanted in self._allowed.values():
-            with suppress(CheckpointError):  # of a damaged model only its own jobs are to hear
-                bounds.append(self._loader.max_context_of(wanted))
-        return max(bounds)
 
     def find(self, name: str | None) -> Loadable | None:
         """The model that a job names, a registered one in its newest version; None for the worker's own.

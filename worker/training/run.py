@@ -92,7 +92,7 @@ class FinetuneRun:
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
         self._fingerprint = fingerprint(payload)
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
-        process.metrics.observe_job_wait(delivery, payload, receipt)
+        process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
         self._device_warning = why_elsewhere(
             self._job.device,
             process.device,
