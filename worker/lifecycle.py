@@ -143,7 +143,6 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    sender.app.conf.broker_transport = transport.TRANSPORT
     if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
     if _is_given("queues"):
@@ -170,6 +169,12 @@ def _is_given(parameter: str) -> bool:
     """On the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+@signals.worker_init.connect
+def choose_transport(sender: Any, **_: Any) -> None:
+    """In a worker's process alone: Flower reads the transport's name as part of a URL."""
+    sender.app.conf.broker_transport = transport.TRANSPORT
 
 
 @signals.worker_init.connect

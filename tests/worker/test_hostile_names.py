@@ -17,7 +17,7 @@ from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import parse_config
 from tests.kronos_client.contract.contract_jobs import series
-from tests.worker.inference.fake_engine import WAIT_S
+from tests.waiting import WAIT_S
 from tests.worker.inference.test_model_cache import FakeLoader, loaded
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache

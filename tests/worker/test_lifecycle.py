@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.errors import CheckpointMissing
 from worker import lifecycle
+from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
@@ -244,6 +245,15 @@ def test_the_consumer_is_handed_the_intake_of_a_process_that_holds_the_model(mon
     process.capacity = object()
     lifecycle.set_up("node@host", worker)
     assert worker.capacity is process.capacity
+
+
+def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
+    with make_worker_app(settings) as app:
+        assert app.connection_for_read().transport_cls == "redis"
+        lifecycle.choose_transport(SimpleNamespace(app=app))
+        connection = app.connection_for_read()
+        assert type(connection.transport) is lifecycle.transport.Transport
+        assert connection.as_uri().startswith("kronos://")
 
 
 @pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])

@@ -11,7 +11,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.engine.engine import EngineLoad
 from kronos_model.errors import Cancelled
-from tests.worker.inference.fake_engine import WAIT_S
+from tests.waiting import WAIT_S
 from worker.inference import executor
 from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineDied, EngineThread

@@ -16,7 +16,8 @@ from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
-from tests.worker.inference.fake_engine import MAX_SLOTS, WAIT_S, FakeEngine
+from tests.waiting import WAIT_S
+from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
 from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache

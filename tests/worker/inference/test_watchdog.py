@@ -9,13 +9,13 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from benchmarks.support.workload import series_request
+from tests.waiting import WAIT_S
 from tests.worker.inference.fake_engine import FakeEngine, params
 from worker.inference import watchdog
 from worker.inference.engine_thread import EngineThread
 from worker.inference.shutdown import EXIT_STATUS
 from worker.inference.watchdog import Watchdog
 
-WAIT_S = 20
 LIMIT_S = 0.2
 LONG_S = 600
 

@@ -13,11 +13,11 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
+from tests.waiting import WAIT_S
 from worker.inference.isolation import isolation as module
 from worker.inference.isolation.isolation import Isolation, NotNow, Unavailable
 
 FAKE = Path(__file__).parent / "fake_child.py"
-WAIT_S = 30
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
 
 
