@@ -5,12 +5,11 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_model.processes.json_child import Event
 from kronos_model.text import escaped, without_paths
 from worker.training.child import Stop
+from worker.training.job_notes import MAX_STARTS_AT_SAVE
 
 KILLED = -9
 MAX_MESSAGE_CHARS = 500
 """Of what the training process told, which may quote the job's config and candles."""
-MAX_STARTS_AT_SAVE = 5
-"""Of a training process that may take its worker down with it, so that nobody sees how it ended."""
 
 
 def failed(event: Event, job: FinetuneJob) -> JobError:
