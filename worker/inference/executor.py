@@ -159,7 +159,7 @@ def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list
                 reported = run.num_bars_done
                 context.report_progress(reported, run.num_bars_total)
     finally:
-        if not run.is_done:  # nobody waits for it any more
+        if not run.is_done:  # an error ended the wait
             engine_thread.cancel(run)
     # Errors of its own, raised anew: see JobRun.end.
     if isinstance(run.error, EngineDied):

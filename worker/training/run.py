@@ -44,7 +44,7 @@ from worker.training.process import FinetuneProcess
 log = logging.getLogger(__name__)
 
 OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What tells a process that it is one of several; a job trains in one."""
+"""Variables that make a process one of several; a job trains in one."""
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
 
@@ -60,12 +60,9 @@ class Interrupted(Exception):
 class FinetuneRun:
     """One job.
 
-    Args:
-        left_s: of the lease: for how long nobody else may work on the job.
-
     Attributes:
-        is_cancelled: set from outside.
-        progress: what is known of how far it is; None before training tells.
+        is_cancelled: Set from outside.
+        progress: How far training is; None before its first report.
     """
 
     def __init__(
@@ -134,7 +131,7 @@ class FinetuneRun:
             return stop
 
         try:
-            end = training.run(self._hear, should_stop, is_running_out)
+            end = training.run(self._take_event, should_stop, is_running_out)
         except LocalStackError as error:
             self._notes.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
@@ -163,7 +160,7 @@ class FinetuneRun:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
-        except CheckpointError as error:  # a damaged one is nobody's
+        except CheckpointError as error:  # a damaged model is no result
             log.warning("job %s: its model cannot be used, it is trained again: %s", self._job_id, error)
             return None
         ours = self._job_id, self._fingerprint
@@ -187,20 +184,20 @@ class FinetuneRun:
             self._notes.uncount_start()
         self._notes.keep_start()
 
-    def _hear(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         if event["event"] == "started":
             self._is_resumed = bool(event["resumed"])
             self._notes.update(num_starts=self._notes.notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
-            told = {name: event.get(name) for name in FinetuneProgress.model_fields}
-            self.progress = told | {"device": self._device}
-            self._show(told)
+            progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
+            self.progress = progress | {"device": self._device}
+            self._show(progress)
 
-    def _show(self, told: Mapping[str, Any]) -> None:
+    def _show(self, progress: Mapping[str, Any]) -> None:
         """In the worker's announcement."""
-        shown = {name: told.get(name) for name in SHOWN}
+        shown = {name: progress.get(name) for name in SHOWN}
         self._process.training = {"job_id": self._job_id, "name": self._job.name} | shown
 
     def _finish(self, end: TrainingEnd) -> dict[str, Any]:

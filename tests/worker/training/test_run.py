@@ -253,13 +253,13 @@ def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
 
 def test_a_killed_start_counts_also_where_the_job_is_stopped_after_it(process, monkeypatch):
     run = a_run(process)
-    hear = run._hear
+    hear = run._take_event
 
     def hear_and_drain(event: Event) -> None:
         hear(event)
         process.is_draining.set()
 
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    monkeypatch.setattr(run, "_take_event", hear_and_drain)
     with pytest.raises(KeyboardInterrupt):
         go(monkeypatch, run, TrainingEnd(None, None, -9), KeyboardInterrupt())
     assert starts_at_save(process) == 2
@@ -290,14 +290,14 @@ def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_c
 ):
     monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
     run = a_run(process)
-    hear = run._hear
+    hear = run._take_event
 
     def hear_and_drain(event: Event) -> None:
         hear(event)
         if isinstance(end, TrainingEnd) and end.stop is not None:
             process.is_draining.set()
 
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    monkeypatch.setattr(run, "_take_event", hear_and_drain)
     num_starts = 2 * MAX_STARTS_AT_SAVE if isinstance(end, TrainingEnd) else 1
     with pytest.raises((Interrupted, JobError)) as ended:
         go(monkeypatch, run, *[end] * num_starts)
