@@ -27,7 +27,7 @@ class WaitingThreadsPool(ThreadsPool):
     """Threads whose jobs Celery may want to end, though of a thread there is nothing to kill.
 
     On SIGQUIT and on a second SIGINT Celery (5.7) calls both of these, and waits for the jobs all the same. A
-    job that was revoked with ``terminate`` is cancelled by the result backend, which hears of it next.
+    job that was revoked with ``terminate`` is cancelled by the result backend, which is called next.
     """
 
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
