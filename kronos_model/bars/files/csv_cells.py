@@ -6,6 +6,7 @@ plain cells only, pyarrow reads the file: it gives the same cells several times 
 
 import codecs
 import csv
+import io
 import mmap
 import re
 from collections import deque
@@ -22,7 +23,6 @@ import pyarrow.csv as pa_csv
 from kronos_model.bars.files.cells import Cells, FindColumns, shown
 from kronos_model.errors import CandleFileError
 
-UTF_8: Final = "utf-8-sig"
 OTHER_SEPARATORS: Final = (";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """What Python puts in the place of bytes that are not UTF-8."""
@@ -44,8 +44,10 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
             used is not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
-    encoding = _sniff_encoding(path)
-    with path.open(encoding=encoding, errors="replace", newline="") as file:
+    with path.open("rb") as content:
+        is_utf_16 = content.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding = "utf-16" if is_utf_16 else "utf-8-sig"
+        file = io.TextIOWrapper(content, encoding, errors="replace", newline="")
         rows = _numbered_rows(path, file)
         header_line, row = next(rows, (0, []))
         header = [title.strip() for title in row]
@@ -62,18 +64,13 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
                 raise _not_utf_8(path, header_line) from None
             raise
         cells = None
-        if last is None and encoding == UTF_8:
+        if last is None and not is_utf_16:
             cells = _read_plain(path, header_line, len(header), places)
         if cells is None:
             cells = _read_rows(rows if last is None else deque(rows, maxlen=last), len(header), places)
             _check_utf_8(path, cells)
     titles = {name: header[place] for name, place in places.items()}
     return _without_blank_rows(Cells(titles, cells.columns, "line", cells.numbers, cells.overlong))
-
-
-def _sniff_encoding(path: Path) -> str:
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else UTF_8
 
 
 def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
