@@ -34,7 +34,7 @@ from kronos_model.finetuning.windows import WindowDataset
 
 
 @dataclass(frozen=True)
-class FinetuneResult:
+class TrainingResult:
     """What a run made.
 
     Attributes:
@@ -56,7 +56,7 @@ def finetune(
     *,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
-) -> FinetuneResult:
+) -> TrainingResult:
     """Train as the config says, in the folder ``output``; the parent's own files stay as they are.
 
     Called again with the same folder, it goes on from the last save, and gives what it would have given
@@ -78,7 +78,7 @@ def finetune(
             run.start(device_warning)
             # The others do not wait for the comparison, which may take longer than a group waits.
             metadata = run.finish() if is_main else {}
-        return FinetuneResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
+        return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 
 class _Run:
