@@ -28,7 +28,8 @@ REPLACED: Final = "\ufffd"
 """What Python puts in the place of bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
 
-_BLANKS_AROUND_QUOTES: Final = re.compile(r'(?:(?<=,)|^)[ \t]+(?=")|(?<=")[ \t]+(?=,|[\r\n]*$)')
+_QUOTED_CELL: Final = re.compile(r'(?<![^,])[ \t]*("(?:[^"]|"")*+")(?:[ \t]+(?=,|[\r\n]*$))?')
+"""Group 1 is the cell without the blanks around its quotes, which the csv module does not allow."""
 
 _QUOTE: Final = re.compile(rb'"(?:(?<![^,\r\n]")[^"\r\n]*"(?![^,\r\n])|())')
 """Group 1 takes part if the quote does not enclose a whole cell without quotes and line ends in it."""
@@ -75,7 +76,17 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
 
 def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Each row that is not blank, with the line on which it begins."""
-    reader = csv.reader(map(_without_blanks_around_quotes, file), strict=True)
+    opening = ""
+
+    def lines() -> Iterator[str]:
+        nonlocal opening
+        for line in file:
+            if '"' in line and (' "' in line or '" ' in line or "\t" in line):
+                line = _QUOTED_CELL.sub(r"\1", opening + line)[len(opening) :]
+            opening = '"'  # if the row does not end here, the next line begins in a quoted cell
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     line = 1
     while True:
         try:
@@ -90,12 +101,8 @@ def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[
             return
         if len(row) > 1 or any(cell.strip() for cell in row):
             yield line, row
+        opening = ""
         line = reader.line_num + 1
-
-
-def _without_blanks_around_quotes(line: str) -> str:
-    is_usual = '"' not in line or not (' "' in line or '" ' in line or "\t" in line)
-    return line if is_usual else _BLANKS_AROUND_QUOTES.sub("", line)
 
 
 def _read_plain(path: Path, header_line: int, width: int, places: Mapping[str, int]) -> Cells | None:
