@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files.cells import Cells
@@ -40,7 +40,7 @@ def texts_of(cells: Cells) -> list[list[str]]:
     ),
     is_marked=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_whole_files_are_read_as_last_rows_are(
     tmp_path: Path, rows: list[tuple[list[str], str]], is_marked: bool
 ) -> None:
