@@ -91,3 +91,18 @@ os.kill(os.getpid(), 9)
 def test_a_child_that_reads_nothing_holds_up_no_sender(start):
     child = start("import time; time.sleep(600)")
     child.send({"large": "x" * 2**22})
+
+
+def test_a_child_may_end_when_it_has_nothing_to_do(start):
+    child = start(
+        """
+from kronos_model.processes.json_child import JsonParent
+try:
+    JsonParent().next_message(0.05)
+except TimeoutError:
+    raise SystemExit(90)
+"""
+    )
+    with pytest.raises(ChildEnded) as ended:
+        child.next_event(WAIT_S)
+    assert ended.value.exit_status == 90
