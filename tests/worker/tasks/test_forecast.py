@@ -71,7 +71,7 @@ def process(redis, monkeypatch):
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(lifecycle, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     yield process
     process.leases.stop()
 
