@@ -40,9 +40,10 @@ def start() -> Iterator[Callable[..., JsonChild]]:
 def test_messages_go_in_and_events_come_out_and_text_is_kept_apart(start):
     lines: list[tuple[str, str]] = []
     child = start(ECHO, error_sink=lambda *line: lines.append(line))
-    for message in ({"text": "grün\n"}, {"long": "x" * 2**20}):
+    messages: list[dict[str, object]] = [{"long": "x" * 2**20}, {"text": "grün\n"}, {"number": 3}]
+    for message in messages:
         child.send(message)
-        assert child.next_event(WAIT_S)["message"] == message
+    assert [child.next_event(WAIT_S)["message"] for _ in messages] == messages
     assert lines == [("test", "printed by a library")]
     child.send({"end": True})
     with pytest.raises(ChildEnded) as ended:
