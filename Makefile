@@ -2,7 +2,11 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage bench ci
+.PHONY: system-deps format lint types contracts test coverage bench release ci
+
+# What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
+system-deps:
+	.ci/system-deps
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -19,7 +23,7 @@ contracts:
 	$(dir $(PYTHON))lint-imports
 
 test:
-	$(PYTHON) -m pytest
+	./kronos test
 
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
@@ -30,6 +34,10 @@ coverage:
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done
+
+# Builds dist/ anew, and checks it by installing it.
+release:
+	.ci/release
 
 ci:
 	.ci/run
