@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kronos_cli.files.candle_file import read_candles
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -28,6 +27,7 @@ from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.names import worker_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.connection import connect
+from kronos_model.bars.files.lookback import read_candles
 from kronos_model.bars.synthetic import candles
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.processes.children import ChildProcess, LocalStackError

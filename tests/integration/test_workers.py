@@ -18,9 +18,9 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.routing import announce, withdraw
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
-WAIT_S = 30
 KRONOS = ("kronos_cli", "worker")
 
 

@@ -24,7 +24,7 @@ from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import State, finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
-from worker.monitoring.heartbeat import Announcer
+from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
@@ -37,8 +37,8 @@ REPORTED_PACKAGES: Final = ("celery", "kombu", "redis")
 NO_PRED_LEN_LIMIT: Final = 2**31
 
 
-class SingleJobIntake:
-    """As ``prefetch.Intake``: a job is taken when none is held, also after a connection was lost under one.
+class SingleJobCapacity:
+    """As ``prefetch.Capacity``: a job is taken when none is held, also after a connection was lost under one.
 
     Celery counts what it took over a new connection only, and would hold a second job out of reach of
     workers that could train it at once.
@@ -80,7 +80,7 @@ class FinetuneProcess:
         self.state: State = "loading"
         self.is_draining = threading.Event()
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
-        self.intake = SingleJobIntake()
+        self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.training: dict[str, Any] | None = None
@@ -89,7 +89,7 @@ class FinetuneProcess:
         self.num_failed = 0
         self._description = device["description"]
         self._started = time.time()
-        self._announcer = Announcer(self.redis, node, self.status)
+        self._heartbeat = Heartbeat(self.redis, node, self.status)
 
     @property
     def queue(self) -> str:
@@ -106,7 +106,7 @@ class FinetuneProcess:
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
-        self._announcer.start()
+        self._heartbeat.start()
 
     def has(self, job_id: str) -> bool:
         """Whether it is the job that this worker trains."""
@@ -117,7 +117,7 @@ class FinetuneProcess:
         if self.state != "loading":
             return
         self.state = "ready"
-        self._announcer.tell()
+        self._heartbeat.tell()
         log.info(
             "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
         )
@@ -126,11 +126,11 @@ class FinetuneProcess:
         """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
-        self._announcer.tell()
+        self._heartbeat.tell()
 
     def stop(self) -> None:
         """Take the announcement back."""
-        self._announcer.withdraw()
+        self._heartbeat.withdraw()
 
     def status(self) -> dict[str, Any]:
         """Everything an operator wants to know, JSON-compatible; ``training`` is the running job."""
