@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
 import click
 import pandas as pd
@@ -25,9 +24,10 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_node
 from kronos_cli.stack.processes import ProcessStack
 from kronos_client.client import ForecastClient, ForecastHandle
-from kronos_client.contract.names import worker_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.redis.connection import connect
+from kronos_client.redis.routing import live_workers
 from kronos_model.bars.synthetic import candles
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.processes.children import ChildProcess, LocalStackError
@@ -89,7 +89,7 @@ def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = Fal
 
 def _compute(
     console: Console, options: DemoOptions, settings: CliSettings, lookback: pd.DataFrame
-) -> tuple[dict[str, Any], ForecastResult]:
+) -> tuple[ForecastWorkerStatus, ForecastResult]:
     """Start what is needed, forecast, stop it again; returns the worker's status and the result."""
     with ExitStack() as exits:
         url = settings.redis_url.get_secret_value()
@@ -129,7 +129,7 @@ def chart_path(output: Path | None) -> Path:
 
 def _start_worker(
     console: Console, stack: ProcessStack, url: str, choice: dict[str, str], options: DemoOptions
-) -> dict[str, Any]:
+) -> ForecastWorkerStatus:
     """Start a worker and wait until it announces that it is ready; returns its status."""
     environment = {"KRONOS_REDIS_URL": url, **choice}
     if options.device is not None:
@@ -140,24 +140,24 @@ def _start_worker(
     child = stack.start("worker", command, env=own_environment(environment))
     with console.status("Worker   starting, loading the model …"), connect(url) as redis:
         status = _await_ready(redis, node, child)
+    assert status.model is not None
     console.print(
-        f"Worker   ready on {status['device']}, queue {status['queue']}: {status['model']['id']}, "
-        f"{status['num_parameters']:,} parameters, loaded in {status['load_s']:.1f} s",
+        f"Worker   ready on {status.device}, queue {status.queue}: {status.model.id}, "
+        f"{status.num_parameters:,} parameters, loaded in {status.load_s:.1f} s",
         soft_wrap=True,
     )
     return status
 
 
-def _await_ready(redis: Redis, node: str, child: ChildProcess) -> dict[str, Any]:
+def _await_ready(redis: Redis, node: str, child: ChildProcess) -> ForecastWorkerStatus:
     started_s = time.monotonic()
     timeout_s = ANNOUNCED_TIMEOUT_S
     while time.monotonic() - started_s < timeout_s:
-        announced = redis.get(worker_key(node))
-        if announced is not None:
-            status: dict[str, Any] = json.loads(announced)
-            if status["state"] == "ready":
-                return status
-            timeout_s = READY_TIMEOUT_S
+        for worker in live_workers(redis):
+            if isinstance(worker, ForecastWorkerStatus) and worker.node == node:
+                if worker.is_ready:
+                    return worker
+                timeout_s = READY_TIMEOUT_S
         if child.exit_status is not None:
             raise LocalStackError(f"the worker ended before it was ready; its log:\n{_indented(child)}")
         time.sleep(POLL_S)
@@ -201,12 +201,12 @@ def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_b
             progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
 
 
-def _report(console: Console, result: ForecastResult, status: dict[str, Any], caution: str | None) -> None:
+def _report(
+    console: Console, result: ForecastResult, status: ForecastWorkerStatus, caution: str | None
+) -> None:
     console.print(f"\nDevice   {result.device}")
     # The worker's own device warning comes with its results as well; each is said once.
-    for text in dict.fromkeys(
-        filter(None, [result.device_warning, status["device_warning"], *result.warnings])
-    ):
+    for text in dict.fromkeys(filter(None, [result.device_warning, status.device_warning, *result.warnings])):
         console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
     console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
     if caution is not None:

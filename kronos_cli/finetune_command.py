@@ -16,7 +16,8 @@ from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
-from kronos_client.contract.names import CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, Priority
+from kronos_client.contract.names import Priority
+from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.core.handle import FinetuneHandle, FinetuneState
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config_file import load_config
@@ -170,8 +171,7 @@ def _one_or_several(paths: Sequence[str]) -> str | list[str] | None:
 
 def has_finetuning_worker(client: ForecastClient) -> bool:
     """Whether any is alive, busy and loading ones included."""
-    queues = (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE)
-    return any(worker["queue"] in queues for worker in client.workers())
+    return any(isinstance(worker, FinetuneWorkerStatus) for worker in client.workers())
 
 
 def watch(handle: FinetuneHandle, *, as_json: bool) -> int:

@@ -128,6 +128,7 @@ def forecast(
     from kronos_cli.files.inputs import find_inputs
     from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
     from kronos_client.client import ForecastClient
+    from kronos_client.contract.worker_status import ForecastWorkerStatus
     from kronos_model.errors import InputError
 
     settings = get_settings()
@@ -148,7 +149,7 @@ def forecast(
         raise click.UsageError(str(error)) from None
     with ForecastClient(settings=settings) as client:
         workers = client.workers()
-        if all(map(forecast_command.is_finetuning, workers)):
+        if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
         bars = lookback or forecast_command.default_lookback(given["model"], workers, settings.model_folder)
         options = BulkOptions(bars, allow_fallback=not no_fallback, **given)

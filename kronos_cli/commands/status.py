@@ -10,7 +10,7 @@ from kronos_cli.commands.one_line_errors import error_as_json, message_of
 from kronos_cli.settings import get_settings
 
 if TYPE_CHECKING:
-    from kronos_client.redis.routing import Status
+    from kronos_client.contract.worker_status import AnyWorkerStatus
 
 NO_WORKER = "no worker is alive on this Redis; start one with: kronos worker"
 
@@ -34,7 +34,7 @@ def status(watch: bool, interval_s: float, as_json: bool) -> None:
             return  # which is how it ends
     workers = announced_workers()
     if as_json:
-        click.echo(json.dumps(workers, indent=2))
+        click.echo(json.dumps([worker.as_json() for worker in workers], indent=2))
         raise SystemExit(0 if workers else 1)
     from rich.console import Console
 
@@ -45,7 +45,7 @@ def status(watch: bool, interval_s: float, as_json: bool) -> None:
     Console().print(status_table(workers))
 
 
-def announced_workers() -> "list[Status]":
+def announced_workers() -> "list[AnyWorkerStatus]":
     """The status of every live worker."""
     from kronos_client.redis.connection import connect
     from kronos_client.redis.routing import live_workers
@@ -76,7 +76,7 @@ def _watch(interval_s: float, *, as_json: bool) -> None:
                     click.echo(json.dumps({"error": error_as_json(error)}) if as_json else told)
                 else:
                     if as_json:
-                        click.echo(json.dumps(workers))
+                        click.echo(json.dumps([worker.as_json() for worker in workers]))
                     else:
                         console.print(status_table(workers) if workers else NO_WORKER)
                 time.sleep(interval_s)

@@ -25,8 +25,7 @@ from kronos_cli.files.output import ForecastFolder, ForecastTable
 from kronos_cli.files.record import forecast_record
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
-from kronos_client.redis.routing import Status
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import CheckpointError
@@ -223,12 +222,14 @@ def _without_interruption() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def default_lookback(model: str | None, workers: Sequence[Status], model_folder: Path | None = None) -> int:
+def default_lookback(
+    model: str | None, workers: Sequence[AnyWorkerStatus], model_folder: Path | None = None
+) -> int:
     """What the model was trained on where that is known here, else 400 bars.
 
     A registered model of that name comes first, as it does for workers.
     """
-    ready = [worker["model"]["id"] for worker in workers if worker["model"] and not is_finetuning(worker)]
+    ready = [worker.model.id for worker in workers if worker.model]
     name = model or (ready[0] if ready else None)
     if name is None:
         return LOOKBACK
@@ -238,11 +239,6 @@ def default_lookback(model: str | None, workers: Sequence[Status], model_folder:
     except CheckpointError:  # damaged here; the worker's is its own
         lookback = None
     return lookback if isinstance(lookback, int) else LOOKBACK
-
-
-def is_finetuning(worker: Status) -> bool:
-    """Whether it takes no forecasts."""
-    return worker["queue"] not in (CPU_QUEUE, GPU_QUEUE)
 
 
 def tell(tally: Tally, output: Path, *, as_json: bool) -> None:

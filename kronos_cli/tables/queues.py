@@ -32,9 +32,9 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
         by_priority = lengths[queue]
         waiting = sum(by_priority.values())
         before = waiting - by_priority["low"]
-        here = [worker for worker in workers if worker["queue"] == queue]
+        here = [worker for worker in workers if worker.queue == queue]
         rate = jobs_per_s(queue, workers)
-        num_ready = sum(worker["state"] == "ready" for worker in here)
+        num_ready = sum(worker.is_ready for worker in here)
         wait_s = round(before / rate, 1) if rate else None
         queues.append(
             {

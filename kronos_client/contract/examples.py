@@ -14,6 +14,7 @@ from kronos_client.contract.finetune_results import (
 from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, CPU_QUEUE, SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, ModelInfo, Timings, series_result
+from kronos_client.contract.worker_status import ForecastWorkerStatus, ModelStatus, RunningJob
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
 
@@ -167,6 +168,48 @@ def example_finetune_result() -> dict[str, Any]:
         resumed=True,
     )
     return result.model_dump(mode="json")
+
+
+def example_worker_status() -> dict[str, Any]:
+    """A worker that computes one job."""
+    status = ForecastWorkerStatus(
+        node="celery@example",
+        state="ready",
+        role="forecast",
+        queue=CPU_QUEUE,
+        requested_device="auto",
+        device="cpu",
+        device_warning=None,
+        device_description={"name": "Example CPU", "kind": "cpu", "index": None},
+        model=ModelInfo(id="kronos-tiny", revision=None, tokenizer_id="kronos-tiny", tokenizer_revision=None),
+        num_parameters=460608,
+        max_context=512,
+        load_s=0.4,
+        jobs_done=118,
+        jobs_failed=1,
+        jobs_per_s=1.9667,
+        jobs_running=(RunningJob(id=JOB_ID, bars_done=20, bars_total=60),),
+        num_jobs_running=1,
+        sequences_running=20,
+        sequences_waiting=0,
+        slots=64,
+        bars_per_s=1804.2,
+        mean_batch_size=20.0,
+        queue_wait_s=0.01,
+        models=(
+            ModelStatus(
+                id="kronos-tiny", revision=None, state="ready", jobs=1, slots=64, running=20, waiting=0
+            ),
+        ),
+        max_models=4,
+        dtype="float32",
+        threads=2,
+        versions={"python": "3.11.9", "torch": "2.13.0"},
+        host="example",
+        pid=4711,
+        uptime_s=127.5,
+    )
+    return status.as_json()
 
 
 def example_error() -> dict[str, Any]:

@@ -4,11 +4,12 @@ A worker announces itself under its own key every few seconds while its engine i
 is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loading.
 """
 
-import json
+import logging
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Any, Final, Literal
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
+from pydantic import ValidationError
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -24,7 +25,11 @@ from kronos_client.contract.names import (
     Role,
     worker_key,
 )
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
+from kronos_model.text import dotted, escaped, excerpt
+
+log = logging.getLogger(__name__)
 
 WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
@@ -35,10 +40,6 @@ GPU_WORKERS: Final[dict[Role, str]] = {
     "finetune": "GPU worker for finetuning",
 }
 """As messages call them."""
-
-State = Literal["loading", "ready", "draining"]
-Status = Mapping[str, Any]
-"""A worker's whole status as announced; ``status.WorkerStatus`` makes it."""
 
 
 def queue_for(device: str) -> str:
@@ -51,14 +52,14 @@ def finetune_queue_for(device: str) -> str:
     return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
 
 
-def announce(redis: Redis, node: str, status: Status) -> None:
+def announce(redis: Redis, status: WorkerStatus) -> None:
     """Publish a worker's status, to be renewed before it expires."""
     now_s = float(redis.time()[0])  # Redis's: each machine's own may jump
     with redis.pipeline(transaction=False) as pipe:
-        pipe.set(worker_key(node), json.dumps(status), ex=ANNOUNCEMENT_TTL_S)
+        pipe.set(worker_key(status.node), status.model_dump_json(exclude_unset=True), ex=ANNOUNCEMENT_TTL_S)
         # The index spares readers a scan over all keys of a database that may be shared. It errs towards
         # naming too many: the key decides who is alive.
-        pipe.zadd(WORKERS_KEY, {node: now_s})
+        pipe.zadd(WORKERS_KEY, {status.node: now_s})
         pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
         pipe.execute()
 
@@ -71,35 +72,50 @@ def withdraw(redis: Redis, node: str) -> None:
         pipe.execute()
 
 
-def live_workers(redis: Redis) -> list[Status]:
-    """The status of every live worker, ordered by node name."""
+def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
+    """Read the status of every live worker, ordered by node name.
+
+    An announcement that is no status, as of a release that is too new, is left out and logged once.
+    """
     nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
     if not nodes:
         return []
     announced = redis.mget([worker_key(node) for node in nodes])
-    return [json.loads(text) for text in announced if text is not None]
+    workers = (
+        _read(node, str(text)) for node, text in zip(nodes, announced, strict=True) if text is not None
+    )
+    return [worker for worker in workers if worker is not None]
 
 
-def is_gpu_ready(workers: Iterable[Status]) -> bool:
+def _read(node: str, text: str) -> AnyWorkerStatus | None:
+    try:
+        return WORKER_STATUS.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        _warn_once(node, f"{dotted(first['loc']) or 'it'}: {first['msg']}")
+        return None
+
+
+@lru_cache(maxsize=100)
+def _warn_once(node: str, reason: str) -> None:
+    log.warning("the announcement of worker %s is ignored: %s", excerpt(node), escaped(reason, 200))
+
+
+def is_gpu_ready(workers: Iterable[WorkerStatus]) -> bool:
     """Whether any worker of the gpu pool is ready to take jobs."""
     return _is_ready(GPU_QUEUE, workers)
 
 
-def _is_ready(queue: str, workers: Iterable[Status]) -> bool:
-    return any(worker["queue"] == queue and worker["state"] == "ready" for worker in workers)
+def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
+    return any(worker.queue == queue and worker.is_ready for worker in workers)
 
 
-def jobs_per_s(queue: str, workers: Iterable[Status]) -> float:
+def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
     """Jobs that a queue's ready workers came to an end with each second lately; 0 where that is not known."""
-    rates = (
-        worker.get("jobs_per_s", 0.0)
-        for worker in workers
-        if worker["queue"] == queue and worker["state"] == "ready"
-    )
-    return float(sum(rates))
+    return sum((worker.jobs_per_s for worker in workers if worker.queue == queue and worker.is_ready), 0.0)
 
 
-def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+def choose_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
     """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
 
     Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
@@ -107,7 +123,7 @@ def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -
     return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
 
 
-def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
     """Likewise for a finetuning job, whose workers have queues of their own.
 
     Raises JobError NO_GPU_WORKER.
@@ -116,7 +132,7 @@ def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[S
 
 
 def _choose(
-    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[Status]
+    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]
 ) -> str:
     if device == "cpu":
         return cpu_queue

@@ -17,6 +17,7 @@ from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.routing import announce, withdraw
+from kronos_client.testing import fake_worker
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
 from worker.config import UNACKED_INDEX_KEYS
 
@@ -93,9 +94,9 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
 def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client, candles, redis):
     """The GPU worker here is an announcement: routing and taking over know GPU workers by nothing else."""
     connection = Redis.from_url(redis.url, decode_responses=True)
-    gpu = {"node": "gpu@test", "state": "ready", "queue": "gpu", "device": "cuda:0"}
+    gpu = fake_worker("gpu", node="gpu@test")
     worker = start_worker(KRONOS_GPU_GRACE_S="1").wait_until_ready()
-    announce(connection, "gpu@test", gpu)
+    announce(connection, gpu)
     with ForecastClient(redis.url) as fresh:
         jobs = {
             device: fresh.submit(candles[:40], pred_len=3, device=device)
@@ -113,10 +114,10 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
         strict.wait(WAIT_S)
     assert refused.value.code == ErrorCode.NO_GPU_WORKER
 
-    announce(connection, "gpu@test", gpu)
+    announce(connection, gpu)
     deadline = time.monotonic() + WAIT_S
     while "leaving queue gpu" not in worker.log.read_text() and time.monotonic() < deadline:
-        announce(connection, "gpu@test", gpu)
+        announce(connection, gpu)
         time.sleep(0.2)
     with ForecastClient(redis.url) as fresh:
         waiting = fresh.submit(candles[:40], pred_len=3)

@@ -23,6 +23,7 @@ from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, can
 from kronos_client.core.handle import FinetuneHandle, FinetuneState
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ def test_enqueueing_prints_the_id_alone_and_says_how_to_watch(redis: Redis, conf
 
 
 def test_a_live_finetuning_worker_is_not_asked_for(redis: Redis, config: str) -> None:
-    announce(redis, "f@1", {"node": "f@1", "queue": CPU_FINETUNE_QUEUE, "state": "ready", "device": "cpu"})
+    announce(redis, fake_worker(CPU_FINETUNE_QUEUE))
     result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", "--json")
 
     assert result.exit_code == 0

@@ -19,6 +19,8 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from tests.worker.inference.forecasts import result
@@ -35,27 +37,11 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-def status(node: str, **changes: Any) -> dict[str, Any]:
+def status(node: str, **changes: Any) -> AnyWorkerStatus:
     """An announcement as a worker makes it."""
-    tiny = {"id": "kronos-tiny", "revision": None}
-    return {
-        "node": node,
-        "state": "ready",
-        "device": "cpu",
-        "device_warning": None,
-        "queue": "cpu",
-        "model": {**tiny, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None},
-        "jobs_done": 3,
-        "jobs_failed": 1,
-        "sequences_running": 2,
-        "sequences_waiting": 5,
-        "slots": 64,
-        "bars_per_s": 1234.5,
-        "queue_wait_s": 0.25,
-        "uptime_s": 125.0,
-        "host": platform.node(),
-        **changes,
-    }
+    load = {"sequences_running": 2, "sequences_waiting": 5, "bars_per_s": 1234.5, "queue_wait_s": 0.25}
+    own = {"node": node, "host": platform.node(), "uptime_s": 125.0, "jobs_done": 3, "jobs_running": []}
+    return WORKER_STATUS.validate_python(example_worker_status() | load | own | changes)
 
 
 @pytest.fixture
@@ -90,8 +76,8 @@ def test_status_shows_every_live_worker_with_its_warning(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
-    announce(redis, "celery@one", status("celery@one", device_warning=warning))
-    announce(redis, "celery@two", status("celery@two", state="loading", model=None))
+    announce(redis, status("celery@one", device_warning=warning))
+    announce(redis, status("celery@two", state="loading", model=None))
     monkeypatch.setenv("COLUMNS", "120")
     result = run("status")
     assert result.exit_code == 0
@@ -104,22 +90,10 @@ def test_status_shows_every_live_worker_with_its_warning(
     assert [worker["device_warning"] for worker in announced] == [warning, None]
 
 
-def test_a_worker_whose_load_is_not_known_is_shown_nevertheless(redis: Redis) -> None:
-    older = status("celery@old")
-    for name in ("sequences_running", "sequences_waiting", "bars_per_s", "queue_wait_s"):
-        del older[name]
-    announce(redis, "celery@old", older)
-    announce(redis, "celery@idle", status("celery@idle", bars_per_s=0.0, queue_wait_s=None))
-    result = run("status")
-    assert result.exit_code == 0, result.output
-    assert "celery@old" in result.output
-    assert "celery@idle" in result.output
-
-
 def test_status_shows_how_far_jobs_are(redis: Redis) -> None:
     jobs = [{"id": f"job-{number}", "bars_done": 95 - number, "bars_total": 100} for number in range(7)]
-    announce(redis, "celery@one", status("celery@one", jobs_running=jobs, num_jobs_running=20))
-    announce(redis, "celery@idle", status("celery@idle", jobs_running=[], num_jobs_running=0))
+    announce(redis, status("celery@one", jobs_running=jobs, num_jobs_running=20))
+    announce(redis, status("celery@idle", jobs_running=[], num_jobs_running=0))
     rows = [line.split() for line in run("status").output.splitlines()]
     assert ["celery@one", "job-0", "95%", "100"] in rows
     assert ["celery@one", "job-4", "91%", "100"] in rows
@@ -131,7 +105,7 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "80")
     busy = {"sequences_waiting": 448, "sequences_running": 64, "bars_per_s": 12345.6, "queue_wait_s": 12.3}
     name = "kronos-4711@build-1"
-    announce(redis, name, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
+    announce(redis, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
     output = run("status").output
     assert "…" not in output
     rows = [line.split() for line in output.splitlines()]
@@ -158,7 +132,7 @@ def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:
 def test_health_is_that_of_this_hosts_worker(
     redis: Redis, announced: dict[str, str], exit_code: int, reason: str
 ) -> None:
-    announce(redis, "celery@here", status("celery@here", **announced))
+    announce(redis, status("celery@here", **announced))
     result = run("healthcheck")
     assert result.exit_code == exit_code
     assert reason in result.output
@@ -304,7 +278,7 @@ def test_check_says_what_is_wrong_with_the_remedy(redis: Redis) -> None:
     assert {tuple(finding) for finding in told["findings"]} == {("check", "level", "message", "remedy")}
     found = {finding["check"]: finding["level"] for finding in told["findings"]}
     assert found.items() >= {"redis": "ok", "packages": "ok", "workers": "warning"}.items()
-    announce(redis, "celery@one", status("celery@one", device_warning="CUDA not available"))
+    announce(redis, status("celery@one", device_warning="CUDA not available"))
     shown = run("check", "--no-compute")
     assert shown.exit_code == 0
     assert "celery@one: CUDA not available" in " ".join(shown.output.split())
@@ -337,7 +311,7 @@ def test_check_fails_where_redis_does_not_answer_or_settings_cannot_be_read(
 def test_check_of_the_worker_is_the_health_check(
     redis: Redis, announced: dict[str, str], exit_code: int, reason: str
 ) -> None:
-    announce(redis, "celery@here", status("celery@here", **announced))
+    announce(redis, status("celery@here", **announced))
     outcome = run("check", "--worker")
     assert outcome.exit_code == exit_code
     assert reason in outcome.output

@@ -13,9 +13,11 @@ from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
+from kronos_client.contract.worker_status import State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import list_key
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 
 AT_S = 1_750_000_000
 
@@ -47,9 +49,8 @@ def put(redis: Redis, queue: str, **numbers: int) -> None:
             redis.lpush(list_key(queue, step), "message")
 
 
-def live(redis: Redis, queue: str, state: str = "ready", jobs_per_s: float = 0.0) -> None:
-    node = f"{queue}-{state}"
-    announce(redis, node, {"node": node, "queue": queue, "state": state, "jobs_per_s": jobs_per_s})
+def live(redis: Redis, queue: str, state: State = "ready", jobs_per_s: float = 0.0) -> None:
+    announce(redis, fake_worker(queue, state, node=f"{queue}-{state}", jobs_per_s=jobs_per_s))
 
 
 def bury(redis: Redis, **changes: Any) -> None:

@@ -105,7 +105,7 @@ def use_once(pool: ModelPool, name: str) -> None:
 
 
 def ids(pool: ModelPool) -> list[str]:
-    return [model["id"] for model in pool.status()]
+    return [model.id for model in pool.status()]
 
 
 def refusal(pool: ModelPool, name: str) -> JobError:
@@ -147,7 +147,7 @@ def test_many_jobs_wait_for_one_load(pool, loader):
 def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
     loader.gate.clear()
     with use(pool, "b") as resident:
-        own, loading = pool.status()
+        own, loading = (model.as_json() for model in pool.status())
         assert own | {"slots": 0} == {
             "id": "own",
             "revision": "abc",
@@ -161,7 +161,7 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
         assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
         assert resident.wait(WAIT_S)
-    assert pool.status() == [own, own | {"id": "b"}]
+    assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
 
 
 @pytest.mark.parametrize(
