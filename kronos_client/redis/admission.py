@@ -13,36 +13,14 @@ from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key
-from kronos_client.redis.job_scripts import CLAIM
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
 from kronos_client.redis.queues import list_keys
+from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
 """Of a full queue: a single place is gone at once, so senders are asked back when this much is free."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
-
-# Before CLAIM, with its KEYS and ARGV: further KEYS are the queue's lists, the last of ARGV is their limit.
-# A queue that is full does not matter to a job that is not to be enqueued: one of which the outcome is kept,
-# one that a worker has begun, and one whose id is another's, which CLAIM answers.
-ADMIT: Final = f"""
-local length = 0
-for index = 3, #KEYS do
-    length = length + redis.call('LLEN', KEYS[index])
-end
-if length >= tonumber(ARGV[#ARGV]) then
-    local moment = redis.call('TIME')
-    local holder, ended_at, received_at = unpack(
-        redis.call('HMGET', KEYS[1], 'fingerprint', 'ended_at', 'received_at'))
-    local is_kept = ended_at and moment[1] - ended_at <= tonumber(ARGV[2])
-    if not is_kept and (not holder or holder == ARGV[1]) then
-        if holder and received_at and not ended_at then
-            return {{moment[1], 'begun'}}
-        end
-        return {{moment[1], 'full', length, holder and not ended_at and 1 or 0}}
-    end
-end
-{CLAIM}"""
 
 
 class Admission:
@@ -51,7 +29,7 @@ class Admission:
     def __init__(self, redis: Redis, *, result_ttl_s: int, max_queue_jobs: int) -> None:
         self._result_ttl_s = result_ttl_s
         self._max_queue_jobs = max_queue_jobs
-        self._run = redis.register_script(ADMIT)
+        self._run = redis.register_script(read_script("admit"))
 
     def admit(
         self, job_id: str, payload: Mapping[str, Any], queue: str, jobs_per_s: Callable[[], float]

@@ -18,7 +18,7 @@ from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key
-from kronos_client.redis import job_scripts
+from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
 
@@ -88,12 +88,12 @@ class JobRecords:
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
         self._ttl_s = 2 * result_ttl_s
-        self._run_begin = redis.register_script(job_scripts.BEGIN)
-        self._run_store = redis.register_script(job_scripts.STORE)
-        self._run_renew = redis.register_script(job_scripts.RENEW)
-        self._run_release = redis.register_script(job_scripts.RELEASE)
-        self._run_count = redis.register_script(job_scripts.COUNT)
-        self._run_cancel = redis.register_script(job_scripts.CANCEL)
+        self._run_begin = redis.register_script(read_script("begin"))
+        self._run_store = redis.register_script(read_script("store"))
+        self._run_renew = redis.register_script(read_script("renew"))
+        self._run_release = redis.register_script(read_script("release"))
+        self._run_count = redis.register_script(read_script("count"))
+        self._run_cancel = redis.register_script(read_script("cancel"))
 
     def begin(
         self,

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from celery import Celery
 
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
@@ -41,7 +42,7 @@ def test_kills_of_a_busy_worker_cost_no_job(
     limit_s: float,
 ):
     if not settings["KRONOS_VISIBILITY_TIMEOUT_S"] and not at_length:
-        pytest.skip("takes minutes: run it by ./kronos test --faults")
+        pytest.skip("takes long: ./kronos test --faults")
     for worker in [fleet.begin(**settings, **ROOM) for _ in range(2)]:
         worker.wait_until_ready()
     recoveries_s = []
@@ -88,4 +89,17 @@ def test_kills_of_prefork_children_cost_no_job(
         pids = {entry["node"]: entry["pid"] for entry in worker.announcements()}
         os.kill(pids.get(node) or next(iter(pids.values())), signal.SIGKILL)
         accounts.settle(60)
+    accounts.assert_balanced()
+
+
+def test_kills_cost_no_job_though_a_worker_serves_a_further_queue(
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient
+):
+    control = Celery(broker=redis.url, set_as_current=False).control
+    victim = fleet.start(KRONOS_MAX_JOBS="6", KRONOS_MAX_SLOTS="6")
+    assert control.add_consumer("added", destination=[victim.node], reply=True, timeout=20)
+    accounts.submit_many(client, "long", 6)
+    await_true(lambda: len(accounts.in_hand(victim.node)) == 6, "all jobs are in hand")
+    victim.kill()
+    fleet.start()
     accounts.assert_balanced()

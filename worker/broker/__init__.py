@@ -1,10 +1,9 @@
-"""Messages in Redis: the queues they wait in, how a worker takes them, and what becomes of unreadable ones.
+"""Messages in Redis: how a worker takes them, and what becomes of unreadable ones.
 
-queues.py           a queue's lists, one for each priority; ageing.py moves old messages up
-deliveries.py       messages taken and not acknowledged yet; delivery_scripts.py: how they leave and come back
-messages.py         a message looked through before Celery sees it; consuming.py does so with each that comes
-queue_watch.py      hears when a queue changes; job_rate.py: how fast it is worked off
-shown.py            what others may see of a message's job
-
-``worker/broker/transport.py`` puts these in the place of kombu's own.
+transport.py     kombu's Redis transport, with these in the place of its own
+consuming.py     what a worker takes off its queues; messages.py: a message checked before Celery sees it
+deliveries.py    messages taken and not acknowledged yet
+lease.py         a worker's hold on its jobs
+ageing.py        moves old messages of low priority up
+queue_watch.py   notices when a queue changes; steps.py: what runs in a worker for all this
 """

@@ -8,12 +8,15 @@ import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
 
 from kronos_client.contract.names import DEAD_KEY, KEY_PREFIX
-from worker.broker import delivery_scripts
+from kronos_client.redis.scripts import read_script
+
+SCRIPTS: Final = Path(__file__).parent / "lua"
 
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
 """A hash of how many messages were ever taken off each list, less those that came back."""
@@ -75,11 +78,11 @@ class Deliveries:
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._max_dead = max_dead
-        self._run_take = redis.register_script(delivery_scripts.TAKE)
-        self._run_put_back = redis.register_script(delivery_scripts.PUT_BACK)
-        self._run_renew = redis.register_script(delivery_scripts.RENEW)
-        self._run_restore = redis.register_script(delivery_scripts.RESTORE)
-        self._run_bury = redis.register_script(delivery_scripts.BURY)
+        self._run_take = redis.register_script(read_script("take", SCRIPTS))
+        self._run_put_back = redis.register_script(read_script("requeue", SCRIPTS))
+        self._run_renew = redis.register_script(read_script("renew", SCRIPTS))
+        self._run_restore = redis.register_script(read_script("restore", SCRIPTS))
+        self._run_bury = redis.register_script(read_script("bury", SCRIPTS))
 
     def take(self, lists: Sequence[str]) -> Delivery | None:
         """The next message of the first of these lists that has one."""

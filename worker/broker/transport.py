@@ -1,38 +1,38 @@
-"""The one file that leans on how kombu's Redis transport works; checked against kombu 5.7.0.
+"""The worker's broker transport: kombu's Redis transport, with jobs taken and acknowledged by scripts.
 
-kombu takes a message by a blocking pop and notes it as unacknowledged afterwards: a worker that is killed in
-between loses it, and a message that cannot be read ends the worker. Here a worker's channels take by the
-scripts of ``messaging/deliveries.py``, and give Celery only what it can read. What Celery does with it
-afterwards, acknowledging and rejecting, goes by the same scripts over a connection of our own, whatever
-became of the channel: a job may end after it, when Redis was away meanwhile.
+kombu pops a message first and notes it as unacknowledged afterwards. A worker that is killed in between loses
+it, and a message that cannot be read ends the worker. ``Transport`` takes messages by the scripts of
+``deliveries.py`` instead, and gives Celery only what it can read. Queues whose messages need no
+acknowledgement, such as the replies to control commands, are kombu's own business.
 
-The heartbeat renews all that this process runs or holds. That lets the visibility timeout be short.
+The transport is chosen by ``broker_transport``, and nothing of kombu's is changed: other apps in this process
+are not affected.
+
+``LEANS_ON`` lists what this file uses of kombu and Celery beyond their documentation. It was tried with kombu
+5.6.2 and 5.7.0. ``check`` proves at the start of a worker that kombu still calls what is overridden here.
 """
 
 import logging
-import threading
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
-from celery import bootsteps, states
+import kombu
+from celery import states
 from celery.worker import state
-from kombu.transport import virtual
-from kombu.transport.redis import Channel, MultiChannelPoller, QoS
+from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobRecords
-from kronos_client.redis.queues import QUEUES, ROLE_QUEUES, list_keys
 from worker.app import app
 from worker.broker.consuming import MessageConsumer
-from worker.broker.deliveries import Deliveries, Delivery, look_interval_s
+from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
-from worker.broker.queue_watch import QueueWatch
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 from worker.settings import get_settings
 
@@ -42,7 +42,35 @@ HEADER_BYTES: Final = 2**20
 """What a message may take beside its job, which is in base64."""
 
 DECODED: Final = "kronos.decoded"
-"""In kombu's raw message: what its body was read as, so that it is not read again."""
+"""In kombu's raw message: its body after parsing, so that it is parsed once."""
+
+TRANSPORT: Final = "kronos"
+"""The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
+
+
+LEANS_ON: Final = (
+    (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
+    (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
+    (redis.Channel, "active_queues", "the queues that are consumed from, without those of broadcasts"),
+    (redis.Channel, "_update_queue_cycle", "is called when a queue is added or cancelled"),
+    (redis.Channel, "conn_or_acquire", "gives a client for a command"),
+    (redis.Channel, "_create_client", "makes one on Channel.pool"),
+    (redis.Channel, "pool", "is replaced when the connection is lost"),
+    (virtual.Channel, "basic_consume", "adds a queue, and gives its messages to Message and QoS.append"),
+    (virtual.Channel, "QoS", "the class that accounts for what a channel holds"),
+    (virtual.Channel, "Message", "the class of its messages"),
+    (virtual.Channel, "do_restore", "whether a closing channel requeues what is not acknowledged"),
+    (virtual.QoS, "can_consume", "is asked before a message is taken"),
+    (virtual.QoS, "append", "counts a message as held"),
+    (virtual.QoS, "ack", "counts it as held no more, in any thread"),
+    (virtual.QoS, "_delivered", "the messages that are held, by tag"),
+    (virtual.Transport, "cycle", "the poller of a connection; Transport.__init__ makes it"),
+    (virtual.Transport, "_deliver", "gives a raw message to the consumer of its queue"),
+    (state, "reserved_requests", "what Celery has received; grows in other threads"),
+    (state, "active_requests", "what runs"),
+    (state, "task_ready", "takes a request out of both"),
+)
+"""Where it is defined, its name, and what it does."""
 
 
 @cache
@@ -74,15 +102,27 @@ def put_back(delivery_tag: str, delay_s: float) -> None:
     message_consumer().put_back(delivery_tag, delay_s)
 
 
-class ScriptedQoS(QoS):
-    """Acknowledges, requeues and rejects by scripts.
+class Message(virtual.Message):
+    """kombu's message, with its body parsed already."""
 
-    Where Redis is away the channel forgets the message all the same, else it counts as held for ever. As
-    nobody renews it, it is delivered again, and found to have its outcome.
+    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
+        decoded = payload.pop(DECODED, None)
+        super().__init__(payload, channel=channel, **kwargs)
+        self._decoded_cache = decoded
+
+
+class QoS(redis.QoS):
+    """Acknowledges, requeues and rejects by scripts, over a connection that outlives the channel.
+
+    If Redis is away, the channel forgets the message all the same: otherwise it would count as held for ever.
+    The message is delivered again when its claim has ended, and the job's outcome is there already.
     """
 
+    def can_consume(self) -> bool:
+        return bool(super().can_consume() and self.channel.has_room())
+
     def append(self, message: Any, delivery_tag: str) -> None:
-        virtual.QoS.append(self, message, delivery_tag)  # Redis knows of it since it was taken
+        virtual.QoS.append(self, message, delivery_tag)  # Redis has it noted since it was taken
 
     def ack(self, delivery_tag: str) -> None:
         self._end(delivery_tag, message_consumer().deliveries.forget)
@@ -92,7 +132,7 @@ class ScriptedQoS(QoS):
         self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
-        """The heartbeat does: Celery's event loop, which calls this, is busy with a job in the solo pool."""
+        """Nothing: the heartbeat does it. Celery's event loop, which calls this, may be busy with a job."""
 
     def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
         try:
@@ -103,37 +143,43 @@ class ScriptedQoS(QoS):
             virtual.QoS.ack(self, delivery_tag)
 
 
-class ReadMessage(virtual.Message):
-    """kombu's message, of which the body has been read."""
+class Channel(redis.Channel):
+    """A channel whose queues are served by scripts, but for those that need no acknowledgement."""
 
-    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
-        decoded = payload.pop(DECODED, None)
-        super().__init__(payload, channel=channel, **kwargs)
-        self._decoded_cache = decoded
+    QoS = QoS
+    Message = Message
+    # A closing channel must not requeue jobs that still run here: they would be computed twice.
+    do_restore = False
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._scripted: dict[str, None] = {}  # ordered
+        self._shared_client: Any = None
+        self.has_room: Callable[[], bool] = lambda: True
+        self.num_looks = 0
+        super().__init__(*args, **kwargs)
 
-def install() -> None:
-    """Have this process's channels work as this file says."""
-    Channel.QoS = ScriptedQoS
-    Channel.Message = ReadMessage
-    # Else a closing channel puts back what still runs here, and it is computed a second time elsewhere.
-    Channel.do_restore = False
-    # Celery's event loop calls it before it waits, where a channel that consumes has room.
-    MultiChannelPoller._register_BRPOP = _take_into  # type: ignore[attr-defined]
-    Channel.conn_or_acquire = _conn_or_acquire  # type: ignore[method-assign, assignment]
+    @property
+    def scripted_queues(self) -> list[str]:
+        """The queues whose messages are taken by script, in the order in which they were added."""
+        active = self.active_queues
+        return [queue for queue in self._scripted if queue in active]
 
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        if no_ack:
+            self._scripted.pop(queue, None)
+        else:
+            self._scripted[queue] = None
+        return super().basic_consume(queue, no_ack, *args, **kwargs)
 
-_register_blocking_pop = MultiChannelPoller._register_BRPOP  # type: ignore[attr-defined]
+    def _update_queue_cycle(self) -> None:
+        self._queue_cycle.update([queue for queue in self.active_queues if queue not in self._scripted])
 
+    def take(self) -> None:
+        """Hand over the messages that wait, as far as there is room for them."""
+        self.num_looks += 1
+        message_consumer().take(self.scripted_queues, self.qos.can_consume, self._hand_over)
 
-def _take_into(poller: MultiChannelPoller, channel: Any) -> None:
-    queues = channel._queue_cycle.consume(len(channel.active_queues))
-    if not set(QUEUES).issuperset(queues):
-        # Not of jobs: workers read each other's answers to control commands from queues of their own.
-        _register_blocking_pop(poller, channel)
-        return
-
-    def hand_over(delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
+    def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         properties = message.payload["properties"] | {
             "delivery_tag": delivery.tag,
             "priority": step,
@@ -141,41 +187,90 @@ def _take_into(poller: MultiChannelPoller, channel: Any) -> None:
         }
         raw = message.payload | {"properties": properties, DECODED: message.arguments}
         try:
-            channel.connection._deliver(raw, queue)
+            self.connection._deliver(raw, queue)
         except BaseException:
-            _let_go(channel, delivery.tag)
+            self._let_go(delivery.tag)
             raise
 
-    message_consumer().take(queues, channel.qos.can_consume, hand_over)
+    def _let_go(self, delivery_tag: str) -> None:
+        """Remove all traces of a message that Celery began to receive and could not."""
+        if delivery_tag in self.qos._delivered:
+            virtual.QoS.ack(self.qos, delivery_tag)
+        for request in _members(state.reserved_requests):
+            if request.message.delivery_tag == delivery_tag:
+                state.task_ready(request)
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """One client for all of a channel's commands; making one costs kombu as much as a command.
+
+        It holds no connection, but takes one from the channel's pool for each command, in any thread.
+        """
+        if client is None:
+            client = self._shared_client
+            if client is None or client.connection_pool is not self.pool:  # a reconnect makes a new pool
+                client = self._shared_client = self._create_client()
+        yield client
 
 
-def _let_go(channel: Any, delivery_tag: str) -> None:
-    """Of what Celery began to receive and could not, nothing must stay."""
-    if delivery_tag in channel.qos._delivered:
-        virtual.QoS.ack(channel.qos, delivery_tag)
-    for request in _members(state.reserved_requests):
-        if request.message.delivery_tag == delivery_tag:
-            state.task_ready(request)
+class Poller(redis.MultiChannelPoller):
+    """Celery's event loop calls it before it waits."""
+
+    def _register_BRPOP(self, channel: Channel) -> None:
+        if channel.scripted_queues:
+            channel.take()
+        if set(channel.active_queues).difference(channel.scripted_queues):
+            super()._register_BRPOP(channel)
 
 
-@contextmanager
-def _conn_or_acquire(channel: Any, client: Any = None) -> Iterator[Any]:
-    """One client for all of a channel's commands, where kombu makes a new one for each.
+class Transport(redis.Transport):
+    """kombu's Redis transport with channels and a poller of our own."""
 
-    Making one costs as much as the command. It holds no connection, but takes one from the channel's pool
-    for each command: so one will do, for all threads.
+    Channel = Channel
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cycle = Poller()
+
+
+TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
+
+
+class IncompatibleKombu(Exception):
+    """kombu does not work as this transport needs it."""
+
+
+def check(connection: kombu.Connection) -> None:
+    """Consume from a queue that does not exist, as Celery does, and see that kombu uses this file's classes.
+
+    Raises:
+        IncompatibleKombu: It does not, or lacks something of ``LEANS_ON``.
     """
-    if client is None:
-        client = vars(channel).get("_kronos_client")
-        if client is None or client.connection_pool is not channel.pool:  # a reconnect makes a new pool
-            client = channel._kronos_client = channel._create_client()
-    yield client
+    missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
+    if missing:
+        raise _incompatible(f"it has no {', '.join(missing)}")
+    queue = f"kronos.check.{uuid.uuid4().hex}"
+    with connection:
+        channel: Any = connection.channel()
+        kombu.Consumer(channel, [kombu.Queue(queue)], on_message=log.debug, auto_declare=False).consume()
+        connection.transport.cycle.on_poll_start()
+        if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
+            raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
+        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
+            raise _incompatible("it takes messages past the worker's scripts")
+
+
+def _incompatible(why: str) -> IncompatibleKombu:
+    return IncompatibleKombu(
+        f"the broker transport does not work with kombu {kombu.__version__}: {why}. Install a version that "
+        "pyproject.toml allows, and leave broker_transport as it is"
+    )
 
 
 def held_delivery_tags() -> set[str]:
-    """Deliveries that this process has not come to an end with, by Celery's own account.
+    """The deliveries that this process has not ended, by Celery's own account.
 
-    What ended but could not be acknowledged is not among them: it shall be delivered again.
+    What ended but could not be acknowledged is not among them: it is to be delivered again.
     """
     # Not state.requests, which has one for each id: a job may have been delivered twice.
     requests: list[Any] = [*_members(state.reserved_requests), *_members(state.active_requests)]
@@ -187,64 +282,5 @@ def _members(requests: Any) -> list[Any]:
     while True:
         try:
             return list(requests)
-        except RuntimeError:  # it grew while it was gone through
+        except RuntimeError:  # it grew during the iteration
             continue
-
-
-class DeliveryHeartbeat(bootsteps.StartStopStep):
-    """Renews what this process holds, and puts back what nobody does, until the process ends.
-
-    On a thread of its own, since the consumer's may be busy (solo pool); and past the consumer's end, since
-    running jobs are finished after it.
-    """
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        super().__init__(parent, **kwargs)
-        self._interval_s = look_interval_s(get_settings().visibility_timeout_s)
-        self._thread = threading.Thread(target=self._beat, name="kronos-deliveries", daemon=True)
-
-    def start(self, consumer: Any) -> None:
-        """Called at every (re)connection."""
-        if not self._thread.is_alive():
-            self._thread.start()
-
-    def _beat(self) -> None:
-        while True:
-            time.sleep(self._interval_s)
-            deliveries = message_consumer().deliveries
-            try:
-                deliveries.renew(held_delivery_tags())
-                if num_restored := deliveries.restore_overdue():
-                    log.info("%d messages were renewed by nobody: they are delivered again", num_restored)
-            except RedisError as error:
-                log.warning("deliveries could not be renewed, trying again: %s", error)
-            except Exception:  # the next renewal must be tried, whatever became of this one
-                log.exception("deliveries could not be renewed, trying again")
-
-
-class QueueBell(bootsteps.StartStopStep):
-    """Has Celery's event loop go round when there may be messages."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        super().__init__(parent, **kwargs)
-        settings = get_settings()
-        keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
-        redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
-        self._watch = QueueWatch(redis, keys, lambda: message_consumer().ring())
-        self._is_started = False
-
-    def start(self, consumer: Any) -> None:
-        """Called at every (re)connection."""
-        if consumer.hub is not None:
-            message_consumer().wake_by(lambda: consumer.hub.call_soon(_nothing))
-        if not self._is_started:
-            self._is_started = True
-            self._watch.start()
-
-
-def _nothing() -> None:
-    """A callback that makes the loop go round."""

@@ -133,13 +133,7 @@ class Prefetch(bootsteps.StartStopStep):
         if intake is None:
             return
         self._intake = intake
-        channel = consumer.task_consumer.channel
-        can_consume = channel.qos.can_consume
-
-        def has_room() -> bool:
-            return bool(can_consume() and intake.has_room(state.requests))
-
-        channel.qos.can_consume = has_room
+        consumer.task_consumer.channel.has_room = lambda: intake.has_room(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
             intake.wake_by(lambda: consumer.hub.call_soon(_nothing))

@@ -1,4 +1,4 @@
-"""What is changed in kombu, on a real Redis and kombu's own channels; fails when its internals change."""
+"""The worker's broker transport on a real Redis; fails when kombu's internals change."""
 
 import inspect
 import json
@@ -6,61 +6,42 @@ from types import SimpleNamespace
 
 import kombu
 import pytest
-from celery import states
+from celery import Celery, states
 from celery.worker import state
 from celery.worker.request import Request
-from kombu import Connection, Consumer, Queue
-from kombu.transport.redis import Channel, MultiChannelPoller
+from kombu import Consumer, Queue
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
 from redis import Redis
 
-from kronos_client.celery_app import celery_config, make_app
+from kronos_client.celery_app import make_app
 from kronos_client.contract.names import DEAD_KEY
 from tests.worker.broker.test_messages import message
-from worker.broker import transport
+from worker.broker import steps, transport
 from worker.broker.transport import held_delivery_tags
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 QUEUE = "cpu"
 UNACKED, INDEX = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
-PATCHED = [
-    (Channel, "QoS"),
-    (Channel, "Message"),
-    (Channel, "do_restore"),
-    (Channel, "conn_or_acquire"),
-    (MultiChannelPoller, "_register_BRPOP"),
-]
-
-
-def test_kombu_is_the_version_whose_internals_are_used():
-    assert kombu.__version__.startswith("5.7."), "read kombu/transport/redis.py again, then change this"
-    for owner, name in PATCHED:
-        assert hasattr(owner, name)
-    # The poller asks these two of a channel before it registers it.
-    assert "can_consume" in inspect.getsource(MultiChannelPoller.on_poll_start)
-    assert "active_queues" in inspect.getsource(MultiChannelPoller.on_poll_start)
 
 
 @pytest.fixture
-def installed(settings, monkeypatch):
-    """As a worker's process is set up, until the end of the test."""
-    for owner, name in PATCHED:
-        monkeypatch.setattr(owner, name, getattr(owner, name))
+def app(settings, monkeypatch):
+    """A worker's app, as the process is set up for it until the end of the test."""
+    app = make_app(settings)
+    app.conf.broker_transport = transport.TRANSPORT
     monkeypatch.setattr(transport, "get_settings", lambda: settings)
-    monkeypatch.setattr(transport, "app", make_app(settings))
+    monkeypatch.setattr(transport, "app", app)
     transport.message_consumer.cache_clear()
-    transport.install()
-    yield
+    yield app
     transport.message_consumer.cache_clear()
 
 
 class Receiver:
     """A kombu consumer, and what it was given."""
 
-    def __init__(self, settings) -> None:
-        config = celery_config(settings)
-        self.connection = Connection(
-            config["broker_url"], transport_options=config["broker_transport_options"]
-        )
+    def __init__(self, app) -> None:
+        self.connection = app.connection_for_read()
         self.channel = self.connection.channel()
         self.messages: list = []
         consumer = Consumer(self.channel, [Queue(QUEUE)], on_message=self.messages.append, accept=["json"])
@@ -75,8 +56,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver(installed, settings):
-    receiver = Receiver(settings)
+def receiver(app):
+    receiver = Receiver(app)
     yield receiver
     receiver.connection.release()
 
@@ -186,21 +167,115 @@ def test_the_heartbeat_renews_what_is_held_and_puts_back_what_nobody_holds(redis
         redis.zincrby(INDEX, -1000, one.delivery_tag)
     monkeypatch.setattr(transport, "held_delivery_tags", lambda: {held.delivery_tag})
     waits = iter([None])
-    monkeypatch.setattr(transport, "time", SimpleNamespace(sleep=lambda _: next(waits)))
+    monkeypatch.setattr(steps, "time", SimpleNamespace(sleep=lambda _: next(waits)))
     with pytest.raises(StopIteration):
-        transport.DeliveryHeartbeat(None)._beat()
+        steps.DeliveryHeartbeat(None)._beat()
     assert redis.hkeys(UNACKED) == [held.delivery_tag]
     assert redis.llen(QUEUE) == 1
 
 
-def test_queues_that_hold_no_jobs_are_kombus_own(redis, receiver):
-    channel, answers = receiver.connection.channel(), []
+def consume_answers(channel) -> list:
+    """As Celery reads the replies to control commands: nothing is acknowledged."""
+    answers: list = []
     queue = Queue("uuid.reply.celery.pidbox", channel=channel)
     Consumer(channel, [queue], callbacks=[lambda body, message: answers.append(body)], no_ack=True).consume()
-    receiver.connection.Producer().publish({"ok": "pong"}, routing_key=queue.name, serializer="json")
+    return answers
+
+
+def send_answer(receiver: Receiver) -> None:
+    producer = receiver.connection.Producer()
+    producer.publish({"ok": "pong"}, routing_key="uuid.reply.celery.pidbox", serializer="json")
+
+
+def test_queues_without_acknowledgement_are_kombus_own(redis, receiver):
+    answers = consume_answers(receiver.connection.channel())
+    send_answer(receiver)
     receiver.connection.drain_events(timeout=5)
     assert answers == [{"ok": "pong"}]
     assert redis.llen(DEAD_KEY) == 0
+
+
+def test_jobs_are_noted_as_taken_on_a_channel_that_has_other_queues_too(redis, receiver):
+    answers = consume_answers(receiver.channel)
+    Consumer(receiver.channel, [Queue("added")], on_message=receiver.messages.append).consume()
+    redis.lpush("added", json.dumps(message(headers={"id": "b"})))
+    send(redis, "a")
+    one, two = receiver.receive()
+    assert [(each.headers["id"], each.delivery_info["routing_key"]) for each in (one, two)] == [
+        ("a", QUEUE),
+        ("b", "added"),
+    ]
+    assert set(redis.hkeys(UNACKED)) == {one.delivery_tag, two.delivery_tag}
+    send_answer(receiver)
+    receiver.connection.drain_events(timeout=5)
+    assert answers == [{"ok": "pong"}]
+    two.reject(requeue=True)
+    assert redis.llen("added") == 1
+
+
+def test_a_queue_that_was_cancelled_is_taken_from_no_more(redis, receiver):
+    consumer = Consumer(receiver.channel, [Queue("added")], on_message=receiver.messages.append)
+    consumer.consume()
+    consumer.cancel_by_queue("added")
+    redis.lpush("added", json.dumps(message(headers={"id": "b"})))
+    send(redis, "a")
+    assert [each.headers["id"] for each in receiver.receive()] == ["a"]
+
+
+def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server, receiver):
+    other = Celery("other", broker=redis_server.url, set_as_current=False)
+    received: list = []
+    with other.connection_for_read() as connection:
+        channel = connection.channel()
+        Consumer(channel, [Queue("theirs")], on_message=received.append).consume()
+        other.send_task("their.task", queue="theirs")
+        connection.drain_events(timeout=5)
+        classes = type(connection.transport), type(connection.transport.cycle), type(channel)
+        assert classes == (kombu_redis.Transport, kombu_redis.MultiChannelPoller, kombu_redis.Channel)
+        assert type(channel.qos) is kombu_redis.QoS
+        assert redis.hkeys("unacked") == [received[0].delivery_tag]
+        received[0].ack()
+    assert not redis.exists("unacked", UNACKED, DEAD_KEY)
+
+
+def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
+    transport.check(app.connection_for_read())
+    assert redis.keys() == []
+
+
+def test_another_transport_is_refused(app):
+    app.conf.broker_transport = None
+    with pytest.raises(transport.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
+        transport.check(app.connection_for_read())
+
+
+def test_a_kombu_that_takes_messages_in_another_way_is_refused(app, monkeypatch):
+    monkeypatch.setattr(kombu_redis.MultiChannelPoller, "on_poll_start", lambda poller: None)
+    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
+        transport.check(app.connection_for_read())
+
+
+def test_a_kombu_that_asks_for_queues_in_another_way_is_refused(app, monkeypatch):
+    real = kombu_redis.Channel._update_queue_cycle
+    monkeypatch.setattr(transport.Channel, "_update_queue_cycle", real)
+    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
+        transport.check(app.connection_for_read())
+
+
+def test_a_kombu_that_lacks_something_is_refused_with_its_name(app, monkeypatch):
+    monkeypatch.delattr(virtual.Transport, "_deliver")
+    with pytest.raises(transport.IncompatibleKombu, match=r"it has no Transport\._deliver"):
+        transport.check(app.connection_for_read())
+
+
+def test_what_is_refused_ends_the_worker_with_one_line(app, monkeypatch, caplog):
+    monkeypatch.delattr(virtual.Transport, "_deliver")
+    with pytest.raises(SystemExit) as exit_:
+        steps.TransportCheck(None).start(SimpleNamespace(app=app))
+    assert exit_.value.code == 1
+    (record,) = caplog.records
+    assert "\n" not in record.message
+    assert f"kombu {kombu.__version__}" in record.message
 
 
 def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):

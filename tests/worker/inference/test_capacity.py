@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from celery.worker import state
-from kombu.transport import virtual
 
 from kronos_model.engine.engine import EngineLoad, StepReport
+from worker.broker.transport import QoS
 from worker.inference.capacity import (
     MAX_HELD_BYTES,
     Intake,
@@ -159,8 +159,8 @@ class FakeConsumer:
         self.connect(prefetch_count)
 
     def connect(self, prefetch_count: int = 4) -> None:
-        channel = SimpleNamespace(do_restore=False)
-        channel.qos = virtual.QoS(channel, prefetch_count)
+        channel = SimpleNamespace(do_restore=False, has_room=lambda: True)
+        channel.qos = QoS(channel, prefetch_count)
         self.task_consumer = SimpleNamespace(channel=channel)
 
     @property

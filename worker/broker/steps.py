@@ -1,0 +1,97 @@
+"""What runs in a worker for its messages, as steps of Celery's consumer.
+
+Celery calls a step's ``start`` at each (re)connection.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from celery import bootsteps
+from redis.exceptions import RedisError
+
+from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import ROLE_QUEUES, list_keys
+from worker.broker import transport
+from worker.broker.deliveries import look_interval_s
+from worker.broker.queue_watch import QueueWatch
+from worker.settings import get_settings
+
+log = logging.getLogger(__name__)
+
+AFTER = ("celery.worker.consumer.tasks:Tasks",)
+
+
+class TransportCheck(bootsteps.StartStopStep):
+    """Ends the worker at its first connection if kombu does not take messages by our transport."""
+
+    requires = AFTER
+    _is_checked = False
+
+    def start(self, consumer: Any) -> None:
+        if self._is_checked:
+            return
+        try:
+            transport.check(consumer.app.connection_for_read())
+        except transport.IncompatibleKombu as error:
+            log.critical("%s", error)
+            raise SystemExit(1) from None
+        self._is_checked = True
+
+
+class DeliveryHeartbeat(bootsteps.StartStopStep):
+    """Renews what this process holds, and puts back what nobody renews, until the process ends.
+
+    It has a thread of its own, since the consumer's may be busy (solo pool), and since running jobs are
+    finished after the consumer's end.
+    """
+
+    requires = AFTER
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._interval_s = look_interval_s(get_settings().visibility_timeout_s)
+        self._thread = threading.Thread(target=self._beat, name="kronos-deliveries", daemon=True)
+
+    def start(self, consumer: Any) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(self._interval_s)
+            deliveries = transport.message_consumer().deliveries
+            try:
+                deliveries.renew(transport.held_delivery_tags())
+                if num_restored := deliveries.restore_overdue():
+                    log.info("%d messages were renewed by nobody: they are delivered again", num_restored)
+            except RedisError as error:
+                log.warning("deliveries could not be renewed, trying again: %s", error)
+            except Exception:  # the next renewal must be tried, whatever became of this one
+                log.exception("deliveries could not be renewed, trying again")
+
+
+class QueueBell(bootsteps.StartStopStep):
+    """Makes Celery's event loop go round when there may be messages."""
+
+    requires = AFTER
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        settings = get_settings()
+        keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
+        redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
+        self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().ring())
+        self._is_started = False
+
+    def start(self, consumer: Any) -> None:
+        if consumer.hub is not None:
+            transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(_nothing))
+        if not self._is_started:
+            self._is_started = True
+            self._watch.start()
+
+
+def _nothing() -> None:
+    """A callback that makes the loop go round."""
