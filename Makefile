@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage bench ci
+.PHONY: format lint types contracts test coverage settings bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -27,6 +27,10 @@ coverage:
 	$(PYTHON) -m coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
+
+# The page of settings, from the code.
+settings:
+	$(PYTHON) -m docs.settings_page
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

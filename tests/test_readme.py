@@ -3,28 +3,10 @@
 import re
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from kronos_cli.main import cli
-from tests.all_settings import AllSettings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-
-
-def setting_rows() -> list[str]:
-    """The settings table as the code has it."""
-    rows = []
-    for name, field in AllSettings.model_fields.items():
-        default = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
-        shown = "" if default is None else f"`{default}`"
-        rows.append(f"| `KRONOS_{name.upper()}` | {shown} | {field.description} |")
-    return rows
-
-
-def test_the_settings_table_is_that_of_the_code():
-    rows = [line for line in README.splitlines() if line.startswith("| `KRONOS_")]
-    assert sorted(rows) == sorted(setting_rows())
 
 
 CODE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)

@@ -9,6 +9,7 @@ from kronos_cli.checks.finding import Finding
 from kronos_cli.checks.machine import compute_findings, folder_findings, port_findings
 from kronos_cli.checks.packages import INSTALL, package_findings, python_finding
 from kronos_cli.checks.redis_server import redis_findings
+from kronos_cli.checks.variables import variable_findings
 from kronos_cli.settings import CliSettings
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
@@ -19,7 +20,7 @@ from kronos_model.text import one_line
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
     """Everything, as the environment is now; ``with_compute`` tries device and model too."""
-    findings = [python_finding(), *_findings_of("packages", package_findings)]
+    findings = [python_finding(), *_findings_of("packages", package_findings), *variable_findings()]
     try:
         settings = CliSettings.load()
     except SettingsError as error:
