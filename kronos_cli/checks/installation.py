@@ -69,10 +69,15 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> list[Finding]:
     return findings
 
 
-def worker_here(workers: Sequence[WorkerStatus]) -> Finding:
+def worker_here(settings: CliSettings) -> Finding:
     """Whether a worker on this host is ready."""
     host = platform.node()
-    here = [worker for worker in workers if worker.host == host]
+    try:
+        with connect(settings.redis_url.get_secret_value()) as redis:
+            here = [worker for worker in live_workers(redis) if worker.host == host]
+    except RedisError as error:
+        problem = f"Redis (KRONOS_REDIS_URL) does not answer: {error}"
+        return Finding("worker", "failed", problem, "kronos check says more")
     states = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
     if any(worker.is_ready for worker in here):
         return Finding("worker", "ok", states)

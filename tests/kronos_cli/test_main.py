@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from redis import Redis
@@ -64,6 +65,24 @@ def test_every_command_has_help(command: str | None) -> None:
     result = run(*filter(None, [command]), "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    listed = str(cli.commands[name].short_help).removesuffix(".")
+    _, command, _ = cli.resolve_command(click.Context(cli), [name])
+    assert command is not None
+    assert " ".join(str(command.help).split()).startswith(listed)
+
+
+def test_the_list_imports_no_command() -> None:
+    script = (
+        "import sys; from kronos_cli.main import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        "loaded = [name for name in sys.modules if name.startswith('kronos_cli.commands')]\n"
+        "sys.exit(str(loaded) if loaded or 'celery' in sys.modules else 0)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_commands_work_from_any_folder(tmp_path: Path) -> None:
@@ -265,7 +284,7 @@ def test_the_demo_names_what_a_csv_file_lacks(tmp_path: Path) -> None:
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker, forecast = status("celery@one"), result(close=10.0)
-    monkeypatch.setattr("kronos_cli.demo._compute", lambda *_: (worker, forecast))
+    monkeypatch.setattr("kronos_cli.commands.demo._compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
     told = json.loads(outcome.stdout)
@@ -334,7 +353,7 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
         asked.append((names, given["environment"].get("KRONOS_MODEL")))
         return {"devices": found, "model": None}
 
-    monkeypatch.setattr("worker.inference.probe.run_probe", run_probe)
+    monkeypatch.setattr("kronos_cli.commands.devices.run_probe", run_probe)
     outcome = run("devices", "--model", "mine")
     assert outcome.exit_code == 0
     assert asked == [(("all",), "mine")]
@@ -353,6 +372,6 @@ def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.Mo
     def fail(*_: Any, **__: Any) -> None:
         raise ProbeError("no torch")
 
-    monkeypatch.setattr("worker.inference.probe.run_probe", fail)
+    monkeypatch.setattr("kronos_cli.commands.devices.run_probe", fail)
     outcome = run("devices")
     assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")

@@ -1,6 +1,5 @@
-"""What ``kronos forecast`` does: asks for forecasts of many files, keeps them, and tells of each error."""
+"""One run of ``kronos forecast``: asks for forecasts of many files, keeps and counts them."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -25,14 +23,8 @@ from kronos_cli.files.output import ForecastFolder, ForecastTable
 from kronos_cli.files.record import forecast_record
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.registry.model_registry import ModelRegistry
-from kronos_model.checkpoints.source import read_metadata
-from kronos_model.errors import CheckpointError
 
 INTERRUPTED: Final = 130
-LOOKBACK: Final = 400
-MAX_ERRORS_SHOWN: Final = 50
 
 
 @dataclass
@@ -220,43 +212,3 @@ def _without_interruption() -> Iterator[None]:
             signal.signal(number, handler)
     if pressed:
         raise KeyboardInterrupt
-
-
-def default_lookback(
-    model: str | None, workers: Sequence[AnyWorkerStatus], model_folder: Path | None = None
-) -> int:
-    """What the model was trained on where that is known here, else 400 bars.
-
-    A registered model of that name comes first, as it does for workers.
-    """
-    ready = [worker.model.id for worker in workers if worker.model]
-    name = model or (ready[0] if ready else None)
-    if name is None:
-        return LOOKBACK
-    try:
-        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
-        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
-    except CheckpointError:  # damaged here; the worker's is its own
-        lookback = None
-    return lookback if isinstance(lookback, int) else LOOKBACK
-
-
-def tell(tally: Tally, output: Path, *, as_json: bool) -> None:
-    """The summary on standard output, errors and warnings on standard error."""
-    if as_json:
-        click.echo(json.dumps(tally.as_dict(output), indent=2))
-        return
-    for entry in tally.failed[:MAX_ERRORS_SHOWN]:
-        where = "" if entry["message"].startswith(entry["file"]) else f"{entry['file']}: "
-        click.echo(f"{entry['code']}: {where}{entry['message']}", err=True)
-    if len(tally.failed) > MAX_ERRORS_SHOWN:
-        click.echo(f"… and {len(tally.failed) - MAX_ERRORS_SHOWN} more; --json has all", err=True)
-    for text in tally.warnings:
-        click.echo(f"Warning: {text}", err=True)
-    counts = [f"{tally.num_forecast} forecast"]
-    counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
-    counts += [f"{len(tally.failed)} failed"] if tally.failed else []
-    if tally.is_interrupted:
-        counts.append(f"{tally.num_files - tally.num_done} left; the same command goes on")
-    files = "1 file" if tally.num_files == 1 else f"{tally.num_files} files"
-    click.echo(f"{files}: {', '.join(counts)}. {output}")

@@ -1,4 +1,4 @@
-"""One forecast from an empty machine to a chart: Redis, a worker, a job, its result, a picture."""
+"""``kronos demo``: one forecast from an empty machine to a chart."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import click
 import pandas as pd
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from kronos_cli.files.candle_file import read_candles
 from kronos_cli.files.caution import caution_about
-from kronos_cli.settings import CliSettings
+from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_node
 from kronos_cli.stack.processes import ProcessStack
@@ -55,6 +56,31 @@ class DemoOptions:
     samples: int = 10
     seed: int = 7
     output: Path | None = None
+
+
+@click.command()
+@click.option(
+    "--csv", "csv_file", type=click.Path(path_type=Path), help="Candles instead of the bundled ones."
+)
+@click.option(
+    "--lookback", type=click.IntRange(min=1), help="Last bars used; 400, or what the model was trained on."
+)
+@click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
+@click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
+@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
+@click.option("--pred-len", default=48, show_default=True, type=click.IntRange(min=1), help="Bars ahead.")
+@click.option("--samples", default=10, show_default=True, type=click.IntRange(min=1), help="Sample paths.")
+@click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The chart; output/forecast.png if not given."
+)
+@click.option("--json", "as_json", is_flag=True, help="The forecast as JSON; what happens goes to stderr.")
+def demo(as_json: bool, **given: Any) -> None:
+    """Make one forecast, from an empty machine to a chart: Redis, worker, job, result.
+
+    With KRONOS_REDIS_URL set, that Redis is used and none is started. Nothing is left running.
+    """
+    raise SystemExit(run_demo(DemoOptions(**given), get_settings(), as_json=as_json))
 
 
 def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = False) -> int:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from kronos_cli.commands import forecast as command
+from kronos_cli.commands.forecast import LOOKBACK, default_lookback
 from kronos_cli.files.bulk import BulkOptions, read_work
-from kronos_cli.files.command import LOOKBACK, default_lookback
 from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
-from kronos_client import client
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_worker_status
 from kronos_client.core.many import ForecastOutcome
@@ -67,7 +67,7 @@ class PlayedClient:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedClient]:
     played = PlayedClient()
-    monkeypatch.setattr(client, "ForecastClient", played)
+    monkeypatch.setattr(command, "ForecastClient", played)
     get_settings.cache_clear()
     yield played
     get_settings.cache_clear()
