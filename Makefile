@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage settings bench ci
+.PHONY: format lint types contracts test coverage kombu-5.6 reference docs docs-deps bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -21,6 +21,18 @@ contracts:
 test:
 	$(PYTHON) -m pytest
 
+# The pages of docs/ that come from the code.
+reference:
+	$(PYTHON) -m kronos_client.contract.schemas docs
+	$(PYTHON) -m docs.generate
+
+docs-deps:
+	$(PYTHON) -m pip install -r requirements-docs.txt
+
+# The site, in output/site; needs docs-deps once, and no network.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
 	rm -rf output/coverage && mkdir -p output/coverage
@@ -28,9 +40,10 @@ coverage:
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
 
-# The page of settings, from the code.
-settings:
-	$(PYTHON) -m docs.settings_page
+# The transport on the earlier kombu. Celery 5.7 excludes it in its metadata, and works with it.
+kombu-5.6:
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target output/kombu-5.6 'kombu~=5.6.0'
+	PYTHONPATH=output/kombu-5.6 $(PYTHON) -m pytest --quiet tests/worker/broker/test_transport.py
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

@@ -64,7 +64,7 @@ def error_as_json(error: Exception) -> dict[str, str]:
 
 
 def code_of(error: Exception) -> str:
-    """Of an error that ends a command; docs/cli.md has them."""
+    """Of an error that ends a command; docs/use/cli.md has them."""
     if isinstance(error, KronosError | JobError):
         return error.code
     codes = (

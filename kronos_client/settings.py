@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from redis.exceptions import RedisError
 
 from kronos_client.contract.jobs import Limits
-from kronos_client.model_spec import ModelName, parse_model_names
+from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
 
@@ -191,13 +191,13 @@ class ServiceSettings(ClientSettings):
     @field_validator("models")
     @classmethod
     def _check_models(cls, text: str | None) -> str | None:
-        parse_model_names(text)
+        parse_model_specs(text)
         return text
 
     @property
-    def further_models(self) -> dict[str, ModelName]:
+    def further_models(self) -> dict[str, ModelSpec]:
         """The models that jobs may name beside the worker's own."""
-        return parse_model_names(self.models)
+        return parse_model_specs(self.models)
 
 
 @cache

@@ -38,7 +38,7 @@ WITHOUT_TORCH = (
     "kronos_model.forecast",
     "kronos_model.finetuning",
     "kronos_model.finetuning.config_file",
-    "kronos_model.finetuning.evaluation",
+    "kronos_model.evaluation.comparison",
     "kronos_model.finetuning.run_folder",
     "kronos_model.finetuning.splits",
     *modules_in("worker/broker"),

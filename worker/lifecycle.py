@@ -33,7 +33,7 @@ from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
-from worker.inference.gpu_failover import GpuTakeover
+from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
@@ -44,7 +44,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuTakeover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
+    {GpuFailover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
 )
 
 P = ParamSpec("P")
@@ -143,7 +143,6 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    sender.app.conf.broker_transport = transport.TRANSPORT
     if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
     if _is_given("queues"):
@@ -170,6 +169,12 @@ def _is_given(parameter: str) -> bool:
     """On the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+@signals.worker_init.connect
+def choose_transport(sender: Any, **_: Any) -> None:
+    """In a worker's process alone: Flower reads the transport's name as part of a URL."""
+    sender.app.conf.broker_transport = transport.TRANSPORT
 
 
 @signals.worker_init.connect
@@ -237,7 +242,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-        queue, instance.intake = process.queue, process.intake
+        queue, instance.capacity = process.queue, process.capacity
     instance.app.amqp.queues.select([queue])
 
 

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kronos_cli.files.candle_file import read_candles
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -29,6 +28,7 @@ from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
+from kronos_model.bars.files.lookback import read_candles
 from kronos_model.bars.synthetic import candles
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.processes.children import ChildProcess, LocalStackError

@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from kronos_cli.files.candle_file import read_candles
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_client.client import ForecastClient
@@ -19,6 +18,7 @@ from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.core.handle import FinetuneHandle, FinetuneState
+from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config_file import load_config
 

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pandas as pd
 
-from kronos_cli.files.candle_file import read_candles
 from kronos_cli.files.inputs import ForecastInput
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
 from kronos_client.contract.results import ForecastResult
+from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
 
 OF_ALL: Final = (

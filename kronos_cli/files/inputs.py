@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kronos_cli.files.candle_file import SUFFIXES
+from kronos_model.bars.files.find import SUFFIXES, files_below
 from kronos_model.errors import InputError
 
 
@@ -60,11 +60,8 @@ def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
 def _inputs_of(text: str) -> Iterator[ForecastInput]:
     path = Path(text)
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            below = file.relative_to(path)
-            is_hidden = any(part.startswith(".") for part in below.parts)
-            if file.suffix.lower() in SUFFIXES and not is_hidden and file.is_file():
-                yield ForecastInput(file, below.with_suffix("").as_posix())
+        for file in files_below(path):
+            yield ForecastInput(file, file.relative_to(path).with_suffix("").as_posix())
     elif path.exists():
         yield ForecastInput(path, path.stem)
     elif any(sign in text for sign in "*?["):

@@ -87,7 +87,7 @@ def _check_path(path: str, context: dict[str, Any]) -> None:
         )
 
 
-ModelName = Annotated[
+ModelSpec = Annotated[
     str,
     AfterValidator(_free_name),
     WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"}),
@@ -143,7 +143,7 @@ class FinetuneJob(WireModel):
     """One job for the task ``kronos.finetune``: train a model, and register it under a name."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
-    name: ModelName = Field(description="that the trained model is registered under; no bundled model's")
+    name: ModelSpec = Field(description="that the trained model is registered under; no bundled model's")
     config: dict[str, Any] = Field(  # FinetuneConfig reads it, in finetune_config
         default={},
         description="how to train, as a config file has it, without data.path and training_device",

@@ -12,6 +12,7 @@ from typing import Any, Final
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
+from kronos_model.bars.instrument import Instrument
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import (
@@ -20,14 +21,15 @@ from kronos_model.errors import (
     TrainingDataError,
     TrainingStopped,
 )
+from kronos_model.evaluation.comparison import START, Evaluation, evaluate
+from kronos_model.evaluation.naive import infer_season
+from kronos_model.evaluation.window_arrays import spread, window_arrays
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.bar_store import BarStore
+from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.evaluation import START, Evaluation, evaluate
-from kronos_model.finetuning.instruments import Instrument, read_instruments
 from kronos_model.finetuning.loop import StageLoop, StageResult
 from kronos_model.finetuning.model_forecaster import ModelForecaster
-from kronos_model.finetuning.naive import infer_season
 from kronos_model.finetuning.reporting import (
     Event,
     Listener,
@@ -36,7 +38,7 @@ from kronos_model.finetuning.reporting import (
     tensorboard,
 )
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.splits import Split, split_windows, spread
+from kronos_model.finetuning.splits import Split, split_windows
 from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
 from kronos_model.finetuning.starting_point import (
     StartingPoint,
@@ -45,7 +47,6 @@ from kronos_model.finetuning.starting_point import (
     with_revisions,
 )
 from kronos_model.finetuning.state import load_progress
-from kronos_model.finetuning.window_arrays import window_arrays
 from kronos_model.finetuning.windows import WindowDataset
 
 FINETUNED: Final = "finetuned"
@@ -169,7 +170,7 @@ class _Run:
     def _read_data(self, is_resumed: bool) -> dict[str, Any]:
         """The candles and their windows; the report on them."""
         config = self._config
-        self._instruments, report = read_instruments(config.data)
+        self._instruments, report = read_training_candles(config.data)
         self._split = split_windows(self._instruments, config.data)
         self._bars = BarStore(self._instruments)
         self._instruments = list(self._bars.instruments)

@@ -17,9 +17,9 @@ from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 
-WAIT_S = 60.0
 HUGE = 12 * 2**20
 
 

@@ -11,9 +11,9 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import await_true
+from tests.waiting import WAIT_S
 from worker.inference.shutdown import EXIT_STATUS
 
-WAIT_S = 40
 STEP_TIMEOUT_S = 4
 
 StartFaulty = Callable[..., Worker]

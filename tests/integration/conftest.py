@@ -17,11 +17,11 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.redis.routing import live_workers
 from tests.integration.finetune_bench import Bench
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 PARITY = ROOT / "tests" / "data" / "parity" / "a"
 CASES = json.loads((PARITY / "cases.json").read_text())["cases"]
-START_TIMEOUT_S = 60
 
 PARITY_SETTINGS = {
     "KRONOS_MODEL": str(PARITY / "model"),
@@ -52,7 +52,7 @@ class WorkerUnderTest:
         return [worker.as_json() for worker in workers if worker.node.startswith(self.node)]
 
     def wait_until_ready(self, num_processes: int = 1) -> "WorkerUnderTest":
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break

@@ -11,7 +11,7 @@ from typing import Any
 
 from kronos_model.engine.engine import Engine
 from worker.inference import shutdown as ending
-from worker.inference.engine_thread import ForecastService
+from worker.inference.engine_thread import EngineThread
 
 MARKER = Path(os.environ["DYING_ENGINE"]) / "died"
 
@@ -29,4 +29,4 @@ Engine.step = die_once  # type: ignore[method-assign]
 
 if "HANGING_SHUTDOWN" in os.environ:
     ending.ENDING_GRACE_S = 1.0  # type: ignore[misc]
-    ForecastService.wait = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]
+    EngineThread.wait = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]

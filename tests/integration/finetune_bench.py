@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from kronos_client.client import ForecastClient
 from kronos_client.core.handle import FinetuneHandle
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from tests.integration.conftest import StartWorker, WorkerUnderTest
 
-WAIT_S = 60
 STEP_S = 0.05
 LONG = 2000
 """Steps of a training that ends by ``hurry``: by itself only after 100 s."""

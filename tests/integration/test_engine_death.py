@@ -3,9 +3,9 @@
 import pytest
 
 from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.inference.shutdown import EXIT_STATUS
 
-WAIT_S = 60
 INCLUDE = ("--include", "tests.integration.dying_engine")
 SETTINGS = {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}
 

@@ -5,9 +5,10 @@ from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
-from tests.integration.finetune_bench import LONG, WAIT_S, await_true
+from tests.integration.finetune_bench import LONG, await_true
 from tests.integration.test_workers import kronos
 from tests.processes import await_end
+from tests.waiting import WAIT_S
 
 
 def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, redis, start_worker, candles):

@@ -11,8 +11,9 @@ from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest
-from tests.integration.finetune_bench import LONG, WAIT_S, Bench, await_true
+from tests.integration.finetune_bench import LONG, Bench, await_true
 from tests.processes import await_end
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
 

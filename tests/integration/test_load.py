@@ -17,9 +17,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.handle import JobState
 from tests.integration.conftest import StartWorker
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
-WAIT_S = 60
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
 
 

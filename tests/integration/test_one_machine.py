@@ -129,7 +129,7 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
             workers = [worker for worker in client.workers() if worker.role == "forecast"]
             assert [worker.state for worker in workers] == ["ready", "ready"]
             assert len({worker.node for worker in workers}) == 2
-            assert {worker["threads"] for worker in workers} == {1}
+            assert {worker.threads for worker in workers} == {1}
         api = await_match(log, r"^API and page: (\S+)")
         await_match(log, r"^api +\| .*(Uvicorn running)")
         with urllib.request.urlopen(f"{api}/v1/readyz", timeout=10) as answer:

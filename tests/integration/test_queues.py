@@ -15,9 +15,9 @@ from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.queues import list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
-WAIT_S = 60
 ONE_AT_A_TIME = {"KRONOS_MAX_JOBS": "1", "KRONOS_MAX_SLOTS": "1", "OMP_NUM_THREADS": "1"}
 
 

@@ -16,9 +16,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, DEAD_KEY, job_key
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
 from tests.processes import await_end
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
-WAIT_S = 90
 POISON = 666
 HELD = 7
 HOOK = Path(__file__).parent / "watched_engine"

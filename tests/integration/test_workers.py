@@ -16,12 +16,13 @@ from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.testing import fake_worker
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
-WAIT_S = 30
 KRONOS = ("kronos_cli", "worker")
 
 
@@ -75,7 +76,7 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
     # While it is loading it is there already, whole, and so it is while it is busy.
     loading = worker.announcements()[0]
     assert loading["state"] in ("loading", "ready")
-    render_table([loading])
+    render_table([WORKER_STATUS.validate_python(loading)])
     worker.wait_until_ready()
     assert loading.keys() == worker.announcements()[0].keys()
     busy = client.submit(candles[:120], pred_len=120, sample_count=32)

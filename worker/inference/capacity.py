@@ -47,7 +47,7 @@ def free_slots(load: EngineLoad) -> int:
     return load.slots - load.running - load.waiting
 
 
-class Intake:
+class Capacity:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
     ``loads`` tells what each engine holds. What was taken and has not come to an engine yet counts by what
@@ -116,32 +116,32 @@ class Intake:
 
 
 class Prefetch(bootsteps.StartStopStep):
-    """Asks the intake before each job that is taken off the queue.
+    """Asks the capacity before each job that is taken off the queue.
 
     Celery's prefetch count is set between two rounds of its event loop, kombu asks whether to take a job in
     the middle of one; so the answer is given there, as ``worker_disable_prefetch`` does in Celery 5.7. The
     count itself, which is the pool's concurrency, stays as the upper bound.
 
-    Where no intake is there, jobs run in other processes (prefork), of which each takes one at a time.
+    Where no capacity is there, jobs run in other processes (prefork), of which each takes one at a time.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection; the channel is a new one each time, the jobs held are not."""
-        intake: Intake | None = getattr(consumer.controller, "intake", None)
-        if intake is None:
+        capacity: Capacity | None = getattr(consumer.controller, "capacity", None)
+        if capacity is None:
             return
-        self._intake = intake
-        consumer.task_consumer.channel.has_room = lambda: intake.has_room(state.requests)
+        self._capacity = capacity
+        consumer.task_consumer.channel.has_room = lambda: capacity.has_room(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
-            intake.wake_by(lambda: consumer.hub.call_soon(_nothing))
+            capacity.wake_by(lambda: consumer.hub.call_soon(_nothing))
 
     def _take(self, request: Any) -> None:
         # Decoded already: Celery's strategy looks into it on this thread.
         message = request.message
-        self._intake.take(request.id, num_paths_of(message.payload), len(message.body))
+        self._capacity.take(request.id, num_paths_of(message.payload), len(message.body))
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from kronos_model.engine.engine import Engine, EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
-from worker.inference.runs import HostedEngine, JobRun
+from worker.inference.job_run import HostedEngine, JobRun
 from worker.inference.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Counters:
     failed: int = 0
 
 
-class ForecastService:
+class EngineThread:
     """Runs jobs on any number of engines. All methods may be called from any thread.
 
     Each engine that has work gets one step a turn, so that none waits for another's queue to empty.

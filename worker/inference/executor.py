@@ -29,11 +29,11 @@ from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.engine_thread import EngineDied, ForecastService, deadline_from
-from worker.inference.loaded_model import Resident, ServedModel
-from worker.inference.model_cache import ModelPool
+from worker.inference.cache_entry import CacheEntry, ServedModel
+from worker.inference.engine_thread import EngineDied, EngineThread, deadline_from
+from worker.inference.job_run import JobRun
+from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import Loadable
-from worker.inference.runs import JobRun
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +50,10 @@ class Host(Protocol):
     node: str
     device: torch.device
     device_warning: str | None
-    service: ForecastService
+    engine_thread: EngineThread
 
     @property
-    def models(self) -> ModelPool: ...
+    def models(self) -> ModelCache: ...
 
     @property
     def limits(self) -> Limits: ...
@@ -61,7 +61,7 @@ class Host(Protocol):
     def limits_of(self, model: Loadable | None) -> Limits: ...
 
 
-class Overseer(Protocol):
+class JobContext(Protocol):
     """Whoever had the job computed; asked about once a second, on the thread that waits for it."""
 
     def is_cancelled(self) -> bool:
@@ -74,7 +74,7 @@ class Overseer(Protocol):
 
 
 def compute(
-    host: Host, job_id: str, payload: Any, receipt: Receipt, queue: str, overseer: Overseer
+    host: Host, job_id: str, payload: Any, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
     """The job's result as JSON.
 
@@ -107,12 +107,12 @@ def compute(
 
     deadline = deadline_from(remaining_s)
     loading_started = time.monotonic()
-    with host.models.use(model) as resident:
-        served = _wait_for_model(host.service, resident, deadline, overseer.is_cancelled)
+    with host.models.use(model) as entry:
+        served = _wait_for_model(host.engine_thread, entry, deadline, context.is_cancelled)
         loading_s = time.monotonic() - loading_started
         requests = [_request(one, job, deadline) for one in series]
-        run = host.service.submit(job_id, requests, served.hosted)
-        generations = _wait(host.service, run, overseer)
+        run = host.engine_thread.submit(job_id, requests, served.hosted)
+        generations = _wait(host.engine_thread, run, context)
     total_s = time.monotonic() - started
     summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
     warnings = [warning for one in series for warning in one.warnings]
@@ -143,22 +143,22 @@ def _find_model(job: ForecastJob, host: Host) -> Loadable | None:
 
 
 def _wait_for_model(
-    service: ForecastService, resident: Resident, deadline: float | None, is_cancelled: Callable[[], bool]
+    engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
 ) -> ServedModel:
     """The job's model, once it is loaded; meanwhile look whether the job is late or shall be cancelled."""
-    while not resident.wait(0):
-        service.raise_if_dead()
+    while not entry.wait(0):
+        engine_thread.raise_if_dead()
         left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             raise JobError(
                 ErrorCode.DEADLINE,
-                f"the deadline passed while the model {resident.name} was being loaded; allow more time",
+                f"the deadline passed while the model {entry.name} was being loaded; allow more time",
                 "deadline_s",
             )
         if is_cancelled():
             raise cancelled_before_start()
-        resident.wait(min(LOOK_INTERVAL_S, left_s))
-    return resident.served
+        entry.wait(min(LOOK_INTERVAL_S, left_s))
+    return entry.served
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
@@ -179,19 +179,19 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
     )
 
 
-def _wait(service: ForecastService, run: JobRun, overseer: Overseer) -> list[Generation]:
+def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
     """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
     told = 0
     try:
-        while not service.wait(run, LOOK_INTERVAL_S):
-            if overseer.is_cancelled():
-                service.cancel(run)
+        while not engine_thread.wait(run, LOOK_INTERVAL_S):
+            if context.is_cancelled():
+                engine_thread.cancel(run)
             elif run.num_bars_done != told:
                 told = run.num_bars_done
-                overseer.tell(told, run.num_bars_total)
+                context.tell(told, run.num_bars_total)
     finally:
         if not run.is_done:  # nobody waits for it any more
-            service.cancel(run)
+            engine_thread.cancel(run)
     # Errors of its own, raised anew: see JobRun.end.
     if isinstance(run.error, EngineDied):
         raise (DiedInEngine if run.is_inside else EngineDied)(str(run.error))

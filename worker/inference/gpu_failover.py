@@ -37,7 +37,7 @@ class GraceTimer:
         return now - self._gpu_last_ready >= self.grace_s
 
 
-class GpuTakeover(bootsteps.StartStopStep):
+class GpuFailover(bootsteps.StartStopStep):
     """Looks at the announcements every few seconds, in the consumer's own thread."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

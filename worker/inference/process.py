@@ -20,16 +20,16 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.broker.lease import LeaseKeeper
-from worker.inference.capacity import Intake
-from worker.inference.engine_thread import EngineObserver, ForecastService
-from worker.inference.isolation.isolation import Quarantine
-from worker.inference.loaded_model import ServedModel
-from worker.inference.model_cache import ModelPool
+from worker.inference.cache_entry import ServedModel
+from worker.inference.capacity import Capacity
+from worker.inference.engine_thread import EngineObserver, EngineThread
+from worker.inference.isolation.isolation import Isolation
+from worker.inference.job_run import JobRun
+from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import Loadable, ModelLoader
-from worker.inference.runs import JobRun
 from worker.inference.shutdown import end_at_once
 from worker.inference.watchdog import Watchdog
-from worker.monitoring.heartbeat import Announcer, facts_of_process
+from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
@@ -40,7 +40,7 @@ MAX_JOBS_TOLD: Final = 16
 
 
 class WorkerProcess:
-    """Device, models and service of this process, and what it tells the world about them.
+    """Device, models and engine_thread of this process, and what it tells the world about them.
 
     ``start`` announces and loads; it raises KronosError where the device or the checkpoint cannot be had, or
     the memory does not hold one sample path.
@@ -66,31 +66,33 @@ class WorkerProcess:
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s, self._note_repeated)
         self.leases = LeaseKeeper(self.records, float(settings.visibility_timeout_s))
-        self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
-        self.watchdog = Watchdog(settings.step_timeout_s, self._hang, lambda: self._announcer.tell())
+        self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
+        self.watchdog = Watchdog(settings.step_timeout_s, self._hang, lambda: self._heartbeat.tell())
         # While a step seems to hang, no load is told: then no further job is taken.
-        self.intake = Intake(lambda: () if self.watchdog.is_stalled else self.service.loads.values())
-        self.service = ForecastService(
-            [self.metrics, self.intake, *observers],
+        self.capacity = Capacity(
+            lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values()
+        )
+        self.engine_thread = EngineThread(
+            [self.metrics, self.capacity, *observers],
             watchdog=self.watchdog,
-            on_admission=self.intake.admitted,
+            on_admission=self.capacity.admitted,
             on_death=self._die,
             on_start=lambda: torch.set_num_threads(self.num_threads),
         )
         self.num_threads = torch.get_num_threads()
-        self.quarantine = Quarantine(settings.max_jobs, self._hello, lambda: self.state == "draining")
+        self.isolation = Isolation(settings.max_jobs, self._hello, lambda: self.state == "draining")
         self.is_dead = False
         self._on_engine_death = on_engine_death
-        self._models: ModelPool | None = None
+        self._models: ModelCache | None = None
         self._started = time.time()
-        self._announcer = Announcer(self.redis, node, self.status, self._is_alive)
+        self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
 
     @property
     def queue(self) -> str:
         return queue_for(self.device.type)
 
     @property
-    def models(self) -> ModelPool:
+    def models(self) -> ModelCache:
         """The models, once the worker's own is loaded."""
         if self._models is None:
             raise RuntimeError("the model is not loaded yet")
@@ -115,11 +117,11 @@ class WorkerProcess:
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
         CodedRedisBackend.runs_here = staticmethod(self.leases.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
-        self._announcer.start()
+        self._heartbeat.start()
         try:
             self._models = self._load()
         except BaseException:  # whatever it was, this worker is not coming
-            self._announcer.withdraw()
+            self._heartbeat.withdraw()
             raise
 
     def ready(self) -> None:
@@ -127,7 +129,7 @@ class WorkerProcess:
         if self.state != "loading":
             return
         self.state = "ready"
-        self._announcer.announce()
+        self._heartbeat.announce()
         log.info(
             "ready: device=%s warning=%s model=%s queue=%s",
             self.device,
@@ -136,16 +138,16 @@ class WorkerProcess:
             self.queue,
         )
 
-    def _load(self) -> ModelPool:
+    def _load(self) -> ModelCache:
         loader = ModelLoader(self.settings, self.device)
         own = loader.load_own()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
-        self.service.start()
+        self.engine_thread.start()
         self.watchdog.start()
         self._serve_metrics(own.name)
-        return ModelPool(
-            self.service,
+        return ModelCache(
+            self.engine_thread,
             loader,
             own,
             self.settings.further_models,
@@ -164,11 +166,11 @@ class WorkerProcess:
         """Neither the engines' thread nor what it computes can be ended: the process is, as if killed."""
         end_at_once(
             f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The worker ends now, "
-            f"and its jobs are delivered again: {', '.join(self.service.job_ids)}"
+            f"and its jobs are delivered again: {', '.join(self.engine_thread.job_ids)}"
         )
 
     def _hello(self) -> dict[str, Any]:
-        """What the quarantine's process must know to give the results that this one would."""
+        """What the isolation's process must know to give the results that this one would."""
         return {
             "node": self.node,
             "device": str(self.device),
@@ -189,8 +191,8 @@ class WorkerProcess:
         """Return everything that an operator wants to know."""
         models = self._models
         served = models.own if models else None
-        load = self.service.load if models else EngineLoad(0, 0, 0)
-        counters = self.service.counters
+        load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
+        counters = self.engine_thread.counters
         return ForecastWorkerStatus(
             node=self.node,
             state="draining" if self.watchdog.is_stalled else self.state,
@@ -206,8 +208,8 @@ class WorkerProcess:
             load_s=served.load_s if served else None,
             jobs_done=counters.done,
             jobs_failed=counters.failed,
-            jobs_running=tuple(map(_progress, self.service.runs[:MAX_JOBS_TOLD])),
-            num_jobs_running=self.service.num_jobs,
+            jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_TOLD])),
+            num_jobs_running=self.engine_thread.num_jobs,
             sequences_running=load.running,
             sequences_waiting=load.waiting,
             slots=load.slots,
@@ -220,22 +222,22 @@ class WorkerProcess:
         )
 
     def drain(self) -> None:
-        """No further jobs are wanted here. Safe in a signal handler: the announcer tells it."""
+        """No further jobs are wanted here. Safe in a signal handler: the heartbeat tells it."""
         self.state = "draining"
-        self._announcer.tell()
+        self._heartbeat.tell()
 
     def stop(self) -> None:
         """End the engine and the announcement."""
-        self.quarantine.stop()
+        self.isolation.stop()
         self.leases.stop()
         if self._models is not None:
-            self.service.stop()
+            self.engine_thread.stop()
             self.watchdog.stop()
-        self._announcer.withdraw()
+        self._heartbeat.withdraw()
 
     def _is_alive(self) -> bool:
         """Whether the engine is, or may still come."""
-        if self._models is None or self.service.is_alive:
+        if self._models is None or self.engine_thread.is_alive:
             return True
         self.state = "draining"
         return False

@@ -19,7 +19,7 @@ from worker.monitoring.job_rate import JobRate
 log = logging.getLogger(__name__)
 
 
-class Announcer:
+class Heartbeat:
     """Renews a worker's announcement until it is withdrawn.
 
     Args:
@@ -42,7 +42,7 @@ class Announcer:
         self._job_rate = JobRate()
         self._is_over = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="kronos-announcer", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -55,7 +55,7 @@ class Announcer:
             log.warning("could not announce this worker, trying again: %s", error)
 
     def tell(self) -> None:
-        """Have it told at once, on the announcer's thread. Safe in a signal handler."""
+        """Have it told at once, on the heartbeat's thread. Safe in a signal handler."""
         self._wake.set()
 
     def withdraw(self) -> None:

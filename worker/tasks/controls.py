@@ -13,7 +13,7 @@ from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class ModelAsks:
         """Where the loading is; the first time it begins.
 
         Args:
-            models: the worker's ModelPool.
+            models: the worker's ModelCache.
         """
         with self._lock:
             if ask in self._answers:
@@ -55,10 +55,10 @@ class ModelAsks:
 
     def _load(self, models: Any, name: str, ask: str) -> None:
         try:
-            with models.use(models.find(name)) as resident:
-                if not resident.wait(WAIT_S):
+            with models.use(models.find(name)) as entry:
+                if not entry.wait(WAIT_S):
                     raise JobError(ErrorCode.TIMEOUT, f"the model is not loaded within {WAIT_S:.0f} s")
-                info = resident.served.info
+                info = entry.served.info
             answer = {"state": "ready", "model": info.model_dump(mode="json")}
         except JobError as error:
             answer = failed(error)
@@ -85,7 +85,7 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     try:
-        process = bootstrap.current_process()
+        process = lifecycle.current_process()
         models, device, warning = process.models, str(process.device), process.device_warning
     except RuntimeError:  # prefork: the children hold the models, and this command reaches their parent only
         return failed(

@@ -1,7 +1,7 @@
 """``kronos.forecast``: one job from the queue to its one outcome.
 
 Each delivery runs under a lease of its own, taken as the job is begun and kept until its outcome is stored. A
-job whose earlier attempts ended with their processes is computed in quarantine.
+job whose earlier attempts ended with their processes is computed in isolation.
 """
 
 import logging
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 PUT_OFF_DELAY_S: Final = 5.0
 MAX_PUT_OFF: Final = 12
 LATE_GRACE_S: Final = 2.0
-"""For a quarantine to say itself that a job is late."""
+"""For a isolation to say itself that a job is late."""
 MAX_LOST_ALONE: Final = 2
 RESULT_REPR_CHARS: Final = 64
 """Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
@@ -75,7 +75,7 @@ class LeaseLost(Exception):
 
 
 class _Delivery:
-    """One delivery of one job; as ``forecasting.Overseer`` it looks after the job that it has computed."""
+    """One delivery of one job; as ``executor.JobContext`` it looks after the job that it has computed."""
 
     def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
         self._process = process
@@ -171,13 +171,13 @@ class _Delivery:
     def _run_suspect(self, payload: Any, receipt: Receipt, began: float) -> dict[str, Any]:
         """Alone in a process, and again where that ends with it."""
         self._late_at = _late_at(payload, receipt, began)
-        self._process.intake.admitted(self._job_id)  # of this process's slots it takes none
-        quarantine = self._process.quarantine
-        with quarantine.place():
+        self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
+        isolation = self._process.isolation
+        with isolation.place():
             while True:
                 now = receipt.after(time.monotonic() - began)
                 try:
-                    return quarantine.compute(self._job_id, payload, now, self._queue(), self)
+                    return isolation.compute(self._job_id, payload, now, self._queue(), self)
                 except ChildEnded as died:
                     log.warning("job %s: %s while it was alone there", self._job_id, died)
                     num_lost = self._process.records.count_lost_alone(self._job_id, self._token)
@@ -203,7 +203,7 @@ class _Delivery:
 
     def _count(self, code: str | None = None) -> None:
         """Count a job that ended; ``code`` is that of its error."""
-        self._process.service.count(succeeded=code is None)
+        self._process.engine_thread.count(succeeded=code is None)
         self._process.metrics.count_job(code)
 
 
@@ -220,7 +220,7 @@ def worker_lost(exit_status: int) -> JobError:
 
 
 def _late_at(payload: Any, receipt: Receipt, began: float) -> float:
-    """When nobody waits for its quarantine any more. What is no deadline is refused there."""
+    """When nobody waits for its isolation any more. What is no deadline is refused there."""
     job = payload if isinstance(payload, Mapping) else {}
     deadline_s, submitted_at = job.get("deadline_s"), job.get("submitted_at")
     if not isinstance(deadline_s, int | float):

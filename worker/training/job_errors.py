@@ -2,8 +2,9 @@
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
+from kronos_model.processes.json_child import Event
 from kronos_model.text import escaped, without_paths
-from worker.training.child import Event, Stop
+from worker.training.child import Stop
 
 KILLED = -9
 MAX_MESSAGE_CHARS = 500

@@ -22,7 +22,7 @@ from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
-from worker.monitoring.heartbeat import Announcer, facts_of_process
+from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 NO_PRED_LEN_LIMIT: Final = 2**31
 
 
-class SingleJobIntake:
-    """As ``prefetch.Intake``: a job is taken when none is held, also after a connection was lost under one.
+class SingleJobCapacity:
+    """As ``prefetch.Capacity``: a job is taken when none is held, also after a connection was lost under one.
 
     Celery counts what it took over a new connection only, and would hold a second job out of reach of
     workers that could train it at once.
@@ -77,7 +77,7 @@ class FinetuneProcess:
         self.state: State = "loading"
         self.is_draining = threading.Event()
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
-        self.intake = SingleJobIntake()
+        self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.training: TrainingStatus | None = None
@@ -86,7 +86,7 @@ class FinetuneProcess:
         self.num_failed = 0
         self._description = device["description"]
         self._started = time.time()
-        self._announcer = Announcer(self.redis, node, self.status)
+        self._heartbeat = Heartbeat(self.redis, node, self.status)
 
     @property
     def queue(self) -> str:
@@ -103,7 +103,7 @@ class FinetuneProcess:
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
-        self._announcer.start()
+        self._heartbeat.start()
 
     def has(self, job_id: str) -> bool:
         """Whether it is the job that this worker trains."""
@@ -114,7 +114,7 @@ class FinetuneProcess:
         if self.state != "loading":
             return
         self.state = "ready"
-        self._announcer.tell()
+        self._heartbeat.tell()
         log.info(
             "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
         )
@@ -123,11 +123,11 @@ class FinetuneProcess:
         """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
-        self._announcer.tell()
+        self._heartbeat.tell()
 
     def stop(self) -> None:
         """Take the announcement back."""
-        self._announcer.withdraw()
+        self._heartbeat.withdraw()
 
     def status(self) -> FinetuneWorkerStatus:
         """Return everything that an operator wants to know."""

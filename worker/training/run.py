@@ -24,9 +24,9 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.errors import CheckpointError, KronosError
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import own_environment
+from kronos_model.processes.json_child import Event
 from worker.training.child import (
     EXIT_STOPPED,
-    Event,
     Stop,
     Training,
     TrainingEnd,

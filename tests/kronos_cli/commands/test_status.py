@@ -19,8 +19,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_model.processes.environment import own_environment
 from tests.kronos_cli.test_main import status
-
-WAIT_S = 30
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture

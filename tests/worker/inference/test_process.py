@@ -11,11 +11,11 @@ from benchmarks.support.workload import series_request
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
-from worker.inference import model_loader as loading
+from worker.inference import model_loader
 from worker.inference import process as process_module
 from worker.inference.engine_thread import EngineDied
 from worker.inference.process import WorkerProcess
-from worker.monitoring import heartbeat as announcer
+from worker.monitoring import heartbeat
 from worker.settings import explain
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
@@ -45,7 +45,7 @@ def announced(redis) -> AnyWorkerStatus | None:
 
 def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeypatch):
     seen_while_loading = []
-    load_pair = loading.load_pair
+    load_pair = model_loader.load_pair
 
     def watched(*args, **kwargs):
         deadline = time.monotonic() + 5
@@ -54,7 +54,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
         seen_while_loading.append(announced(redis))
         return load_pair(*args, **kwargs)
 
-    monkeypatch.setattr(loading, "load_pair", watched)
+    monkeypatch.setattr(model_loader, "load_pair", watched)
     with pytest.raises(RuntimeError, match="not loaded"):
         _ = worker.served
     worker.start()
@@ -88,8 +88,8 @@ def test_a_job_that_another_worker_has_meanwhile_is_counted_once(worker):
 def test_what_is_served_computes_within_the_limits_of_its_model(worker):
     worker.start()
     assert worker.limits.max_pred_len == 64
-    run = worker.service.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     assert run.result()[0].paths.shape == (1, 3, 6)
     assert worker.served.num_parameters > 0
 
@@ -107,10 +107,10 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = WorkerProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    with worker.models.use(worker.models.find("kronos-tiny")) as resident:
-        assert resident.wait(20)
-        run = worker.service.submit("job", [series_request(1, 20, 3)], resident.served.hosted)
-        assert worker.service.wait(run, 20)
+    with worker.models.use(worker.models.find("kronos-tiny")) as entry:
+        assert entry.wait(20)
+        run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
+        assert worker.engine_thread.wait(run, 20)
         assert run.result()[0].paths.shape == (1, 3, 6)
         status = worker.status()
     assert [(model.id, model.jobs) for model in status.models] == [
@@ -126,8 +126,8 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     model = str(PARITY / "model")
     idle = worker.status()
     assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
-    run = worker.service.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     status, registry = worker.status(), worker.metrics.registry
     assert status.bars_per_s > 0
     assert status.mean_batch_size == 1
@@ -150,15 +150,15 @@ def test_observers_hear_of_the_models_by_name(settings):
 
     worker = WorkerProcess(settings, NODE, observers=[Observer()])
     worker.start()
-    run = worker.service.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     worker.stop()
     assert heard[0] == (str(PARITY / "model"), 64)
     assert heard[-1] == (str(PARITY / "model"), True)
 
 
 def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis, monkeypatch):
-    monkeypatch.setattr(loading, "_share_bytes", lambda *_: 1)
+    monkeypatch.setattr(model_loader, "_share_bytes", lambda *_: 1)
     worker = WorkerProcess(settings, NODE)
     with pytest.raises(OutOfMemory) as refused:
         worker.start()
@@ -171,14 +171,14 @@ def test_the_engines_thread_alone_computes_in_parallel(
     settings, monkeypatch, threads, num_processes, expected
 ):
     told: list[object] = []
-    load_pair = loading.load_pair
+    load_pair = model_loader.load_pair
     owner = "kronos-engine"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("kronos_model.devices.cores.num_cores", lambda: 6)
     monkeypatch.setattr(
         torch, "set_num_threads", lambda number: told.append((threading.current_thread().name, number))
     )
-    monkeypatch.setattr(loading, "load_pair", lambda *a, **k: told.append("load") or load_pair(*a, **k))
+    monkeypatch.setattr(model_loader, "load_pair", lambda *a, **k: told.append("load") or load_pair(*a, **k))
     worker = WorkerProcess(settings.model_copy(update={"threads": threads}), NODE)
     worker.start(num_processes)
     worker.stop()
@@ -196,9 +196,9 @@ def test_a_worker_whose_engine_dies_is_told_to_end(settings):
         raise RuntimeError("not in any series")
 
     worker.served.hosted.engine.step = step
-    run = worker.service.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
     assert ended.wait(20)
-    assert worker.service.wait(run, 20)
+    assert worker.engine_thread.wait(run, 20)
     with pytest.raises(EngineDied):
         run.result()
     assert worker.is_dead
@@ -213,13 +213,13 @@ def test_a_worker_that_cannot_load_takes_its_announcement_back(settings, redis, 
 
 
 def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis, monkeypatch):
-    announce = announcer.announce
+    announce = heartbeat.announce
 
     def slow(*args):
         time.sleep(0.2)
         announce(*args)
 
-    monkeypatch.setattr(announcer, "announce", slow)
+    monkeypatch.setattr(heartbeat, "announce", slow)
     worker = WorkerProcess(settings, NODE)
     worker.start()
     worker.stop()
@@ -228,9 +228,9 @@ def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis,
 
 
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
-    monkeypatch.setattr(announcer, "ANNOUNCEMENT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
-    worker.service.stop()
+    worker.engine_thread.stop()
     time.sleep(0.1)
     redis.flushall()
     time.sleep(0.1)
@@ -241,9 +241,11 @@ def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(set
     warning = "CUDA device 'cuda:0' requested but CUDA cannot hold the Kronos. Falling back to CPU."
     gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
     monkeypatch.setattr(process_module, "resolve_device", lambda _: (gpu, None))
-    monkeypatch.setattr(loading, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
+    monkeypatch.setattr(model_loader, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
     monkeypatch.setattr(
-        loading, "move_to_device", lambda module, device: (module, cpu, warning if device == gpu else None)
+        model_loader,
+        "move_to_device",
+        lambda module, device: (module, cpu, warning if device == gpu else None),
     )
     worker = WorkerProcess(settings, NODE)
     assert worker.queue == "gpu"

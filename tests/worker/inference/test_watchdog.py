@@ -9,13 +9,13 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from benchmarks.support.workload import series_request
+from tests.waiting import WAIT_S
 from tests.worker.inference.fake_engine import FakeEngine, params
 from worker.inference import watchdog
-from worker.inference.engine_thread import ForecastService
+from worker.inference.engine_thread import EngineThread
 from worker.inference.shutdown import EXIT_STATUS
 from worker.inference.watchdog import Watchdog
 
-WAIT_S = 20
 LIMIT_S = 0.2
 LONG_S = 600
 
@@ -171,30 +171,30 @@ def test_a_log_that_nobody_can_write_to_does_not_keep_the_process_alive():
 
 def test_the_service_is_watched_in_steps_and_commands_and_its_jobs_are_known():
     hangs: SimpleQueue[list[str]] = SimpleQueue()
-    dog = Watchdog(LIMIT_S, lambda seen_s: hangs.put(service.job_ids))
-    service, engine = ForecastService(watchdog=dog), FakeEngine()
-    service.start()
+    dog = Watchdog(LIMIT_S, lambda seen_s: hangs.put(engine_thread.job_ids))
+    engine_thread, engine = EngineThread(watchdog=dog), FakeEngine()
+    engine_thread.start()
     dog.start()
-    hosted = service.add("model", engine)
-    run = service.submit("warm", [series_request(0, 8, 2, params(0))], hosted)
-    assert service.wait(run, WAIT_S)
+    hosted = engine_thread.add("model", engine)
+    run = engine_thread.submit("warm", [series_request(0, 8, 2, params(0))], hosted)
+    assert engine_thread.wait(run, WAIT_S)
     engine.gate.clear()
     are_both_there = threading.Event()
-    service._commands.put(lambda: are_both_there.wait(LIMIT_S / 4))
+    engine_thread._commands.put(lambda: are_both_there.wait(LIMIT_S / 4))
     for seed, job_id in enumerate(("b", "a")):
-        service.submit(job_id, [series_request(0, 8, 2, params(seed))], hosted)
+        engine_thread.submit(job_id, [series_request(0, 8, 2, params(seed))], hosted)
     are_both_there.set()
     assert hangs.get(timeout=WAIT_S) == ["a", "b"]
     engine.gate.set()
-    service.stop(WAIT_S)
+    engine_thread.stop(WAIT_S)
 
 
 def test_a_command_that_hangs_is_noticed():
     watched = Watched(LIMIT_S)
-    service = ForecastService(watchdog=watched.dog)
-    service.start()
+    engine_thread = EngineThread(watchdog=watched.dog)
+    engine_thread.start()
     gate = threading.Event()
-    service._commands.put(lambda: gate.wait(WAIT_S))
+    engine_thread._commands.put(lambda: gate.wait(WAIT_S))
     assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
     gate.set()
-    service.stop(WAIT_S)
+    engine_thread.stop(WAIT_S)

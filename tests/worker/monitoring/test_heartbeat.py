@@ -2,16 +2,16 @@
 
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_client.testing import fake_worker
-from worker.monitoring import heartbeat as announcer
-from worker.monitoring.heartbeat import Announcer
+from worker.monitoring import heartbeat
+from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_rate import JobRate
 
 
 def test_the_rate_of_jobs_is_told_by_what_ended_between_announcements(redis, monkeypatch):
     moments = iter([0.0, 10.0, 20.0])
-    monkeypatch.setattr(announcer, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
+    monkeypatch.setattr(heartbeat, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
     status = fake_worker(jobs_done=100, jobs_failed=5)
-    told = Announcer(redis, status.node, lambda: status)
+    told = Heartbeat(redis, status.node, lambda: status)
     told.announce()
     assert [worker.as_json() for worker in live_workers(redis)] == [status.as_json() | {"jobs_per_s": 0.0}]
     status = fake_worker(jobs_done=125, jobs_failed=10)

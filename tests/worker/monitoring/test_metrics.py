@@ -200,16 +200,6 @@ def test_rates_are_those_of_the_last_seconds():
     assert window.recently() == Recently(0.0, None, None)
 
 
-def test_the_window_does_not_grow():
-    clock = Clock()
-    window = LoadWindow(5, clock)
-    for _ in range(1000):
-        clock.now_s += 1
-        window.add_step(2)
-    assert window.recently().mean_batch_size == 2
-    assert len(window._tallies) == 6
-
-
 def test_a_finetuning_worker_tells_how_far_its_job_is():
     training = None
     metrics = FinetuneMetrics(lambda: training)

@@ -15,7 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobRecords
 from kronos_model.processes.json_child import ChildEnded
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 from worker.app import app
 from worker.broker.lease import LeaseKeeper
 from worker.inference.engine_thread import EngineDied
@@ -29,7 +29,7 @@ RESULT = {"series": []}
 
 
 class ScriptedQuarantine:
-    """As ``Quarantine``: ends each computation as told, then well."""
+    """As ``Isolation``: ends each computation as told, then well."""
 
     def __init__(self) -> None:
         self.ends: list[Exception] = []
@@ -61,14 +61,14 @@ def process(redis, monkeypatch):
         queue="cpu",
         records=records,
         leases=LeaseKeeper(records, LEASE_S),
-        intake=SimpleNamespace(admitted=lambda job_id: None),
-        quarantine=ScriptedQuarantine(),
-        service=SimpleNamespace(count=lambda succeeded: None),
+        capacity=SimpleNamespace(admitted=lambda job_id: None),
+        isolation=ScriptedQuarantine(),
+        engine_thread=SimpleNamespace(count=lambda succeeded: None),
         metrics=SimpleNamespace(
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(bootstrap, "_process", process)
+    monkeypatch.setattr(lifecycle, "_process", process)
     yield process
     process.leases.stop()
 
@@ -160,23 +160,23 @@ def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliv
 
 def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process, redis):
     deliver("x")
-    assert process.quarantine.num_computed == 0
+    assert process.isolation.num_computed == 0
     process.leases.release("job", "x")
     make_suspect(redis)
     assert deliver("y") == RESULT
-    assert process.quarantine.num_computed == 1
+    assert process.isolation.num_computed == 1
 
 
 def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildEnded("quarantine", -9)]
+    process.isolation.ends = [ChildEnded("isolation", -9)]
     assert deliver("x") == RESULT
     assert redis.hget(job_key("job"), "lost_alone") == "1"
 
 
 def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildEnded("quarantine", -9), ChildEnded("quarantine", 70)]
+    process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
@@ -185,7 +185,7 @@ def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
 def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
     make_suspect(redis)
     redis.hset(job_key("job"), "lost_alone", 1)
-    process.quarantine.ends = [ChildEnded("quarantine", -9)]
+    process.isolation.ends = [ChildEnded("isolation", -9)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert ended.value.code == ErrorCode.WORKER_LOST
@@ -196,13 +196,13 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
 
     class TakenAway(ChildEnded):
         def __init__(self) -> None:
-            super().__init__("quarantine", -9)
+            super().__init__("isolation", -9)
 
     def compute(*_: object) -> None:
         redis.hset(job_key("job"), "lease_token", "other")
         raise TakenAway
 
-    process.quarantine.compute = compute
+    process.isolation.compute = compute
     with pytest.raises(Ignore):
         deliver("x")
     assert not redis.hexists(job_key("job"), "lost_alone")
@@ -211,7 +211,7 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
 @pytest.mark.parametrize("end", [NotNow("busy", 1.0), Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))])
 def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process, redis, end):
     make_suspect(redis)
-    process.quarantine.ends = [end]
+    process.isolation.ends = [end]
     with pytest.raises(HandedBack) as back:
         deliver("x")
     assert back.value.delay_s > 0
@@ -222,7 +222,7 @@ def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process,
 def test_a_suspect_that_can_never_be_computed_alone_ends_as_what_keeps_it(deliver, process, redis):
     make_suspect(redis)
     for delivery in range(1, forecast.MAX_PUT_OFF + 1):
-        process.quarantine.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
+        process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
         with pytest.raises(HandedBack if delivery < forecast.MAX_PUT_OFF else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
@@ -233,11 +233,11 @@ def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, red
     monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
-        overseer = arguments[-1]
-        while not overseer.is_cancelled():
+        context = arguments[-1]
+        while not context.is_cancelled():
             time.sleep(0.01)
 
-    process.quarantine.compute = compute
+    process.isolation.compute = compute
     with pytest.raises(JobError) as ended:
         deliver("x", {"deadline_s": 0.05})
     assert ended.value.code == ErrorCode.DEADLINE

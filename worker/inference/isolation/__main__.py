@@ -27,7 +27,7 @@ IDLE_S: Final = 30.0
 
 
 class Worker(JsonParent):
-    """The worker that sends the jobs; an ``Overseer``."""
+    """The worker that sends the jobs; an ``JobContext``."""
 
     def is_cancelled(self) -> bool:
         """Never: the worker kills this process instead."""

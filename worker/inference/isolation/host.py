@@ -10,8 +10,8 @@ from kronos_client.contract.forecast import MAX_COUNT
 from kronos_client.contract.jobs import Limits
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, OutOfMemory
-from worker.inference.engine_thread import ForecastService
-from worker.inference.model_cache import ModelPool
+from worker.inference.engine_thread import EngineThread
+from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import Loadable, ModelLoader
 from worker.inference.shutdown import EXIT_STATUS, end_at_once
 from worker.inference.watchdog import Watchdog
@@ -22,7 +22,7 @@ MAX_SLOTS: Final = 64
 
 
 class QuarantineHost:
-    """As ``forecasting.Host``: gives the results that the worker would, and ends with its engine.
+    """As ``executor.Host``: gives the results that the worker would, and ends with its engine.
 
     Args:
         hello: the worker's ``device`` as resolved, ``device_warning``, ``node`` and ``num_threads``.
@@ -39,7 +39,7 @@ class QuarantineHost:
         max_slots = min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)
         self._settings = settings.model_copy(update={"max_slots": max_slots})
         watchdog = Watchdog(settings.step_timeout_s, _hang)
-        self.service = ForecastService(
+        self.engine_thread = EngineThread(
             watchdog=watchdog,
             on_death=lambda: os._exit(EXIT_STATUS),
             on_start=lambda: torch.set_num_threads(hello["num_threads"]),
@@ -48,10 +48,10 @@ class QuarantineHost:
         own = loader.load_own()
         if loader.device_warning is not None:
             raise OutOfMemory(loader.device_warning)
-        self.service.start()
+        self.engine_thread.start()
         watchdog.start()
-        self.models = ModelPool(
-            self.service,
+        self.models = ModelCache(
+            self.engine_thread,
             loader,
             own,
             self._settings.further_models,
