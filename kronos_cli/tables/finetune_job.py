@@ -1,12 +1,11 @@
 """A finetuning job for the terminal: how far it is, and what came of it."""
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kronos_cli.tables.status import duration
+from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.core.handle import FinetuneState
 
@@ -81,9 +80,7 @@ def state_line(state: FinetuneState) -> str:
 
 def result_view(result: FinetuneResult) -> RenderableType:
     """The registered model, how it fares, and what to know about it. What the job says is never markup."""
-    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = simple_table("what", "value", texts=("what",), names=("value",), show_header=False)
     rows = [("Model", result.model.id), ("Device", result.device)]
     rows += [("" if index else "Verdict", line) for index, line in enumerate(result.verdict)]
     trained_s = result.timings_ms.training / 1000

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from kronos_cli.tables.parts import simple_table
 from kronos_client.registry.model_registry import DamagedModel
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 
@@ -25,9 +24,11 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
 
     What metadata says is shown as it is, never read as markup.
     """
-    what = _empty_table(left=("model", "parent", "created", "data"), right=())
-    how_good = _empty_table(
-        left=("model",), right=("tokenizer", "predictor", "over parent", "over last value")
+    what = simple_table(
+        "model", "parent", "created", "data", names=("model", "parent"), texts=("created", "data")
+    )
+    how_good = simple_table(
+        "model", "tokenizer", "predictor", "over parent", "over last value", names=("model",)
     )
     damaged = []
     for model in models:
@@ -38,16 +39,6 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
         what.add_row(Text(model.reference), *map(Text, _origin(model.metadata)))
         how_good.add_row(Text(model.reference), *map(Text, _quality(model.metadata)))
     return Group(what, how_good, Text(LEGEND, style="dim"), *damaged)
-
-
-def _empty_table(left: Sequence[str], right: Sequence[str]) -> Table:
-    """Of long names the end is what differs, so names are folded and never cut."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in left:
-        table.add_column(column, overflow="fold", no_wrap=column not in ("model", "parent"))
-    for column in right:
-        table.add_column(column, no_wrap=True, justify="right")
-    return table
 
 
 def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:

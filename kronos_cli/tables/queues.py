@@ -6,12 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redis import Redis
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from kronos_cli.tables.status import duration
+from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
 from kronos_client.redis.queues import QUEUES, queue_lengths
 from kronos_client.redis.routing import jobs_per_s, live_workers
@@ -53,10 +51,9 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
     """One row a queue, and below what needs somebody's attention."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("queue", no_wrap=True)
-    for name in (*CELERY_PRIORITIES, "waiting", "workers", "jobs/s", "wait"):
-        table.add_column(name, no_wrap=True, justify="right")
+    table = simple_table(
+        "queue", *CELERY_PRIORITIES, "waiting", "workers", "jobs/s", "wait", texts=("queue",)
+    )
     remarks = []
     for queue in report["queues"]:
         wait_s = queue["estimated_wait_s"]
@@ -88,16 +85,14 @@ def dead_messages(redis: Redis) -> list[dict[str, Any]]:
 
 def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Two rows a message. What it says is never read as markup, and steers no terminal."""
-    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = simple_table("when", "what", texts=("when",), names=("what",), show_header=False)
     for message in messages:
         at = message.get("at")
         when = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z" if isinstance(at, int | float) else "?"
         table.add_row(
-            when, _plain(f"{message.get('reason')} (queue {message.get('queue')}, id {message.get('id')})")
+            when, _text(f"{message.get('reason')} (queue {message.get('queue')}, id {message.get('id')})")
         )
-        table.add_row("", _plain(str(message.get("message", ""))[:MAX_MESSAGE_CHARS]), style="dim")
+        table.add_row("", _text(str(message.get("message", ""))[:MAX_MESSAGE_CHARS]), style="dim")
     return table
 
 
@@ -118,6 +113,6 @@ def _entry(text: str) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {"reason": None, "message": text}
 
 
-def _plain(text: str) -> Text:
+def _text(text: str) -> Text:
     """Senders write what they like, also what would steer the terminal."""
     return Text(printable(text))

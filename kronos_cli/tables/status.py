@@ -1,17 +1,17 @@
 """Live workers as a table for the terminal."""
 
 from collections.abc import Sequence
+from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.worker_status import AnyWorkerStatus, FinetuneWorkerStatus, TrainingStatus
 
-MAX_JOBS_SHOWN = 5
+MAX_JOBS_SHOWN: Final = 5
 """Of one worker."""
-STATE_STYLES = {"ready": "green", "loading": "yellow", "draining": "magenta"}
+STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
 def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
@@ -19,8 +19,19 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
 
     What announcements say is shown as it is, never read as markup.
     """
-    what = empty_table("worker", "state", "device", "queue", "model", "up")
-    load = empty_table("worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s")
+    what = simple_table(
+        "worker",
+        "state",
+        "device",
+        "queue",
+        "model",
+        "up",
+        names=("worker", "model"),
+        texts=("state", "device", "queue"),
+    )
+    load = simple_table(
+        "worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s", names=("worker",)
+    )
     for worker in workers:
         node = Text(worker.node)
         what.add_row(
@@ -42,7 +53,7 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
 
 def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
     """How far forecast jobs are; nothing where none runs."""
-    table = empty_table("worker", "job", "done", "bars")
+    table = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
     for worker in workers:
         if isinstance(worker, FinetuneWorkerStatus):
             continue
@@ -54,18 +65,6 @@ def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
         if num_left > 0:
             table.add_row(Text(worker.node), Text(f"and {num_left} more", style="dim"), "", "")
     return [table] if table.row_count else []
-
-
-def empty_table(*columns: str) -> Table:
-    """Of long names the end is what differs, so names are folded and never cut."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        if column in ("worker", "model", "job"):
-            table.add_column(column, overflow="fold")
-        else:
-            text = column in ("state", "device", "queue")
-            table.add_column(column, no_wrap=True, justify="left" if text else "right")
-    return table
 
 
 def model_text(worker: AnyWorkerStatus) -> Text:
@@ -103,11 +102,3 @@ def load_cells(worker: AnyWorkerStatus) -> tuple[str, ...]:
         "" if worker.queue_wait_s is None else f"{worker.queue_wait_s:.1f} s",
         f"{worker.bars_per_s:,.0f}",
     )
-
-
-def duration(seconds: float) -> str:
-    """As "12 s", "5 min", "3 h" or "2 d"."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"
