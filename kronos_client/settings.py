@@ -196,7 +196,7 @@ class ServiceSettings(ClientSettings):
 
     @property
     def further_models(self) -> dict[str, ModelSpec]:
-        """The models that jobs may name beside the worker's own."""
+        """The models that jobs may name in addition to the worker's own."""
         return parse_model_specs(self.models)
 
 

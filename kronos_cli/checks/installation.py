@@ -19,7 +19,7 @@ from kronos_model.text import one_line
 
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
-    """Everything, as the environment is now; ``with_compute`` tries device and model too."""
+    """Run all checks on the present environment; ``with_compute`` also tries device and model."""
     findings = [python_finding(), *_findings_of("packages", package_findings), *variable_findings()]
     try:
         settings = CliSettings.load()
@@ -38,18 +38,18 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
 
 
 def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]:
-    """What a check finds; a check that fails itself is a finding too."""
+    """Run one check; if the check itself fails, that is a finding."""
     try:
         return look()
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other checks are to be told of
+    except Exception as error:  # noqa: BLE001  # any failure of one check must not hide the others
         text = one_line(f"{type(error).__name__}: {error}")
-        return [Finding(check, "failed", f"could not be looked at: {text}", "report it, with this line")]
+        return [Finding(check, "failed", f"this check failed: {text}", "report it, with this line")]
 
 
 def worker_findings(workers: Sequence[WorkerStatus]) -> list[Finding]:
-    """How many there are, and the warnings that they announce."""
+    """Count the workers, and repeat the warnings that they announce."""
     if not workers:
         return [Finding("workers", "warning", "none is alive on this Redis", "start one: kronos worker")]
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]

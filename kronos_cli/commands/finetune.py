@@ -24,17 +24,17 @@ from kronos_model.finetuning.config_file import load_config
 
 INTERRUPTED = 130
 NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}
-"""Of waiting for it, so that its own state is not known."""
+"""Errors of waiting; the state of the job itself is not known."""
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """What to train with; None: as the config says.
+    """What to train with; None: as in the config.
 
     Attributes:
-        config: may be left out where all comes by overrides.
-        data: where the candles are; of a job, below the workers' data folder.
-        inline: CSV files that a job carries itself, one instrument each.
+        config: a file; None if the overrides have all.
+        data: files or folders of candles; for a job, below the workers' data folder.
+        inline: CSV files that the job carries itself, one instrument each.
     """
 
     config: Path | None = None
@@ -106,14 +106,15 @@ def _run(
     *,
     as_json: bool,
 ) -> int:
-    """The whole command; returns the exit status.
+    """Run the command; returns the exit status.
 
     Args:
-        name: of the model that a job is to make; None trains here.
-        watched: id of the job to follow, empty for the one that is enqueued.
+        name: of the model that a job makes; None trains here.
+        watched: id of the job to follow; empty for the one that is enqueued.
         cancelled: id of the job to end.
 
-    Raises click.UsageError where what was given does not go together or cannot be used.
+    Raises:
+        click.UsageError: options that do not go together, or cannot be used.
     """
     _check_together(options, name, watched, cancelled)
     if name is None and watched is None and cancelled is None:
@@ -134,7 +135,7 @@ def _run(
                 raise
             code = "" if str(error).startswith(error.code) else f"{error.code}: "
             raise click.UsageError(f"{code}{error}") from error
-        _tell_enqueued(client, handle, as_json=as_json)
+        _print_enqueued(client, handle, as_json=as_json)
         return 0 if watched is None else follow(handle, as_json=as_json)
 
 
@@ -180,12 +181,13 @@ def enqueue(
 ) -> FinetuneHandle:
     """Put a job on Redis.
 
-    Raises KronosError, JobError: what was given cannot be used, or Redis does not answer.
+    Raises:
+        KronosError, JobError: the options cannot be used, or Redis does not answer.
     """
     overrides = list(options.overrides)
     data: dict[str, Any] | None = None
     if options.inline:
-        # One more than may be sent, so that too many are refused and not cut.
+        # One more than the limit, so that too many are refused and not cut.
         data = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
     path = PLACEHOLDER_PATH if data is not None else _one_or_several(options.data)
     if path is not None:
@@ -202,10 +204,10 @@ def enqueue(
     )
 
 
-def _tell_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:
-    """Only what scripts read goes to standard output."""
-    told = json.dumps({"id": handle.id, "state": "PENDING", "queue": handle.queue})
-    click.echo(told if as_json else handle.id)
+def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:
+    """Print the job's id; hints go to standard error, so that scripts read only the id."""
+    sent = json.dumps({"id": handle.id, "state": "PENDING", "queue": handle.queue})
+    click.echo(sent if as_json else handle.id)
     click.echo(f"Enqueued on {handle.queue}. To watch it: kronos finetune --watch {handle.id}", err=True)
     if not any(isinstance(worker, FinetuneWorkerStatus) for worker in client.workers()):
         click.echo("No finetuning worker is alive; start one with: kronos worker --role finetune", err=True)
@@ -230,7 +232,7 @@ def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
         )
         return INTERRUPTED
     except JobError as error:
-        _tell_error(handle, error, as_json=as_json)
+        _print_error(handle, error, as_json=as_json)
         return 1
     return 0
 
@@ -253,21 +255,21 @@ def _follow_by_lines(handle: FinetuneHandle, console: Console) -> None:
 
 
 def _follow_as_json(handle: FinetuneHandle) -> None:
-    def tell(state: FinetuneState) -> None:
+    def show(state: FinetuneState) -> None:
         if not state.has_ended:
-            told = asdict(state) | {"progress": state.progress.model_dump(exclude_none=True)}
-            click.echo(json.dumps({"id": handle.id, "state": told.pop("name"), **told}))
+            shown = asdict(state) | {"progress": state.progress.model_dump(exclude_none=True)}
+            click.echo(json.dumps({"id": handle.id, "state": shown.pop("name"), **shown}))
 
-    result = handle.wait(on_progress=tell)
+    result = handle.wait(on_progress=show)
     click.echo(json.dumps({"id": handle.id, "state": "SUCCESS", "result": result.model_dump(mode="json")}))
 
 
-def _tell_error(handle: FinetuneHandle, error: JobError, *, as_json: bool) -> None:
+def _print_error(handle: FinetuneHandle, error: JobError, *, as_json: bool) -> None:
     if as_json:
         names = ("code", "message", "field", "details")
-        told = dict(zip(names, error.args, strict=True))
+        content = dict(zip(names, error.args, strict=True))
         state = "UNKNOWN" if error.code in NOT_OF_THE_JOB else "FAILURE"
-        click.echo(json.dumps({"id": handle.id, "state": state, "error": told}))
+        click.echo(json.dumps({"id": handle.id, "state": state, "error": content}))
     click.echo(f"Error: {error}", err=True)
     if error.code == ErrorCode.BROKER_UNREACHABLE:
         click.echo(f"The job may well go on. To watch again: kronos finetune --watch {handle.id}", err=True)

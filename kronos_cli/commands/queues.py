@@ -11,7 +11,7 @@ from kronos_client.redis.connection import connect
 
 
 @click.command()
-@click.option("--dead", is_flag=True, help="Show the messages that nobody can read, the newest first.")
+@click.option("--dead", is_flag=True, help="Show the messages that no worker can read, the newest first.")
 @click.option("--purge-dead", is_flag=True, help="Delete them for good.")
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

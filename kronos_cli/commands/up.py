@@ -31,13 +31,13 @@ PORT: Final = click.IntRange(1, 65535)
 REDIS_PORT: Final = 6379
 WORKER_GRACE_S: Final = 60
 FINETUNE_MARGIN_S: Final = 15
-"""Beyond what training may take to save what it has."""
+"""In addition to the time that training may take to save its state."""
 STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """``data`` is where jobs, candles and trained models are kept; None elsewhere: as the settings say."""
+    """``data`` is the folder of jobs, candles and trained models. None: as the settings say."""
 
     data: Path
     redis_port: int | None = None
@@ -53,10 +53,9 @@ class UpOptions:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where to reach what was started; ``--json`` prints it.
+    """The addresses of what was started; ``--json`` prints them.
 
-    None: ``redis_url`` of one that was there before, ``api_url`` where the API is not started,
-    ``flower_password`` where it was set.
+    ``redis_url`` is None for a Redis that ran before, ``api_url`` without API, ``flower_password`` if set.
     """
 
     redis_url: str | None
@@ -86,8 +85,8 @@ class Addresses:
 @click.option("--api/--no-api", default=True, show_default=True, help="The HTTP API and its page.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
-@click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
-@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; what happens goes to stderr.")
+@click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
+@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; logs go to stderr.")
 def up(as_json: bool, **given: Any) -> None:
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
@@ -98,9 +97,9 @@ def up(as_json: bool, **given: Any) -> None:
 
 
 def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run until a signal ends it (returns 0) or a process ends that is not started again (returns 1).
+    """Run until a signal (returns 0), or until a process ends that is not started again (returns 1).
 
-    With ``as_json`` standard output has the addresses as its first line, and standard error what happens.
+    With ``as_json`` the first line of standard output is the addresses; logs go to standard error.
 
     Raises:
         LocalStackError: Redis or a process cannot be started.
@@ -169,7 +168,7 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
 
 
 def _print_addresses(addresses: Addresses, console: Console, *, finetune: bool) -> None:
-    """The addresses, for people."""
+    """Print the addresses for people."""
     lines = []
     if addresses.redis_url is not None:
         lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses.redis_url}"]
@@ -186,7 +185,7 @@ def _print_addresses(addresses: Addresses, console: Console, *, finetune: bool) 
 
 
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
-    """Start crashed processes again; returns the first that ended for good.
+    """Start crashed processes again; returns the first that is not started again.
 
     Raises:
         KeyboardInterrupt: a signal asked for the end.
@@ -206,7 +205,7 @@ def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> C
 
 
 def prefixed_lines(console: Console, width: int) -> LineSink:
-    """A sink that prints each line behind its process's name."""
+    """A sink that prints each line with its process's name in front."""
 
     def show(name: str, line: str) -> None:
         prefix = Text(f"{name:<{width}} | ", style=STYLES.get(name.partition("-")[0], ""))

@@ -1,4 +1,4 @@
-"""Where the forecasts of many files are kept, and which of them need not be asked for again."""
+"""The folder or table that keeps forecasts, and what is in it already."""
 
 import fcntl
 import json
@@ -15,7 +15,7 @@ JOURNAL: Final = ".kronos-forecasts.jsonl"
 
 
 class OutputExists(InputError):
-    """A file lies where a forecast goes, and it is none of an earlier run's."""
+    """A forecast would replace a file that no earlier run wrote."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -75,7 +75,7 @@ class ForecastFolder:
             self._journal.close()
 
     def path_of(self, name: str, suffix: str | None = None) -> Path:
-        """Where the forecast of that name is, or what is beside it."""
+        """The file of this forecast, or with ``suffix`` another file of the same name."""
         return self.folder / f"{name}.{suffix or self._kind}"
 
     def has(self, name: str, fingerprint: str, also: Sequence[Path] = ()) -> bool:
@@ -86,7 +86,9 @@ class ForecastFolder:
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
         """Note in the journal that these names are to be forecast here, each with its further files.
 
-        Raises OutputExists, unless ``overwrite``, where one would replace a file of nobody's run; DiskFull.
+        Raises:
+            OutputExists: a forecast would replace a file that no run wrote; not with ``overwrite``.
+            DiskFull: the journal cannot be written.
         """
         new = [name for name in files if self._key(name) not in self._made_from]
         for name in [] if overwrite else new:
@@ -100,7 +102,7 @@ class ForecastFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever put here."""
+        """Whether no forecast was ever put here."""
         return not any(self._made_from.values())
 
     def put(self, fingerprint: str, record: Record) -> None:
@@ -124,9 +126,9 @@ class ForecastFolder:
 
 
 class ForecastTable:
-    """One table of all forecasts, put together from a hidden folder beside it with a file for each.
+    """One table of all forecasts, put together from a hidden folder with one file for each forecast.
 
-    The folder is what the next run goes on from.
+    The hidden folder lies next to the table; the next run goes on from it.
     """
 
     def __init__(self, path: Path, kind: Kind) -> None:
@@ -135,17 +137,17 @@ class ForecastTable:
         self.parts = ForecastFolder(path.with_name(f".{path.name}.parts"), "json")
 
     def check_free(self) -> None:
-        """Raises OutputExists where the table would replace a file that no run of this command wrote.
+        """Raise OutputExists if the table would replace a file that no run wrote.
 
-        For within the parts' block.
+        Call it within the block of ``parts``.
         """
         if self.parts.is_empty and self.path.is_file():
             raise OutputExists(self.path)
 
     def write(self, names: Iterable[str]) -> int:
-        """Write the table of these forecasts, as far as they are there; how many it has.
+        """Write the table of those forecasts that are there, and return how many there are.
 
-        Where there is none, the table stays as it is. Raises DiskFull.
+        Without any, the table stays as it is. Raises DiskFull.
         """
         paths = [path for path in map(self.parts.path_of, names) if path.is_file()]
         if paths:

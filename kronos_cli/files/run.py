@@ -29,7 +29,7 @@ INTERRUPTED: Final = 130
 
 @dataclass
 class Tally:
-    """What came of the files; ``warnings`` without repetition, ``error`` what ended the run early."""
+    """What came of the files. ``warnings`` has each text once; ``error`` ended the run early."""
 
     num_files: int
     num_forecast: int = 0
@@ -74,7 +74,7 @@ class ForecastRun:
         timeout_s: for each file, from when its job is enqueued.
         fresh: ask also for what is there unchanged.
         overwrite: replace also files that no run of this command wrote.
-        plot: draw a chart of each forecast beside it.
+        plot: draw a chart of each forecast, next to it.
     """
 
     def __init__(
@@ -106,10 +106,12 @@ class ForecastRun:
         self.tally = Tally(len(inputs))
 
     def run(self, console: Console) -> Tally:
-        """Forecast all files, with a bar where the console is a terminal.
+        """Forecast all files, with a progress bar on a terminal. What is done before an error is kept.
 
-        Raises OutputExists before anything is asked for, JobError where none can be forecast any more,
-        KronosError where nothing can be kept; what is done by then is kept.
+        Raises:
+            OutputExists: before any job is sent.
+            JobError: every further file would fail as well.
+            KronosError: forecasts cannot be written.
         """
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
         progress = Progress(
@@ -137,14 +139,14 @@ class ForecastRun:
                 self.tally.is_interrupted = True
             finally:
                 if self._table is not None:
-                    # Parts of earlier runs that this one has not come to may have been made otherwise.
+                    # Parts that this run has not reached may come from other options.
                     self._table.write(one.name for one in self._inputs if one.name in self._up_to_date)
         return self.tally
 
-    def _works(self, tell: Callable[[], object]) -> Iterator[ForecastWork]:
-        """The files that are to be forecast; of the others, the tally, which is told."""
+    def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
+        """Yield the files to forecast; count the others. ``show`` is called before each file."""
         for one in self._inputs:
-            tell()
+            show()
             try:
                 work = read_work(one, self._options)
             except JobError as error:
@@ -164,13 +166,13 @@ class ForecastRun:
             self.tally.fail(work.input.path, outcome.error)
             return
         caution = caution_about(result.model.id)
-        if self._plot:  # before the record, which says that all is there
+        if self._plot:  # before the record, which claims that all files are there
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
             chart = self._chart_of(work.input)
             draw_forecast(work.candles, result, chart, name=work.input.name, caution=caution)
         record = forecast_record(work.input.name, work.input.path, outcome.job_id, result)
-        with _without_interruption():  # what is kept is counted
+        with _without_interruption():  # so that all that is kept is counted
             self._folder.put(work.fingerprint, record)
             self.tally.num_forecast += 1
             self._up_to_date.add(work.input.name)
@@ -187,7 +189,7 @@ INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM, as service managers send it, does what Ctrl-C does: jobs under way are cancelled."""
+    """Treat SIGTERM, which service managers send, as Ctrl-C: jobs under way are cancelled."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -197,7 +199,7 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _without_interruption() -> Iterator[None]:
-    """Ctrl-C waits until the end of this. For the main thread, which is the one that it interrupts."""
+    """Delay Ctrl-C until the end of the block. For the main thread, the one that it interrupts."""
     pressed = False
 
     def note(*_: object) -> None:

@@ -28,7 +28,7 @@ def check_ports(wanted: Mapping[str, int | None]) -> None:
 
 
 def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], grace_s: int) -> None:
-    """A worker; which role it has, the variables say."""
+    """Start a worker; ``variables`` name its role."""
     command = own_command("worker")
     stack.start(name, command, env=own_environment(variables), grace_s=grace_s, group="workers")
 
@@ -36,7 +36,7 @@ def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], g
 def start_flower(
     stack: ProcessStack, port: int | None, settings: CliSettings, common: Mapping[str, str]
 ) -> tuple[str, str | None]:
-    """Flower; returns its address, and the password where it was made up here."""
+    """Start Flower; returns its address, and its password if it was made up here."""
     port = port or free_port(FLOWER_PORT)
     given = settings.flower_password
     password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
@@ -55,7 +55,7 @@ def start_api(
     common: Mapping[str, str],
     console: Console,
 ) -> str | None:
-    """The HTTP API and its page; returns its address, or None after saying why there is none."""
+    """Start the HTTP API and its page; returns its address, or None after it printed the reason."""
     missing = [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         brings = 'pip install ".[api]" in the checkout brings them'
@@ -68,9 +68,9 @@ def start_api(
 
 
 def shared_folders(data: Path, settings: CliSettings) -> dict[str, str]:
-    """The folders of candles and of trained models that all processes share: as set, else below ``data``.
+    """Make the folders of candles and of models, which all processes share: as set, else below ``data``.
 
-    Raises LocalStackError where one cannot be made.
+    Raises LocalStackError if one cannot be made.
     """
     folders = {
         "KRONOS_DATA_FOLDER": settings.data_folder or data / "data",
@@ -89,14 +89,14 @@ def shared_folders(data: Path, settings: CliSettings) -> dict[str, str]:
 
 
 def worker_names(num_workers: int) -> list[str]:
-    """What the lines of each worker's log begin with."""
+    """The names of the workers, which begin the lines of their logs."""
     if num_workers == 1:
         return ["worker"]
     return [f"worker-{number}" for number in range(1, num_workers + 1)]
 
 
 def worker_share(settings: CliSettings, index: int, num_workers: int) -> dict[str, str]:
-    """The variables in which one of several workers on this machine differs from a worker alone."""
+    """The variables of one of several workers on this machine: its share of cores and ports."""
     share = metrics_share(settings, index)
     if num_workers > 1 and settings.threads is None:
         share["KRONOS_THREADS"] = str(max(1, num_cores() // num_workers))
@@ -104,7 +104,7 @@ def worker_share(settings: CliSettings, index: int, num_workers: int) -> dict[st
 
 
 def metrics_share(settings: CliSettings, index: int) -> dict[str, str]:
-    """A port for metrics of its own, where they are served."""
+    """A port of its own for a worker's metrics, if they are served."""
     return (
         {} if settings.metrics_port is None else {"KRONOS_METRICS_PORT": str(settings.metrics_port + index)}
     )

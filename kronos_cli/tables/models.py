@@ -20,9 +20,9 @@ LEGEND: Final = (
 
 
 def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> RenderableType:
-    """One row a version for what it is and one for how good, and below why damaged ones are.
+    """One row a version for what it is, one for how good it is, and below the reasons of damaged ones.
 
-    What metadata says is shown as it is, never read as markup.
+    Text of the metadata is never read as markup.
     """
     what = simple_table(
         "model", "parent", "created", "data", names=("model", "parent"), texts=("created", "data")
@@ -42,7 +42,7 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
 
 
 def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
-    """The whole metadata, or ``damaged`` with the reason; ``id`` is what jobs name it by."""
+    """The whole metadata, or ``damaged`` with the reason; jobs name the model by ``id``."""
     if isinstance(model, DamagedModel):
         return {
             "id": model.reference,
@@ -54,13 +54,13 @@ def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
 
 
 def _origin(metadata: Metadata) -> tuple[str, ...]:
-    """Behind the model; empty where finetuning did not say it."""
+    """The cells behind the model: parent, date, data; empty if not known."""
     fingerprint = str(metadata.data_fingerprint or "")[:SHORT_CHARS]
     return _parent(metadata.parent), f"{metadata.created_at:%Y-%m-%d}", fingerprint
 
 
 def _quality(metadata: Metadata) -> tuple[str, ...]:
-    """Likewise."""
+    """The cells of the second table; empty if not known."""
     return (
         _loss(_at(metadata.metrics, "tokenizer", "best_loss")),
         _loss(_at(metadata.metrics, "predictor", "best_loss")),
@@ -85,7 +85,7 @@ def _percent(percent: Any) -> str:
 
 
 def _at(value: Any, *keys: str) -> Any:
-    """What lies there in nested objects, None where nothing does."""
+    """The value at this path of nested objects, or None."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

@@ -19,10 +19,10 @@ MAX_MESSAGE_CHARS = 120
 
 
 def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
-    """What waits in each queue, who takes it, and how fast.
+    """Count for each queue its jobs, its workers and their rate.
 
-    ``estimated_wait_s`` is that of a job that comes now with normal priority, by the rate of the last minute;
-    None where there is no rate to go by.
+    ``estimated_wait_s`` is for a job of normal priority that comes now, by the rate of the last minute; it is
+    None if there is no rate.
     """
     lengths, workers = queue_lengths(redis), live_workers(redis)
     queues = []
@@ -50,7 +50,7 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
 
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
-    """One row a queue, and below what needs somebody's attention."""
+    """One row a queue, and below it what needs attention."""
     table = simple_table(
         "queue", *CELERY_PRIORITIES, "waiting", "workers", "jobs/s", "wait", texts=("queue",)
     )
@@ -66,25 +66,25 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         )
         if queue["waiting"] and not queue["workers"]:
             jobs = "1 job waits" if queue["waiting"] == 1 else f"{queue['waiting']:,} jobs wait"
-            remarks.append(f"{queue['queue']}: {jobs}, and no worker is alive that takes it")
+            remarks.append(f"{queue['queue']}: {jobs}, and no worker of this queue is alive")
         if queue["waiting"] >= queue["limit"]:
             remarks.append(
                 f"{queue['queue']}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers"
             )
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"
-        remarks.append(f"{messages} that nobody can read; to look at them: kronos queues --dead")
+        remarks.append(f"{messages} that no worker can read; to see them: kronos queues --dead")
     return Group(table, *(Text(remark, style="yellow") for remark in remarks))
 
 
 def dead_messages(redis: Redis) -> list[dict[str, Any]]:
-    """The messages that nobody could read, the newest first."""
+    """The messages that no worker could read, the newest first."""
     entries: Any = redis.lrange(DEAD_KEY, 0, -1)
     return [_entry(text) for text in entries]
 
 
 def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Two rows a message. What it says is never read as markup, and steers no terminal."""
+    """Two rows a message. Its text is never read as markup."""
     table = simple_table("when", "what", texts=("when",), names=("what",), show_header=False)
     for message in messages:
         at = message.get("at")
@@ -97,7 +97,7 @@ def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def purge_dead(redis: Redis) -> int:
-    """Delete them for good; how many there were."""
+    """Delete the dead messages, and return how many there were."""
     with redis.pipeline(transaction=True) as pipe:
         pipe.llen(DEAD_KEY)
         pipe.delete(DEAD_KEY)
@@ -114,5 +114,5 @@ def _entry(text: str) -> dict[str, Any]:
 
 
 def _text(text: str) -> Text:
-    """Senders write what they like, also what would steer the terminal."""
+    """Make a sender's text safe for the terminal."""
     return Text(printable(text))

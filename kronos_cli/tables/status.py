@@ -15,9 +15,9 @@ STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magen
 
 
 def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
-    """One row a worker for what it is and one for its load; below how far its jobs are, and device warnings.
+    """One row a worker for what it is, one for its load; below its running jobs and device warnings.
 
-    What announcements say is shown as it is, never read as markup.
+    Text of announcements is never read as markup.
     """
     what = simple_table(
         "worker",
@@ -52,7 +52,7 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
 
 
 def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
-    """How far forecast jobs are; nothing where none runs."""
+    """The progress of running forecast jobs; no table if none runs."""
     table = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
     for worker in workers:
         if isinstance(worker, FinetuneWorkerStatus):
@@ -68,7 +68,7 @@ def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
 
 
 def model_text(worker: AnyWorkerStatus) -> Text:
-    """The model's id, with the first letters of its revision where it has one; what is trained now."""
+    """The model's id with the start of its revision, or the training that runs."""
     if isinstance(worker, FinetuneWorkerStatus):
         return training_text(worker.training)
     model = worker.model
@@ -92,7 +92,7 @@ def training_text(training: TrainingStatus | None) -> Text:
 
 
 def load_cells(worker: AnyWorkerStatus) -> tuple[str, ...]:
-    """Paths in slots and waiting, slots, how long series waited for them lately, and bars per second."""
+    """Paths in slots and waiting, slots, mean wait for slots lately, and bars per second."""
     if isinstance(worker, FinetuneWorkerStatus):
         return str(int(worker.training is not None)), "", "1", "", ""
     return (

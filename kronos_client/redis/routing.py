@@ -1,7 +1,7 @@
-"""Which queue a job goes to, and which workers are alive.
+"""The queue of a job, and the workers that are alive.
 
-A worker announces itself under its own key every few seconds while its engine is alive, so what is read here
-is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loading.
+A worker announces itself under its own key every few seconds, also while it is busy or loading. A worker that
+is gone is seen as such after ``ANNOUNCEMENT_TTL_S``.
 """
 
 import logging
@@ -48,7 +48,7 @@ def queue_for(device: str) -> str:
 
 
 def finetune_queue_for(device: str) -> str:
-    """Likewise for finetuning."""
+    """The same for finetuning."""
     return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
 
 
@@ -65,7 +65,7 @@ def announce(redis: Redis, status: WorkerStatus) -> None:
 
 
 def withdraw(redis: Redis, node: str) -> None:
-    """Take a worker's announcement back."""
+    """Remove a worker's announcement."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.delete(worker_key(node))
         pipe.zrem(WORKERS_KEY, node)
@@ -111,20 +111,20 @@ def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
 
 
 def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
-    """Jobs that a queue's ready workers came to an end with each second lately; 0 where that is not known."""
+    """Jobs that a queue's ready workers ended per second lately; 0 if not known."""
     return sum((worker.jobs_per_s for worker in workers if worker.queue == queue and worker.is_ready), 0.0)
 
 
 def choose_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
     """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
 
-    Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
+    Raises JobError NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
     return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
 
 
 def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
-    """Likewise for a finetuning job, whose workers have queues of their own.
+    """The same for a finetuning job; finetuning workers have queues of their own.
 
     Raises JobError NO_GPU_WORKER.
     """
@@ -146,13 +146,13 @@ def _choose(
 def why_elsewhere(
     wanted: str, actual: str, own_warning: str | None, *, allow_fallback: bool, role: Role = "forecast"
 ) -> str | None:
-    """Why a job that asks for ``wanted`` does not run there, or its worker not where it was told to.
+    """The warning of a job that does not run on the device it asks for.
 
     Args:
         actual: the device that the worker resolved, as ``cpu`` or ``cuda:0``.
-        own_warning: the worker's, where that is not the device it was told to use.
+        own_warning: the worker's own warning, if it does not run on the device that it is set to.
 
-    Raises JobError NO_GPU_WORKER where the job forbids falling back.
+    Raises JobError NO_GPU_WORKER if the job forbids the CPU.
     """
     kind = actual.partition(":")[0]
     if wanted == kind == "cpu":
@@ -179,7 +179,7 @@ def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
 
 
 class TaskRouter:
-    """Celery's ``task_routes`` for our tasks: whoever sends them through our app need not name a queue."""
+    """Celery's ``task_routes`` for our tasks, so that senders through our app need not name a queue."""
 
     def __init__(self, redis_url: str) -> None:
         self._url = redis_url
@@ -192,10 +192,10 @@ class TaskRouter:
         self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
     ) -> dict[str, str] | None:
         if "queue" in options:
-            return None  # named by the sender, which comes first in any case: spare the look at the workers
+            return None  # the sender's choice wins, so the workers need not be read
         if name == STATUS_TASK:
             workers = live_workers(self._redis)
-            # Not to a finetuning worker, which answers nothing while it trains.
+            # Not a finetuning worker, which does not answer while it trains.
             ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
             return {"queue": ready[0] if ready else CPU_QUEUE}
         if name not in (FORECAST_TASK, FINETUNE_TASK):
@@ -209,5 +209,5 @@ class TaskRouter:
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
         if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
-            return {"queue": cpu_queue}  # what is malformed is for the worker to answer, with its code
+            return {"queue": cpu_queue}  # the worker answers a malformed job with its code
         return {"queue": choose(device, bool(allow_fallback), live_workers(self._redis))}

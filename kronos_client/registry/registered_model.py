@@ -85,7 +85,7 @@ class RegisteredModel:
 def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
     """The version in ``<root>/<name>/<version>``; both are checked names.
 
-    Errors name the model and the file, never the path: jobs are told them.
+    Errors name the model and the file, never the path, as jobs see them.
 
     Raises:
         CheckpointMissing: it has no metadata: it is no version yet, or is one no longer.
