@@ -29,7 +29,13 @@ def modules_in(wing: str) -> tuple[str, ...]:
 
 
 CLIENTS = ("kronos_client.client", "kronos_client.aio", "kronos_client.testing")
-WINGS_WITHOUT_TORCH = ("kronos_client", "kronos_cli", "api_stub", "kronos_model/bars")
+WINGS_WITHOUT_TORCH = (
+    "kronos_client",
+    "kronos_cli",
+    "api_stub",
+    "kronos_model/bars",
+    "kronos_model/evaluation",
+)
 WITHOUT_TORCH = (
     *(module for wing in WINGS_WITHOUT_TORCH for module in modules_in(wing)),
     "kronos_model",
@@ -38,7 +44,6 @@ WITHOUT_TORCH = (
     "kronos_model.forecast",
     "kronos_model.finetuning",
     "kronos_model.finetuning.config_file",
-    "kronos_model.evaluation.comparison",
     "kronos_model.finetuning.run_folder",
     "kronos_model.finetuning.splits",
     *modules_in("worker/broker"),

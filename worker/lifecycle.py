@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, NoReturn, ParamSpec
 
@@ -19,7 +20,6 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from celery.utils.nodenames import gethostname
-from click.core import ParameterSource
 
 from kronos_client.contract.names import FINETUNE_TASK
 from kronos_client.logs import PER_JOB, log_json, use_json
@@ -34,7 +34,7 @@ from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
 from worker.inference.gpu_failover import GpuFailover
-from worker.inference.pools import WaitingThreadsPool
+from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.monitoring.job_log import OUTCOMES, log_job
@@ -49,20 +49,24 @@ app.steps["consumer"].update(
 
 P = ParamSpec("P")
 
-# Not Celery's own defaults, which click calls a default map.
-GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
-_is_told_to_end = False
-_num_children = 0  # of the prefork pool; 0 where this process holds the model itself
-# A WorkerProcess or a FinetuneProcess; not annotated, since importing the first imports torch.
-_process: Any = None
+@dataclass
+class Current:
+    """This process. ``process`` is a WorkerProcess, whose import imports torch, or a FinetuneProcess."""
+
+    process: Any = None
+    num_children: int = 0  # of the prefork pool; 0 where this process holds the model itself
+    is_ending: bool = False
+
+
+current = Current()
 
 
 def current_process() -> Any:
     """This process's WorkerProcess or FinetuneProcess; there is one wherever tasks run."""
-    if _process is None:
+    if current.process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
-    return _process
+    return current.process
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -91,30 +95,28 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
     """Resolve the device and load, in this process, which is one of several."""
-    global _process
     from worker.inference.process import WorkerProcess
 
     settings = get_settings()
     if settings.metrics_port is not None:
         # Each child has metrics of its own.
         settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
-    _process = WorkerProcess(settings, node, on_engine_death=end_process)
-    _process.start(num_processes)
-    return _process
+    current.process = WorkerProcess(settings, node, on_engine_death=end_process)
+    current.process.start(num_processes)
+    return current.process
 
 
 def _start_finetuning(node: str) -> Any:
     """As ``_start`` for a finetuning worker: there is nothing to load."""
-    global _process
     from worker.training.process import FinetuneProcess
 
-    _process = FinetuneProcess(get_settings(), node, _probed_device())
-    _process.start()
-    return _process
+    current.process = FinetuneProcess(get_settings(), node, probed_device())
+    current.process.start()
+    return current.process
 
 
 @cache
-def _probed_device() -> dict[str, Any]:
+def probed_device() -> dict[str, Any]:
     """The device that processes started from here will resolve, found without running torch here."""
     settings = get_settings()
     try:
@@ -128,7 +130,7 @@ def _probed_device() -> dict[str, Any]:
     (device,), model = report["devices"], report["model"]
     if "error" in device:
         _refuse(device["error"])
-    if _num_children and device["device"] != "cpu":
+    if current.num_children and device["device"] != "cpu":
         _refuse(f"the prefork pool works on the CPU only, not on {device['device']}; use --pool threads")
     if model is not None and "error" in model:
         _refuse(model["error"])
@@ -143,32 +145,25 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    if click.get_current_context(silent=True) is not None and not _is_given("pool"):
+    if click.get_current_context(silent=True) is not None and not is_given("pool"):
         sender.pool_cls = "threads"
-    if _is_given("queues"):
+    if is_given("queues"):
         log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
-        if _is_given("concurrency"):
+        if is_given("concurrency"):
             log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
         return
     if issubclass(pool, ThreadsPool):
         sender.pool_cls = WaitingThreadsPool
     is_prefork = issubclass(pool, PreforkPool)
-    if not _is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
+    if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
             num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
-    global _num_children
-    _num_children = sender.concurrency if is_prefork else 0
-
-
-def _is_given(parameter: str) -> bool:
-    """On the command line or in the environment."""
-    context = click.get_current_context(silent=True)
-    return context is not None and context.get_parameter_source(parameter) in GIVEN
+    current.num_children = sender.concurrency if is_prefork else 0
 
 
 @signals.worker_init.connect
@@ -202,10 +197,10 @@ def choose_log_format(instance: Any, **_: Any) -> None:
 @or_exit
 def name_worker(sender: Any, **_: Any) -> None:
     """Unless the command line names it. After ``choose_pool``, and just before Celery hands the name on."""
-    if click.get_current_context(silent=True) is None or _is_given("hostname"):
+    if click.get_current_context(silent=True) is None or is_given("hostname"):
         return
-    if _num_children or get_settings().role == "finetune":
-        device = str(_probed_device()["device"])
+    if current.num_children or get_settings().role == "finetune":
+        device = str(probed_device()["device"])
     else:
         from kronos_model.devices.resolution import resolve_device  # imports torch
 
@@ -236,8 +231,8 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 @or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Before the first connection: the device decides the queue, and the model is there before any job."""
-    if _num_children:
-        queue = queue_for(_probed_device()["device"])
+    if current.num_children:
+        queue = queue_for(probed_device()["device"])
     else:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
@@ -250,15 +245,15 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 @or_exit
 def set_up_child(sender: Any = None, **_: Any) -> None:
     """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
-    if _num_children:
+    if current.num_children:
         index = getattr(billiard.current_process(), "index", os.getpid())
-        _start(f"{sender}/{index}", end_child, _num_children, index).ready()
+        _start(f"{sender}/{index}", end_child, current.num_children, index).ready()
 
 
 @signals.worker_ready.connect
 def announce_ready(**_: Any) -> None:
-    if _process is not None:
-        _process.ready()
+    if current.process is not None:
+        current.process.ready()
 
 
 @signals.after_setup_logger.connect
@@ -275,31 +270,30 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
 @signals.task_postrun.connect
 def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
     """What ended is logged, and counted where the task does not count."""
-    if _process is None:
+    if current.process is None:
         return
     if get_settings().log_format == "json":
-        log_job(task.name, task_id, state, retval, _process.node, str(_process.device))
+        log_job(task.name, task_id, state, retval, current.process.node, str(current.process.device))
     if task.name == FINETUNE_TASK and state in OUTCOMES:
-        _process.metrics.count_job(getattr(retval, "code", None))
+        current.process.metrics.count_job(getattr(retval, "code", None))
 
 
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
     """``sig`` is the signal that asked for it."""
-    global _is_told_to_end
-    _is_told_to_end = _is_told_to_end or sig is not None
-    if _process is not None:
-        _process.drain()
+    current.is_ending = current.is_ending or sig is not None
+    if current.process is not None:
+        current.process.drain()
 
 
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def stop(sender: Any = None, **_: Any) -> None:
-    if _process is not None:
-        _process.stop()
+    if current.process is not None:
+        current.process.stop()
     if not hasattr(sender, "exitcode"):
         return
-    if _process is not None and _process.is_dead:
+    if current.process is not None and current.process.is_dead:
         sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again
-    elif _is_told_to_end:
+    elif current.is_ending:
         sender.exitcode = 0  # Celery takes SIGINT for a failure

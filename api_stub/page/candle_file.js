@@ -6,6 +6,7 @@ export const PRICES = ["open", "high", "low", "close"]
 const OPTIONAL = ["volume", "amount"]
 const TIMES = ["timestamps", "timestamp", "datetime", "date", "time"]
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/
+const REPLACED = "\uFFFD" // what browsers put in the place of bytes that are not UTF-8
 const MAX_BYTES = 64 * 2 ** 20
 const MAX_SHOWN_CHARS = 300
 
@@ -40,16 +41,14 @@ export async function readCandles(file) {
 
 /** The bars in a text; throws FileProblem. */
 export function parseCandles(text, name) {
-  const [header, ...records] = recordsOf(text.replace(/^\uFEFF/, ""), name)
+  const records = recordsOf(text.replace(/^\uFEFF/, ""), name)
+  const header = records.next().value
   if (!header) throw new FileProblem(`${name} is empty`)
   const titles = header.cells
-  const at = placesOf(titles, name)
-  const [long, rows] = rowsOf(records, titles.length, Object.values(at))
-  for (const { cells, line } of rows) {
-    if (Object.values(at).some((place) => cells[place]?.includes("\uFFFD"))) {
-      throw new FileProblem(`${name}, line ${line}: the text is not UTF-8: save the file as UTF-8`)
-    }
-  }
+  const at = placesOf(header, name)
+  const [long, rows] = rowsOf([...records], titles.length, Object.values(at))
+  const odd = rows.find(({ cells }) => Object.values(at).some((place) => cells[place]?.includes(REPLACED)))
+  if (odd) throw encodingProblem(name, odd)
   if (!rows.length && !long) throw new FileProblem(`${name} has a header and no rows`)
   const stamps = stampsOf(rows, at, name)
   const columns = columnsOf(rows, at)
@@ -67,7 +66,16 @@ export function parseCandles(text, name) {
 }
 
 /** The place of each column that is used; of dates and times of day in two columns, `timestamps` and `time`. */
-function placesOf(titles, name) {
+function placesOf(header, name) {
+  const titles = header.cells
+  try {
+    return knownPlacesOf(titles, name)
+  } catch (error) {
+    throw titles.some((title) => title.includes(REPLACED)) ? encodingProblem(name, header) : error
+  }
+}
+
+function knownPlacesOf(titles, name) {
   const has = `it has ${shown(titles.join(", "))}`
   if (titles.length === 1 && /[;\t|]/.test(titles[0])) {
     throw new FileProblem(
@@ -148,12 +156,16 @@ function cellProblem(name, line, title, cell, wanted) {
   )
 }
 
+function encodingProblem(name, { line }) {
+  return new FileProblem(`${name}, line ${line}: the text is not UTF-8: save the file as UTF-8`)
+}
+
 function lengthProblem(name, { cells, line }) {
   return new FileProblem(`${name}, line ${line}: there are ${cells.length} cells, more than in the header`)
 }
 
 function shown(text) {
-  return text.slice(0, MAX_SHOWN_CHARS).replace(/(?! )[\p{C}\p{Z}]/gu, "\uFFFD")
+  return text.slice(0, MAX_SHOWN_CHARS).replace(/(?! )[\p{C}\p{Z}]/gu, "�")
 }
 
 /** Rows that are not blank, each with the line in which it begins (RFC 4180, with quotes). */

@@ -47,7 +47,7 @@ class ForecastView(BaseModel):
     bars_done: int | None = Field(default=None, description="of all paths of all series, while it runs")
     bars_total: int | None = None
     result: ForecastResult | None = Field(
-        default=None, description="once done; see docs/reference/contract.md"
+        default=None, description="once done, as docs/reference/contract.md has it"
     )
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 

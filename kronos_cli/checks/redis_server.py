@@ -32,7 +32,9 @@ def redis_findings(settings: CliSettings) -> list[Finding]:
             try:
                 findings += check(redis)
             except NoPermissionError as error:
-                remedy = "allow it by ACL SETUSER; docs/operate/security.md lists what each user needs"
+                remedy = (
+                    "allow it by ACL SETUSER, or leave it: docs/operate/security.md has what each user needs"
+                )
                 findings.append(Finding("redis", "warning", f"not all could be asked: {error}", remedy))
             except (RedisError, TypeError, ValueError) as error:
                 remedy = "see that nothing stands between that renames or forbids INFO, TIME and LLEN"

@@ -91,7 +91,7 @@ class SeriesRequest:
 
 
 @dataclass
-class Timings:
+class GenerationTimings:
     """Moments of a generation, by ``time.monotonic``; None if not reached yet."""
 
     submitted: float = field(default_factory=time.monotonic)
@@ -122,7 +122,7 @@ class Generation:
 
     def __init__(self, request: SeriesRequest) -> None:
         self.request = request
-        self.timings = Timings()
+        self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0

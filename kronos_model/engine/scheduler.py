@@ -14,7 +14,7 @@ from kronos_model.engine.slots import SlotLedger, num_prompt_slots
 
 
 @dataclass(frozen=True)
-class Limits:
+class StepLimits:
     """How much a step computes at once: paths that decode together, and bars in chunks."""
 
     paths: int
@@ -34,7 +34,7 @@ class Scheduler:
         self.num_slots = num_slots
         self.max_context = max_context
         self.max_chunk_bars = max_chunk_bars
-        self.limits = Limits(num_slots, max_chunk_bars)
+        self.limits = StepLimits(num_slots, max_chunk_bars)
         self._slots = SlotLedger(num_slots)
         self._prompts = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
         self._waiting: deque[Generation] = deque()
@@ -76,13 +76,13 @@ class Scheduler:
         before = self.limits
         num_paths = sum(one.num_paths for one in failed if isinstance(one, Sequence))
         num_bars = sum(one.num_bars for one in failed if isinstance(one, Chunk))
-        self.limits = Limits(_halved(before.paths, num_paths), _halved(before.chunk_bars, num_bars))
+        self.limits = StepLimits(_halved(before.paths, num_paths), _halved(before.chunk_bars, num_bars))
         return self.limits != before
 
     def grow(self) -> None:
         """Twice as much, up to what there is."""
         paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
-        self.limits = Limits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
+        self.limits = StepLimits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
     def advance(self, sequence: Sequence) -> None:
         """Put a sequence where its phase belongs, after it changed: behind those that wait for their turn."""

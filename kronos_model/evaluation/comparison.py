@@ -230,7 +230,7 @@ def _score(
 def _compared(other: str, by: Improvement) -> str:
     """One sentence: how much better or worse than ``other``, and how sure that is."""
     if math.isnan(by.low):
-        return f"No clear difference from {other}: {_size(by.mean)}, on too few windows to tell."
+        return f"No clear difference from {other}: {_size(by.mean)}, on too few windows to be sure."
     if by.outcome == "unclear":
         bounds = f"from {_size(by.low)} to {_size(by.high)}"
         return f"No clear difference from {other}: {_size(by.mean)} (95 % interval {bounds})."

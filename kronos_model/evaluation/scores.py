@@ -75,7 +75,7 @@ def width(low: Array, high: Array) -> Array:
 class Improvement(NamedTuple):
     """How much lower one mean loss is than another, in per cent of the other, with a 95 % interval.
 
-    ``low`` and ``high`` are NaN where there are too few windows to tell; all are −inf where the other loss is
+    ``low`` and ``high`` are NaN if there are too few windows; all are −inf if the other loss is
     0 and ours is not.
     """
 

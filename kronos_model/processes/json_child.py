@@ -155,7 +155,7 @@ class JsonParent:
         self._output.flush()
 
     def _read(self) -> None:
-        # A file of its own: Python closes sys.stdin as it ends, and waits for who reads there.
+        # A file of its own: as Python ends, it closes sys.stdin, and would wait for this thread.
         with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stdin:
             for line in stdin:
                 self._messages.put(json.loads(line))

@@ -17,7 +17,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import PARITY
 from tests.waiting import WAIT_S
-from worker.inference.self_test import model_report
+from worker.inference.probe_child import model_report
 from worker.settings import WorkerSettings
 
 CONFIG, WEIGHTS = "model/config.json", "model/model.safetensors"

@@ -13,8 +13,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
-from tests.waiting import WAIT_S
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import WAIT_S, await_true
 
 CLOCK = Path(__file__).parent / "jumping_clock"
 ONE_JOB = {"KRONOS_MAX_SLOTS": "24"}

@@ -66,7 +66,7 @@ class WorkerUnderTest:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 pytest.fail(f"the worker did not stop on SIGTERM:\n{self.log.read_text()}")
@@ -113,7 +113,7 @@ def bench(
     yield bench
     for worker in bench.workers:  # else they take the jobs of the next test
         worker.process.kill()
-        worker.process.wait(10)
+        worker.process.wait(WAIT_S)
     Redis.from_url(redis.url).flushall()
 
 

@@ -18,7 +18,7 @@ finetune_run.training_command = lambda config, output, device: [
     output,
     device,
 ]
-lifecycle._probed_device = lambda: {  # type: ignore[assignment]
+lifecycle.probed_device = lambda: {  # type: ignore[assignment]
     "device": "cpu",
     "warning": None,
     "description": {"name": "a CPU", "kind": "cpu", "index": None, "versions": {}},

@@ -9,7 +9,6 @@ import click
 import pytest
 from celery.bin.worker import worker as worker_command
 from celery.worker.consumer.gossip import Gossip
-from click.core import ParameterSource
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.errors import CheckpointMissing
@@ -28,11 +27,11 @@ def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(lifecycle, "get_settings", lambda: settings)
     monkeypatch.setattr(lifecycle, "num_cores", lambda: NUM_CORES)
-    lifecycle._probed_device.cache_clear()
+    lifecycle.probed_device.cache_clear()
     # Module state that signals change.
-    monkeypatch.setattr(lifecycle, "_num_children", 0)
-    monkeypatch.setattr(lifecycle, "_process", None)
-    monkeypatch.setattr(lifecycle, "_is_told_to_end", False)
+    monkeypatch.setattr(lifecycle.current, "num_children", 0)
+    monkeypatch.setattr(lifecycle.current, "process", None)
+    monkeypatch.setattr(lifecycle.current, "is_ending", False)
 
 
 def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
@@ -70,15 +69,15 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
 )
 def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_children):
     assert chosen(*arguments) == expected
-    assert lifecycle._num_children == num_children
+    assert lifecycle.current.num_children == num_children
 
 
 def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeypatch, caplog):
     def fail() -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(lifecycle, "_probed_device", fail)
-    monkeypatch.setattr(lifecycle, "_num_children", 2)
+    monkeypatch.setattr(lifecycle, "probed_device", fail)
+    monkeypatch.setattr(lifecycle.current, "num_children", 2)
     with pytest.raises(SystemExit) as ended:
         lifecycle.set_up("node", SimpleNamespace(app=lifecycle.app))
     assert ended.value.code == 1
@@ -92,11 +91,6 @@ def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
 
 def test_celerys_own_defaults_count_as_not_given():
     assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_JOBS)
-
-
-def test_the_environment_counts_as_given():
-    assert ParameterSource.ENVIRONMENT in lifecycle.GIVEN
-    assert {parameter.name for parameter in worker_command.params} >= {"pool", "concurrency"}
 
 
 def test_a_worker_that_is_started_from_code_keeps_its_pool():
@@ -190,7 +184,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | Exception) 
 def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
     tried(monkeypatch, {"device": "cpu"})
-    monkeypatch.setattr(lifecycle, "_num_children", 4)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
     lifecycle.set_up("node@host", worker)
     assert worker.selected == ["cpu"]
     assert process.told == []
@@ -214,7 +208,7 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
 )
 def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, caplog, outcome, line):
     tried(monkeypatch, outcome)
-    monkeypatch.setattr(lifecycle, "_num_children", 4)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
     with pytest.raises(SystemExit):
         lifecycle.set_up("node@host", FakeWorker())
     assert line in caplog.text
@@ -222,7 +216,7 @@ def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, capl
 
 def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
     process = use(monkeypatch, FakeProcess())
-    monkeypatch.setattr(lifecycle, "_num_children", 4)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
     monkeypatch.setattr(lifecycle.billiard, "current_process", lambda: SimpleNamespace(index=2))
     lifecycle.set_up_child("node@host")
     assert process.told == ["node@host/2", 4, "ready"]
@@ -234,7 +228,7 @@ def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings,
     process = use(monkeypatch, FakeProcess())
     given = settings.model_copy(update={"metrics_port": port})
     monkeypatch.setattr(lifecycle, "get_settings", lambda: given)
-    monkeypatch.setattr(lifecycle, "_num_children", 4)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
     monkeypatch.setattr(lifecycle.billiard, "current_process", lambda: SimpleNamespace(index=2))
     lifecycle.set_up_child("node@host")
     assert process.settings.metrics_port == expected
@@ -269,7 +263,7 @@ def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch,
 
 @pytest.mark.parametrize("process", [None, FakeProcess()])
 def test_a_worker_that_is_interrupted_has_not_failed_but_one_that_broke_has(monkeypatch, process):
-    monkeypatch.setattr(lifecycle, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     worker = SimpleNamespace(exitcode=1)
     lifecycle.stop(sender=worker)
     assert worker.exitcode == 1
@@ -387,7 +381,7 @@ def test_a_training_job_that_ended_is_counted_and_one_that_goes_back_is_not(monk
     process = SimpleNamespace(
         node="n@h", device="cpu", metrics=SimpleNamespace(count_job=counted.append), stop=lambda: None
     )
-    monkeypatch.setattr(lifecycle, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     task = SimpleNamespace(name="kronos.finetune")
     lifecycle.tell_job("a", task, {"name": "mine"}, "SUCCESS")
     lifecycle.tell_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")

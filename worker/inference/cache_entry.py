@@ -1,4 +1,4 @@
-"""A model's place among those that a worker holds, and what is there once it is loaded."""
+"""One place in the model cache, and the model in it once that is loaded."""
 
 import threading
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class ServedModel:
 
 
 class CacheEntry:
-    """A model's place in the pool, taken before the model is there. Jobs hold it while they need it."""
+    """A place, taken before its model is loaded. Jobs hold it while they need the model."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class CacheEntry:
         self._settled.set()
 
     def empty(self) -> ServedModel | None:
-        """Hand over the model, if there is one, so that it can go."""
+        """Give up the model, if there is one."""
         served, self._served = self._served, None
         return served
 

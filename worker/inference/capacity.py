@@ -50,11 +50,14 @@ def free_slots(load: EngineLoad) -> int:
 class Capacity:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
-    ``loads`` tells what each engine holds. What was taken and has not come to an engine yet counts by what
-    its message asks for, else a burst of large jobs would all be taken before the first shows there.
+    A job that was taken and is in no engine yet counts by what its message asks for. Otherwise a burst of
+    large jobs would all be taken before the first of them counts in an engine's load.
 
-    Which engine a job is for shows only once it is taken. Where one is full and another is not, jobs
-    are taken one at a time, for as long as none of them has to wait.
+    Which engine a job needs is known only once it is taken. If one is full and another is not, jobs are taken
+    one at a time, as long as none of them has to wait.
+
+    Args:
+        loads: Returns what each engine holds.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
@@ -67,7 +70,7 @@ class Capacity:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs held, as of when it was last asked for room."""
+        """Jobs held at the last call of ``has_room``."""
         return len(self._paths_on_their_way)
 
     def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
@@ -106,13 +109,13 @@ class Capacity:
         self._wake = wake
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
-        """As of ``EngineObserver``: the paths of a large job end one after the other."""
+        """The paths of a large job end one after the other, and make room before it has ended."""
         if self._refused and free_slots(load) > 0:
             self._refused = False
             self._wake()
 
     def observe_generation(self, model_id: str, generation: object) -> None:
-        """As of ``EngineObserver``; the step that ended it says enough."""
+        """Nothing: ``observe_step`` has seen the step that ended it."""
 
 
 class Prefetch(bootsteps.StartStopStep):

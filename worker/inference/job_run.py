@@ -1,4 +1,4 @@
-"""What the engines' owner keeps: engines by their model's name, and the jobs inside them."""
+"""What the engines' thread holds: engines, each of one model, and the jobs inside them."""
 
 import threading
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class JobRun:
         return sum(generation.num_bars_done for generation in self.generations)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the job ended within the time; ``EngineThread.wait`` notices a dead owner too."""
+        """Whether the job ended within the time; ``EngineThread.wait`` also notices a dead thread."""
         return self._done.wait(timeout_s)
 
     def result(self) -> list[Generation]:
@@ -66,10 +66,10 @@ class JobRun:
         return self.generations
 
     def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
-        """Wake whoever waits; only the first end counts."""
+        """Wake the threads that wait; only the first end counts."""
         if not self.is_done:
             # Without the frames that it was raised in: they hold the job, which would hold itself and its
-            # tensors until the garbage collector goes through all objects there are.
+            # tensors until the next full garbage collection.
             self.error = None if error is None else error.with_traceback(None)
             self.failed_series = failed_series
             self._done.set()

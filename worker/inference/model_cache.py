@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 class ModelCache:
     """Holds at most ``max_models``. All methods may be called from any thread.
 
-    A further model is loaded when the first job asks for it, one at a time and on a thread of the pool's own,
-    and stays until its place is needed: then the one goes that no job holds and that was used longest ago.
-    The worker's own stays for good.
+    A further model is loaded when the first job names it, one at a time, on a thread of the cache. It stays
+    until its place is needed: then the model goes that no job holds and that was used longest ago. The
+    worker's own model always stays.
 
     Args:
-        further: what jobs may name beside the worker's own.
-        registry: the registered models, which they may name too.
+        further: What jobs may name in addition to the worker's own model.
+        registry: The registered models, which they may name too.
     """
 
     def __init__(
@@ -61,24 +61,14 @@ class ModelCache:
 
     @property
     def names(self) -> list[str]:
-        """What jobs may name beside registered models, the worker's own first."""
+        """What jobs may name in addition to registered models, the worker's own first."""
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
-
-    @property
-    def max_context(self) -> int | None:
-        """Bars that any model which may be named sees at most; None where registered ones set no bound."""
-        if self._registry is not None:
-            return None
-        bounds = [self.own.max_context]
-        for wanted in self._allowed.values():
-            with suppress(CheckpointError):  # of a damaged model only its own jobs are to hear
-                bounds.append(self._loader.max_context_of(wanted))
-        return max(bounds)
 
     def find(self, name: str | None) -> Loadable | None:
         """The model that a job names, a registered one in its newest version; None for the worker's own.
 
-        Raises JobError: MODEL_NOT_ALLOWED; what is wrong with a registered model that is damaged.
+        Raises:
+            JobError: MODEL_NOT_ALLOWED, or why a registered model is damaged.
         """
         if name is None or name == self._own.name:
             return None
@@ -97,9 +87,10 @@ class ModelCache:
 
     @contextmanager
     def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
-        """Hold a model, the worker's own where None, while a job needs it. It may be loading still.
+        """Hold a model, the worker's own if None, while a job needs it. It may still be loading.
 
-        Raises JobError MODEL_CAPACITY where no place is free.
+        Raises:
+            JobError: MODEL_CAPACITY if no place is free.
         """
         with self._lock:
             entry = self._own if wanted is None else self._take(wanted)
@@ -114,7 +105,8 @@ class ModelCache:
     def max_context_of(self, wanted: Loadable | None) -> int:
         """Bars that a model sees at most, whether or not it is loaded.
 
-        Raises JobError where its metadata is damaged.
+        Raises:
+            JobError: Its metadata is damaged.
         """
         try:
             return self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
@@ -128,7 +120,7 @@ class ModelCache:
         return tuple(entry.status() for entry in entries)
 
     def _find_registered(self, name: str) -> RegisteredModel | None:
-        """In the folder; or, where it was deleted there, among those that are loaded still."""
+        """In the folder; if it was deleted there, among those that are still loaded."""
         if self._registry is None:
             return None
         try:
@@ -154,7 +146,7 @@ class ModelCache:
         )
 
     def _take(self, wanted: Loadable) -> CacheEntry:
-        """The place of a further model, made where there is none. Under the lock."""
+        """The entry of a further model, made if there is none. Under the lock."""
         if wanted in self._further:
             return self._further[wanted]
         name = wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
@@ -186,11 +178,11 @@ class ModelCache:
         while True:
             try:
                 self._work.get()()
-            except Exception:  # a defect here must not leave the jobs of all later loads waiting
+            except Exception:  # a defect must not leave the jobs of all later loads waiting
                 log.exception("the models' loader failed, going on")
 
     def _load(self, entry: CacheEntry, wanted: Loadable) -> None:
-        if entry.is_dropped:  # whoever wanted it is gone
+        if entry.is_dropped:  # no job waits for it any more
             return
         log.info("loading model %s", entry.name)
         outcome = self._try_to_load(entry.name, wanted)
@@ -209,12 +201,12 @@ class ModelCache:
         try:
             return self._loader.load_further(wanted)
         except KronosError as error:
-            # Whole, with its paths, which the jobs are not told.
+            # The whole message, with its paths; results carry none.
             log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)
             if isinstance(error, OutOfMemory):
                 return _no_capacity(name, error.message)
             return JobError.from_kronos(error, prefix="model")
-        except Exception:  # whatever it was, the jobs that wait for the model must be told
+        except Exception:  # the jobs that wait for the model must end
             log.exception("model %s could not be loaded", name)
             return JobError(
                 ErrorCode.INTERNAL, f"the model {name} could not be loaded; see the worker's log", "model"

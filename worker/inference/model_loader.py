@@ -114,7 +114,7 @@ class ModelLoader:
         return setting or default_max_context(wanted.model or DEFAULT_MODEL)
 
     def reclaim(self) -> None:
-        """Give the memory of models that nobody refers to any more back to the device."""
+        """Return the memory of models that are no longer referred to."""
         gc.collect()  # modules and their hooks may refer to each other
         empty_cache(self.device)
 

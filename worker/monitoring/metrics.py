@@ -135,16 +135,17 @@ class JobMetrics:
         self.info.clear()
         self.info.labels(device, model, queue, dtype).set(1)
 
-    def observe_job_wait(self, delivery: Mapping[str, Any] | None, payload: Any, receipt: Receipt) -> None:
-        """As a worker begins a job, which counts once: where it says when it was submitted, and truly.
+    def observe_job_wait(
+        self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
+    ) -> None:
+        """Count the wait of a job that a worker begins: once, and if its time of submission is credible.
 
         Args:
-            delivery: its message's ``delivery_info``.
+            delivery: Its message's ``delivery_info``.
         """
-        submitted_at = payload.get("submitted_at") if isinstance(payload, Mapping) else None
-        if receipt.now > receipt.received_at or not isinstance(submitted_at, int | float):
+        if receipt.now > receipt.received_at or submitted_at is None:
             return
-        # The message's sender wrote all of it: no NaN, nothing from before records are kept, no new labels.
+        # The message's sender wrote all of it: nothing from before records are kept, no new labels.
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
             delivery = delivery or {}
             queue = delivery.get("routing_key")

@@ -1,7 +1,7 @@
 """Celery's remote control of a worker: have it load a model.
 
-A command is answered on the thread that takes jobs, so none may wait there: it starts the loading, and
-whoever asks again under the same ask hears how that went.
+A command is answered on the thread that takes jobs, so none may wait there. The first one under an ask's id
+starts the loading, and further ones under the same id return its outcome.
 """
 
 import logging
@@ -25,7 +25,7 @@ WAIT_S: Final = 600.0
 
 
 class ModelAsks:
-    """Models that somebody asked for, by the ask's id, and what became of that."""
+    """Requests to load a model, by the ask's id, and the outcome of each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class ModelAsks:
             answer = {"state": "ready", "model": info.model_dump(mode="json")}
         except JobError as error:
             answer = failed(error)
-        except Exception:  # whatever it was, who asks must be told
+        except Exception:  # every request ends with an answer
             log.exception("the model %r could not be loaded", name)
             answer = failed(JobError(ErrorCode.INTERNAL, "the worker failed; see its log"))
         with self._lock:
@@ -75,8 +75,8 @@ _asks = ModelAsks()
 
 def failed(error: JobError) -> dict[str, Any]:
     """An answer with an error."""
-    told = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
-    return {"state": "failed", "error": told}
+    content = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
+    return {"state": "failed", "error": content}
 
 
 @control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 PUT_OFF_DELAY_S: Final = 5.0
 MAX_PUT_OFF: Final = 12
 LATE_GRACE_S: Final = 2.0
-"""For a isolation to say itself that a job is late."""
+"""The isolated process reports by itself that a job is late; the worker ends it after this time."""
 MAX_LOST_ALONE: Final = 2
 RESULT_REPR_CHARS: Final = 64
 """Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
@@ -126,24 +127,28 @@ class _Delivery:
         try:
             return self._process.records.is_cancelled(self._job_id)
         except RedisError as error:
-            log.warning("job %s: nobody can say whether to cancel it: %s", self._job_id, error)
+            log.warning("job %s: Redis does not say whether it is cancelled: %s", self._job_id, error)
             return False
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Store how far it is."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
             self._backend.tell(self._process.records, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
-            log.warning("job %s: progress could not be told: %s", self._job_id, error)
+            log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
     def _run(self, payload: Any) -> dict[str, Any]:
         receipt = self._begin()
-        self._process.metrics.observe_job_wait(self._request.delivery_info, payload, receipt)
         began = time.monotonic()
+        job = read_job(payload, self._process.limits)
+        self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
         if receipt.is_suspect:
+            if job.deadline_s is not None:
+                left_s = job.deadline_s - receipt.waited_s(job.submitted_at)
+                self._late_at = began + left_s + LATE_GRACE_S
             return self._run_suspect(payload, receipt, began)
-        return compute(self._process, self._job_id, payload, receipt, self._queue(), self)
+        return compute(self._process, self._job_id, job, receipt, self._queue(), self)
 
     def _begin(self) -> Receipt:
         """Take the lease; raises HandedBack while another holds it."""
@@ -168,16 +173,15 @@ class _Delivery:
         self._lease = self._process.leases.take(self._job_id, self._token, asked_at)
         return receipt
 
-    def _run_suspect(self, payload: Any, receipt: Receipt, began: float) -> dict[str, Any]:
-        """Alone in a process, and again where that ends with it."""
-        self._late_at = _late_at(payload, receipt, began)
+    def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt, began: float) -> dict[str, Any]:
+        """Compute it alone in a process, and once more if the process ends with it."""
         self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
         isolation = self._process.isolation
         with isolation.place():
             while True:
                 now = receipt.after(time.monotonic() - began)
                 try:
-                    return isolation.compute(self._job_id, payload, now, self._queue(), self)
+                    return isolation.compute(self._job_id, job, now, self._queue(), self)
                 except ChildEnded as died:
                     log.warning("job %s: %s while it was alone there", self._job_id, died)
                     num_lost = self._process.records.count_lost_alone(self._job_id, self._token)
@@ -217,16 +221,3 @@ def worker_lost(exit_status: int) -> JobError:
         None,
         {"exit_status": exit_status},
     )
-
-
-def _late_at(payload: Any, receipt: Receipt, began: float) -> float:
-    """When nobody waits for its isolation any more. What is no deadline is refused there."""
-    job = payload if isinstance(payload, Mapping) else {}
-    deadline_s, submitted_at = job.get("deadline_s"), job.get("submitted_at")
-    if not isinstance(deadline_s, int | float):
-        return math.inf
-    since = submitted_at if isinstance(submitted_at, int | float) else None
-    try:
-        return began + deadline_s - receipt.waited_s(since) + LATE_GRACE_S
-    except OverflowError:
-        return math.inf

@@ -1,9 +1,10 @@
-"""CSV to cells: UTF-8, commas, quotes as in RFC 4180.
+"""CSV to cells: UTF-8 or UTF-16, commas, quotes as in RFC 4180.
 
 Python's csv module says how a file is read. If all rows have as many cells as the header, and quotes enclose
 plain cells only, pyarrow reads the file: it gives the same cells several times as fast, but counts no lines.
 """
 
+import codecs
 import csv
 import mmap
 import re
@@ -21,6 +22,7 @@ import pyarrow.csv as pa_csv
 from kronos_model.bars.files.cells import Cells, FindColumns, shown
 from kronos_model.errors import CandleFileError
 
+UTF_8: Final = "utf-8-sig"
 OTHER_SEPARATORS: Final = (";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """What Python puts in the place of bytes that are not UTF-8."""
@@ -42,7 +44,8 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
             used is not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+    encoding = _sniff_encoding(path)
+    with path.open(encoding=encoding, errors="replace", newline="") as file:
         rows = _numbered_rows(path, file)
         header_line, row = next(rows, (0, []))
         header = [title.strip() for title in row]
@@ -52,13 +55,25 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
             raise CandleFileError(
                 f"{path} has one column, {shown(header[0])!r}: write the file with commas between its cells"
             )
-        places = find_columns(header)
-        cells = _read_plain(path, header_line, len(header), places) if last is None else None
+        try:
+            places = find_columns(header)
+        except CandleFileError:
+            if REPLACED in "".join(header):
+                raise _not_utf_8(path, header_line) from None
+            raise
+        cells = None
+        if last is None and encoding == UTF_8:
+            cells = _read_plain(path, header_line, len(header), places)
         if cells is None:
             cells = _read_rows(rows if last is None else deque(rows, maxlen=last), len(header), places)
             _check_utf_8(path, cells)
     titles = {name: header[place] for name, place in places.items()}
     return _without_blank_rows(Cells(titles, cells.columns, "line", cells.numbers, cells.overlong))
+
+
+def _sniff_encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else UTF_8
 
 
 def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -129,10 +144,13 @@ def _check_utf_8(path: Path, cells: Cells) -> None:
     assert cells.numbers is not None, "_read_rows counts lines"
     found = [pc.index(pc.match_substring(each, REPLACED), True).as_py() for each in cells.columns.values()]
     if rows := [row for row in found if row >= 0]:
-        line = int(cells.numbers[min(rows)])
-        raise CandleFileError(
-            f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8", details={"line": line}
-        )
+        raise _not_utf_8(path, int(cells.numbers[min(rows)]))
+
+
+def _not_utf_8(path: Path, line: int) -> CandleFileError:
+    return CandleFileError(
+        f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8", details={"line": line}
+    )
 
 
 def _without_blank_rows(cells: Cells) -> Cells:

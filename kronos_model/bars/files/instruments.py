@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray, to_bars
+from kronos_model.bars.columns import COLUMNS, FloatArray, to_bars
 from kronos_model.bars.files.find import find_files
 from kronos_model.bars.files.report import (
     DataReport,
@@ -21,18 +21,18 @@ from kronos_model.bars.files.report import (
 )
 from kronos_model.bars.files.table import CandleTable, read_cells, to_table
 from kronos_model.bars.instrument import Instrument
-from kronos_model.bars.validation import MAX_MAGNITUDE
+from kronos_model.bars.validation import defects_of
 from kronos_model.errors import CandleFileError
 
-REASONS: Final = (
-    "unreadable_time",
-    "not_a_number",
-    "value_too_large",
-    "price_not_above_zero",
-    "high_below_low",
-    "negative_volume",
-)
-"""Why a row is dropped by itself, in the order in which it is looked at."""
+REASON_OF_CODE: Final = {
+    "NOT_FINITE": "not_a_number",
+    "VALUE_TOO_LARGE": "value_too_large",
+    "NON_POSITIVE_PRICE": "price_not_above_zero",
+    "HIGH_BELOW_LOW": "high_below_low",
+    "NEGATIVE_VOLUME": "negative_volume",
+}
+REASONS: Final = ("unreadable_time", *REASON_OF_CODE.values())
+"""Why a row is dropped by itself; the first that applies is counted."""
 DUPLICATE_TIME: Final = "duplicate_time"
 CHUNK_ROWS: Final = 65_536
 """Checked and made into bars at once: float64 copies of all rows would take several times what is kept."""
@@ -191,34 +191,15 @@ def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
 
 def _reasons(table: CandleTable) -> NDArray[np.int8]:
     """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row."""
-    reasons = np.empty(len(table), dtype=np.int8)
+    reasons = np.isnat(table.clock.instants).astype(np.int8)
     for start in range(0, len(table), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         columns = {name: values[rows] for name, values in table.columns.items()}
-        reasons[rows] = _reasons_of(columns, table.clock.instants[rows])
+        some = reasons[rows]
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
+            for code, _, at_fault, _ in defects_of(columns):
+                some[(some == 0) & at_fault] = REASONS.index(REASON_OF_CODE[code]) + 1
     return reasons
-
-
-def _reasons_of(
-    columns: Mapping[str, NDArray[np.float64]], instants: NDArray[np.datetime64]
-) -> NDArray[np.int64]:
-    """They are what ``validation.check_candles`` refuses, bar by bar."""
-    prices = np.stack([columns[name] for name in PRICE_COLUMNS])  # (4, T)
-    volumes = [columns[name] for name in COLUMNS[len(PRICE_COLUMNS) :] if name in columns]
-    values = np.concatenate([prices, volumes]) if volumes else prices
-    with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
-        is_too_large = np.any(np.abs(values) > MAX_MAGNITUDE, axis=0)
-        if "volume" in columns and "amount" not in columns:
-            is_too_large |= columns["volume"] * prices.mean(axis=0) > MAX_MAGNITUDE
-        defects = (
-            np.isnat(instants),
-            ~np.isfinite(values).all(axis=0),
-            is_too_large,
-            np.any(prices.astype(np.float32) <= 0, axis=0),
-            columns["high"] < columns["low"],
-            np.any(values[len(PRICE_COLUMNS) :] < 0, axis=0),
-        )
-    return np.select(defects, range(1, len(defects) + 1), default=0)
 
 
 def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:

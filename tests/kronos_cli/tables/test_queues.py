@@ -96,9 +96,9 @@ def test_what_needs_attention_is_said(redis: Redis) -> None:
     live(redis, "cpu")
     bury(redis)
     told = " ".join(queues().output.split())
-    assert "gpu.finetune: 1 job waits, and no worker is alive that takes it" in told
+    assert "gpu.finetune: 1 job waits, and no worker of this queue is alive" in told
     assert "cpu: full at 6 (KRONOS_MAX_QUEUE_JOBS)" in told
-    assert "1 message that nobody can read; to look at them: kronos queues --dead" in told
+    assert "1 message that no worker can read; to see them: kronos queues --dead" in told
     assert "cpu: 6 jobs wait" not in told
 
 

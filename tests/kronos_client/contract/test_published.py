@@ -107,7 +107,8 @@ def test_the_contract_is_imported_without_torch() -> None:
         "import importlib, pkgutil, kronos_client.contract\n"
         "names = [module.name for module in pkgutil.iter_modules(kronos_client.contract.__path__)]\n"
         "for name in names: importlib.import_module(f'kronos_client.contract.{name}')\n"
-        "from kronos_client.contract.examples import *\n"
+        "from kronos_client.contract.examples import JOB_ID, example_job\n"
+        "from kronos_client.contract.jobs import Limits, parse_job, prepare\n"
         "print(len(names), len(prepare(parse_job(example_job(), Limits()), JOB_ID, Limits())))"
     )
 

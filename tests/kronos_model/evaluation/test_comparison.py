@@ -138,7 +138,7 @@ def test_overlapping_windows_are_not_taken_for_many():
     evaluation = evaluate({"m": perfect}, grouped, season=None)
     assert evaluation.improvements[LAST_VALUE].outcome == "unclear"
     assert (
-        "No clear difference from repeating the last value: 100.0 % better, on too few windows to tell."
+        "No clear difference from repeating the last value: 100.0 % better, on too few windows to be sure."
         in (evaluation.verdict())
     )
 
@@ -197,7 +197,7 @@ def judged(by: Improvement, coverage_80: float = 0.8) -> Evaluation:
         ),
         (
             Improvement(-7, np.nan, np.nan),
-            "No clear difference from before finetuning: 7.0 % worse, on too few windows to tell.",
+            "No clear difference from before finetuning: 7.0 % worse, on too few windows to be sure.",
         ),
     ],
 )

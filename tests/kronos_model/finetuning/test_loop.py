@@ -125,9 +125,8 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
         {"data": {"path": "unused"}, "predictor": stage_config, "save_interval_s": options.pop("save", 300)}
     )
     stage = options.pop("stage", PredictorStage(model, tokenizer, "sampled"))
-    return StageLoop(
-        accelerator, stage, rows, rows, config, RunFolder(folder), listener=events.append, **options
-    )
+    listener = options.pop("listener", events.append)
+    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listener, **options)
 
 
 def test_a_run_taken_up_again_gives_the_losses_of_one_that_never_stopped(accelerator, tmp_path):
@@ -176,8 +175,7 @@ def test_what_was_done_since_the_last_save_is_done_again(accelerator, tmp_path):
             raise Killed
 
     parts: list[Any] = []
-    loop = small_loop(accelerator, tmp_path / "parts", parts)
-    loop._listener = killing
+    loop = small_loop(accelerator, tmp_path / "parts", parts, listener=killing)
     with pytest.raises(Killed):
         loop.train()
     assert load_progress(tmp_path / "parts/predictor/state.safetensors").step == 6
@@ -198,9 +196,7 @@ def test_the_state_is_saved_as_often_as_the_config_says(accelerator, tmp_path):
         progress = load_progress(tmp_path / "predictor/state.safetensors")
         seen.append(progress.step if progress else 0)
 
-    loop = small_loop(accelerator, tmp_path, events, save=1e-9)
-    loop._listener = listener
-    loop.train()
+    small_loop(accelerator, tmp_path, events, save=1e-9, listener=listener).train()
     assert seen[:6] == [0, 1, 2, 3, 4, 5]
 
 

@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import EngineLoad
 from kronos_model.engine.generation import SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from tests.waiting import await_true
 from tests.worker.inference.fake_engine import (
     MAX_CONTEXT,
     MAX_SLOTS,
@@ -59,13 +60,6 @@ def ended(engine_thread: EngineThread, run: JobRun) -> list[FakeGeneration]:
 def seeds_of(generations: list[FakeGeneration]) -> list[int]:
     assert all(generation.done and generation.error is None for generation in generations)
     return [generation.seed for generation in generations]
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
 
 
 @pytest.fixture
@@ -196,7 +190,7 @@ def test_a_running_job_can_be_cancelled(engine_thread, engine, hosted):
     engine.gate.set()
     with pytest.raises(Cancelled):
         ended(engine_thread, run)
-    assert eventually(lambda: engine_thread.load == IDLE)
+    await_true(lambda: engine_thread.load == IDLE)
     assert engine.num_steps(1) < LONG
 
 
@@ -242,7 +236,7 @@ def test_a_series_that_the_engine_refuses_ends_its_job_and_frees_its_others(engi
     with pytest.raises(InputError, match="max_context 64"):
         ended(engine_thread, run)
     assert run.failed_series == 1
-    assert eventually(lambda: engine_thread.load == IDLE)
+    await_true(lambda: engine_thread.load == IDLE)
     assert engine.num_steps(1) < LONG
 
 
@@ -284,7 +278,7 @@ def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(
         with pytest.raises(EngineDied):
             ended(engine_thread, run)
         assert deaths == ["died"]
-    assert eventually(lambda: not engine_thread.is_alive)
+    await_true(lambda: not engine_thread.is_alive)
     with pytest.raises(EngineDied):
         ended(engine_thread, engine_thread.submit("too late", [request(4)], hosted))
     with pytest.raises(EngineDied):

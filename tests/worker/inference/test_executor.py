@@ -28,7 +28,7 @@ class JobContext:
     def is_cancelled(self) -> bool:
         return self.wants_no_more
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Nothing."""
 
 

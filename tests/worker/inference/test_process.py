@@ -87,7 +87,7 @@ def test_a_job_that_another_worker_has_meanwhile_is_counted_once(worker):
 
 def test_what_is_served_computes_within_the_limits_of_its_model(worker):
     worker.start()
-    assert worker.limits.max_pred_len == 64
+    assert worker.limits_of(None).max_pred_len == 64
     run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
     assert worker.engine_thread.wait(run, 20)
     assert run.result()[0].paths.shape == (1, 3, 6)
@@ -98,7 +98,6 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = WorkerProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
-    assert worker.limits.max_pred_len == 2048
     limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 176]
     worker.stop()

@@ -70,27 +70,23 @@ def test_loads_are_those_of_the_moment_of_asking(metrics, loads):
 def test_the_wait_of_a_job_is_told_by_queue_and_priority(metrics, delivery, queue, priority):
     labels = {"queue": queue, "priority": priority}
     for waited_s in (2.5, -0.5):  # a sender's clock may be ahead
-        metrics.observe_job_wait(delivery, {"submitted_at": NOW - waited_s}, FIRST)
+        metrics.observe_job_wait(delivery, NOW - waited_s, FIRST)
     assert value(metrics, "kronos_job_wait_seconds_count", **labels) == 2
     assert value(metrics, "kronos_job_wait_seconds_sum", **labels) == 2.5
     assert value(metrics, "kronos_job_wait_seconds_bucket", **labels, le="1.0") == 1
 
 
 @pytest.mark.parametrize(
-    ("payload", "receipt"),
+    ("submitted_at", "receipt"),
     [
-        ({}, FIRST),
-        ({"submitted_at": None}, FIRST),
-        ({"submitted_at": "yesterday"}, FIRST),
-        ({"submitted_at": 0}, FIRST),
-        ({"submitted_at": float("nan")}, FIRST),
-        ({"submitted_at": 10**400}, FIRST),
-        (["no job"], FIRST),
-        ({"submitted_at": NOW - 2}, Receipt(NOW + 60, NOW, False)),  # delivered again
+        (None, FIRST),
+        (0.0, FIRST),
+        (1e300, FIRST),
+        (NOW - 2, Receipt(NOW + 60, NOW, False)),  # delivered again
     ],
 )
-def test_a_wait_that_is_not_known_is_not_told(metrics, payload, receipt):
-    metrics.observe_job_wait({"routing_key": "cpu", "priority": 3}, payload, receipt)
+def test_a_wait_that_is_not_known_is_not_told(metrics, submitted_at, receipt):
+    metrics.observe_job_wait({"routing_key": "cpu", "priority": 3}, submitted_at, receipt)
     assert value(metrics, "kronos_job_wait_seconds_count", queue="cpu", priority="normal") is None
 
 

@@ -76,5 +76,5 @@ def test_arguments_of_another_form_are_refused(arguments):
 
 
 def test_a_worker_whose_children_hold_the_models_says_so(monkeypatch):
-    monkeypatch.setattr(lifecycle, "_process", None)
+    monkeypatch.setattr(lifecycle.current, "process", None)
     assert controls.load_model(None, model="m", ask="a")["error"]["code"] == "MODEL_CAPACITY"

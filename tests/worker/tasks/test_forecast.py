@@ -12,6 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_job
+from kronos_client.contract.limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobRecords
 from kronos_model.processes.json_child import ChildEnded
@@ -58,6 +60,7 @@ def process(redis, monkeypatch):
     records = JobRecords(redis, result_ttl_s=50, on_repeated=lambda token: process.leases.take_away(token))
     process = SimpleNamespace(
         node="test",
+        limits=Limits(),
         queue="cpu",
         records=records,
         leases=LeaseKeeper(records, LEASE_S),
@@ -68,7 +71,7 @@ def process(redis, monkeypatch):
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(lifecycle, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     yield process
     process.leases.stop()
 
@@ -97,7 +100,7 @@ def deliver(settings, process, compute):
         def deliver(token: str, payload: Any = None) -> dict[str, Any]:
             request = SimpleNamespace(id="job", lease_token=token, delivery_info={"routing_key": "cpu"})
             task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast._Delivery(task, process).answer((), {"job": payload or {}})
+            return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
 
         yield deliver
 
@@ -243,10 +246,13 @@ def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, red
     assert ended.value.code == ErrorCode.DEADLINE
 
 
-@pytest.mark.parametrize("deadline_s", [None, "1", 10**400, float("nan"), [1]])
-def test_what_is_no_deadline_is_left_to_the_check_of_the_job(deliver, process, redis, deadline_s):
+@pytest.mark.parametrize("deadline_s", ["1", 10**400, float("nan"), [1]])
+def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redis, deadline_s):
     make_suspect(redis)
-    assert deliver("x", {"deadline_s": deadline_s}) == RESULT
+    with pytest.raises(JobError) as refused:
+        deliver("x", {"deadline_s": deadline_s})
+    assert refused.value.field == "deadline_s"
+    assert process.isolation.num_computed == 0
 
 
 def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):

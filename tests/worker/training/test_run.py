@@ -15,7 +15,8 @@ from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from worker.training import run as finetune_run
 from worker.training.child import Event, Stop, TrainingEnd
-from worker.training.job_errors import MAX_STARTS_AT_SAVE
+from worker.training.job_folder import JobFolder
+from worker.training.job_notes import MAX_STARTS_AT_SAVE
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
@@ -39,6 +40,11 @@ def process(settings, tmp_path):
     process = FinetuneProcess(settings, "f@host", {"device": "cpu", "warning": None, "description": {}})
     process.registry.register(BUNDLED, "parent", job_id="p", fingerprint="f", metadata={"max_context": 77})
     return process
+
+
+def starts_at_save(process: FinetuneProcess) -> int:
+    notes = (JobFolder(process.model_folder, "job").root / "job.json").read_text()
+    return json.loads(notes)["num_starts_at_save"]
 
 
 def payload(**fields: Any) -> dict[str, Any]:
@@ -247,16 +253,16 @@ def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
 
 def test_a_killed_start_counts_also_where_the_job_is_stopped_after_it(process, monkeypatch):
     run = a_run(process)
-    hear = run._hear
+    hear = run._take_event
 
     def hear_and_drain(event: Event) -> None:
         hear(event)
         process.is_draining.set()
 
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    monkeypatch.setattr(run, "_take_event", hear_and_drain)
     with pytest.raises(KeyboardInterrupt):
         go(monkeypatch, run, TrainingEnd(None, None, -9), KeyboardInterrupt())
-    assert run._notes.num_starts_at_save == 2
+    assert starts_at_save(process) == 2
 
 
 def test_a_folder_that_cannot_be_tidied_does_not_hide_why_the_job_ended(process, monkeypatch):
@@ -284,19 +290,19 @@ def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_c
 ):
     monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
     run = a_run(process)
-    hear = run._hear
+    hear = run._take_event
 
     def hear_and_drain(event: Event) -> None:
         hear(event)
         if isinstance(end, TrainingEnd) and end.stop is not None:
             process.is_draining.set()
 
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    monkeypatch.setattr(run, "_take_event", hear_and_drain)
     num_starts = 2 * MAX_STARTS_AT_SAVE if isinstance(end, TrainingEnd) else 1
     with pytest.raises((Interrupted, JobError)) as ended:
         go(monkeypatch, run, *[end] * num_starts)
     assert str(ErrorCode.OUT_OF_MEMORY) not in str(ended.value)
-    assert run._notes.num_starts_at_save == 0
+    assert starts_at_save(process) == 0
 
 
 def test_what_was_started_before_it_told_so_is_no_attempt_and_without_a_save_nothing_is_resumed(

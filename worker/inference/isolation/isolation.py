@@ -100,9 +100,12 @@ class Isolation:
             self._places.release()
 
     def compute(
-        self, job_id: str, payload: Any, receipt: Receipt, queue: str, context: JobContext
+        self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
         """Compute a job in the child; the result is the one that the worker itself would give, as JSON.
+
+        Args:
+            job: As it came, once ``read_job`` took it.
 
         Raises:
             JobError: The job's own.
@@ -115,10 +118,10 @@ class Isolation:
             child = self._ready_child(context)
             known = asdict(receipt.after(time.monotonic() - began))
             num_before = num_oom_kills()
-            child.send({"job_id": job_id, "payload": payload, "receipt": known, "queue": queue})
+            child.send({"job_id": job_id, "job": job, "receipt": known, "queue": queue})
             try:
                 while (event := self._next_event(child, context))["event"] == "progress":
-                    context.tell(event["bars_done"], event["bars_total"])
+                    context.report_progress(event["bars_done"], event["bars_total"])
             except ChildEnded as ended:
                 if ended.exit_status == EXIT_IDLE:  # just as the job came
                     raise NotNow("the isolation's process ended before the job began") from None

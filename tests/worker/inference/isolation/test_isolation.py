@@ -31,7 +31,7 @@ class JobContext:
     def is_cancelled(self) -> bool:
         return self.wants_no_more.is_set()
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         assert (bars_done, bars_total) == (1, 2)
         self.progress.set()
 
@@ -95,7 +95,7 @@ def test_one_child_computes_one_after_the_other(parent):
     first, second = parent.compute("well"), parent.compute("well")
     assert first["pid"] == second["pid"] == parent.children[0].pid
     told = first["job"]
-    assert (told["job_id"], told["queue"], told["payload"]) == ("job", "cpu", {"do": "well"})
+    assert (told["job_id"], told["queue"], told["job"]) == ("job", "cpu", {"do": "well"})
     assert Receipt(**told["receipt"]).lost == 2
     assert 1000.0 <= told["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
 

@@ -1,4 +1,4 @@
-"""``python -m worker.inference.self_test``: what this machine computes on, and if the model loads there.
+"""``python -m worker.inference.probe_child``: what this machine computes on, and if the model loads there.
 
 The message is the question, ``devices``, ``with_slots`` and ``with_model``; the one event is ``report`` or
 ``error``. ``probe.py`` starts it.
@@ -62,7 +62,7 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
     }
 
 
-def self_test(
+def report_on(
     names: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
 ) -> dict[str, Any]:
     """Report on devices; ``all`` alone stands for each that this machine may have.
@@ -99,7 +99,7 @@ def main() -> None:
     except SettingsError as error:
         parent.send("error", message=str(error))
         return
-    report = self_test(
+    report = report_on(
         question["devices"],
         settings,
         with_slots=question["with_slots"],
