@@ -25,9 +25,10 @@ from kronos_client.contract.names import (
     Role,
     worker_key,
 )
+from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
-from kronos_model.text import dotted, escaped, excerpt
+from kronos_model.text import escaped, excerpt
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,7 @@ def _read(node: str, text: str) -> AnyWorkerStatus | None:
     try:
         return WORKER_STATUS.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        _warn_once(node, f"{dotted(first['loc']) or 'it'}: {first['msg']}")
+        _warn_once(node, first_reason(error))
         return None
 
 

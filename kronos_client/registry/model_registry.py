@@ -26,6 +26,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from kronos_client.contract.names import MODEL_NAME
+from kronos_client.contract.refusals import first_reason
 from kronos_client.registry.registered_model import (
     FILES,
     METADATA_NAME,
@@ -203,9 +204,7 @@ class ModelRegistry:
             try:
                 content = Metadata.model_validate({**given, **known, "trained": True})
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                field = ".".join(map(str, first["loc"]))
-                raise CheckpointError(f"The metadata's {field} cannot be used: {first['msg']}.") from None
+                raise CheckpointError(f"The metadata cannot be used: {first_reason(error)}.") from None
             path = staging / METADATA_NAME
             path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
             sync(path)
