@@ -13,7 +13,7 @@ from kronos_cli.files.bulk import BulkOptions
 from kronos_cli.files.inputs import find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
 from kronos_cli.files.run import ForecastRun, Tally
-from kronos_cli.one_line_errors import error_as_json, note_told
+from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
@@ -177,7 +177,7 @@ def forecast(
                 run.tally.error = error_as_json(error)
             if as_json or run.tally.num_done:  # what is done is kept, and its errors are not to be lost
                 _print_summary(run.tally, run.path, as_json=as_json)
-                note_told(click.get_current_context())
+                error_is_printed(click.get_current_context())
             raise error from None
     _print_summary(tally, run.path, as_json=as_json)
     raise SystemExit(tally.exit_status)
