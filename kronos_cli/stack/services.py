@@ -9,8 +9,8 @@ from typing import Final
 from rich.console import Console
 
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.local_redis import free_port
 from kronos_cli.stack.own_commands import own_command
+from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_model.devices.cores import num_cores
 from kronos_model.processes.children import LocalStackError
