@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from kronos_cli.checks.finding import Finding
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.ports import why_not_free
+from kronos_cli.stack.ports import FLOWER_PORT, why_not_free
 from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
 """A check downloads no model."""
 MIN_FREE_BYTES: Final = 2**30
-FLOWER_PORT: Final = 5555
 
 
 def folder_findings(settings: CliSettings) -> list[Finding]:

@@ -4,15 +4,21 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pandas as pd
 
 from kronos_cli.files.inputs import ForecastInput
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import Priority
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.lookback import read_candles
-from kronos_model.errors import KronosError
+from kronos_model.checkpoints.source import read_metadata
+from kronos_model.errors import CheckpointError, KronosError
+
+DEFAULT_LOOKBACK: Final = 400
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,25 @@ class ForecastWork:
     input: ForecastInput
     candles: pd.DataFrame
     fingerprint: str
+
+
+def default_lookback(
+    model: str | None, model_folder: Path | None, workers: Sequence[AnyWorkerStatus] = ()
+) -> int:
+    """What the model was trained on where that is known here, else 400 bars.
+
+    A registered model of that name comes first, as it does for workers.
+    """
+    ready = [worker.model.id for worker in workers if worker.model]
+    name = model or (ready[0] if ready else None)
+    if name is None:
+        return DEFAULT_LOOKBACK
+    try:
+        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
+        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
+    except CheckpointError:  # damaged here; the worker's is its own
+        lookback = None
+    return lookback if isinstance(lookback, int) else DEFAULT_LOOKBACK
 
 
 def read_work(one: ForecastInput, options: BulkOptions) -> ForecastWork:

@@ -1,6 +1,9 @@
 """TCP ports of this machine."""
 
 import socket
+from typing import Final
+
+FLOWER_PORT: Final = 5555
 
 
 def why_not_free(host: str, port: int) -> str | None:
