@@ -18,7 +18,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, free_port, redis_version
+from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, redis_version
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.processes.children import LocalStackError
