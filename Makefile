@@ -2,7 +2,11 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage kombu-5.6 reference docs docs-deps bench ci
+.PHONY: system-deps format lint types contracts test coverage kombu-5.6 reference docs docs-deps bench release ci
+
+# What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
+system-deps:
+	.ci/system-deps
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -19,7 +23,7 @@ contracts:
 	$(dir $(PYTHON))lint-imports
 
 test:
-	$(PYTHON) -m pytest
+	./kronos test
 
 # The pages of docs/ that come from the code.
 reference:
@@ -47,6 +51,10 @@ kombu-5.6:
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done
+
+# Builds dist/ anew, and checks it by installing it.
+release:
+	.ci/release
 
 ci:
 	.ci/run
