@@ -389,13 +389,6 @@ def test_an_observer_that_fails_is_told_nothing_more_and_nobody_else_notices(not
     assert caplog.text.count("Broken failed") == 1
 
 
-def test_outcomes_are_counted_from_any_thread(engine_thread):
-    with ThreadPoolExecutor(8) as threads:
-        for number in range(300):
-            threads.submit(engine_thread.count, succeeded=number % 3 > 0)
-    assert (engine_thread.counters.done, engine_thread.counters.failed) == (200, 100)
-
-
 def test_only_the_first_end_of_a_job_counts():
     run = JobRun("job", [request(1)], HostedEngine("model", FakeEngine()))
     run.end(Cancelled("first"), 0)
