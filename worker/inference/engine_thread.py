@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kronos_model.engine.engine import Engine, EngineLoad, StepReport
+from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
 from worker.inference.job_run import HostedEngine, JobRun
@@ -104,9 +104,8 @@ class EngineThread:
             sum(load.slots for load in loads),
         )
 
-    def add(self, model_id: str, engine: Engine) -> HostedEngine:
+    def add(self, hosted: HostedEngine) -> HostedEngine:
         """Take over an engine, at the end of the turn: from now on only the engines' thread touches it."""
-        hosted = HostedEngine(model_id, engine)
         self._run_and_wait(lambda: self._add(hosted))
         return hosted
 

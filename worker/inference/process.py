@@ -18,12 +18,12 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.broker.lease import LeaseKeeper
-from worker.inference.cache_entry import ServedModel
 from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.job_run import JobRun
+from worker.inference.model_loader import LoadedModel
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
@@ -82,7 +82,7 @@ class WorkerProcess(Host):
         return queue_for(self.device.type)
 
     @property
-    def served(self) -> ServedModel:
+    def served(self) -> LoadedModel:
         """The worker's own model, once it is loaded."""
         return self.models.own
 
