@@ -18,12 +18,12 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.broker.lease import LeaseKeeper
-from worker.inference.cache_entry import ServedModel
 from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.job_run import JobRun
+from worker.inference.model_loader import LoadedModel
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
@@ -64,7 +64,7 @@ class WorkerProcess(Host):
             *resolve_device(settings.device),
             observers=[self.metrics, self.capacity, *observers],
             on_admission=self.capacity.admitted,
-            on_stall=lambda: self._heartbeat.tell(),
+            on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,
         )
         self.state: State = "loading"
@@ -82,7 +82,7 @@ class WorkerProcess(Host):
         return queue_for(self.device.type)
 
     @property
-    def served(self) -> ServedModel:
+    def served(self) -> LoadedModel:
         """The worker's own model, once it is loaded."""
         return self.models.own
 
@@ -95,12 +95,12 @@ class WorkerProcess(Host):
         try:
             self.load()
             self._serve_metrics()
-        except BaseException:  # whatever it was, this worker is not coming
+        except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
 
     def ready(self) -> None:
-        """Jobs are taken from now on; said once, also where the connection is made again."""
+        """Announce once that jobs are taken from now on; called again after each lost connection."""
         if self.state != "loading":
             return
         self.state = "ready"
@@ -143,7 +143,6 @@ class WorkerProcess(Host):
         models = self.models if self.is_loaded else None
         served = models.own if models else None
         load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
-        counters = self.engine_thread.counters
         return ForecastWorkerStatus(
             node=self.node,
             state="draining" if self.watchdog.is_stalled else self.state,
@@ -157,8 +156,8 @@ class WorkerProcess(Host):
             num_parameters=served.num_parameters if served else None,
             max_context=served.max_context if served else None,
             load_s=served.load_s if served else None,
-            jobs_done=counters.done,
-            jobs_failed=counters.failed,
+            jobs_done=self.metrics.num_done,
+            jobs_failed=self.metrics.num_failed,
             jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_SHOWN])),
             num_jobs_running=self.engine_thread.num_jobs,
             sequences_running=load.running,
@@ -173,9 +172,9 @@ class WorkerProcess(Host):
         )
 
     def drain(self) -> None:
-        """No further jobs are wanted here. Safe in a signal handler: the heartbeat tells it."""
+        """Announce that no further jobs are taken here. Safe in a signal handler."""
         self.state = "draining"
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
 
     def stop(self) -> None:
         """End the engine and the announcement."""
@@ -185,7 +184,7 @@ class WorkerProcess(Host):
         self._heartbeat.withdraw()
 
     def _is_alive(self) -> bool:
-        """Whether the engine is, or may still come."""
+        """Whether the engines run, or may still start."""
         if not self.is_loaded or self.engine_thread.is_alive:
             return True
         self.state = "draining"

@@ -81,10 +81,8 @@ class _Delivery:
                 result = self._train(job_of(args, kwargs), receipt, lease)
             except JobError as error:
                 self._store(states.FAILURE, error)
-                self._process.num_failed += 1
                 raise
             self._store(states.SUCCESS, result)
-            self._process.num_done += 1
         except Interrupted as interrupted:
             raise self._handed_back(str(interrupted)) from None
         except NotNow as error:

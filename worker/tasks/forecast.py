@@ -105,15 +105,15 @@ class _Delivery:
         except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
             raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         except JobError as error:
-            self._count(error.code)
+            self._process.metrics.count_job(error.code)
             raise
         except Exception:  # the last line of defence: an uncoded error would leak a traceback to the caller
             log.exception("job %s failed on a defect", self._job_id)
-            self._count(ErrorCode.INTERNAL)
+            self._process.metrics.count_job(ErrorCode.INTERNAL)
             raise JobError(
                 ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id"
             ) from None
-        self._count()
+        self._process.metrics.count_job(None)
         return result
 
     def is_cancelled(self) -> bool:
@@ -201,11 +201,6 @@ class _Delivery:
         """The queue that the job came by: a CPU worker may be standing in for the gpu pool."""
         delivery = self._request.delivery_info or {}
         return str(delivery.get("routing_key") or self._process.queue)
-
-    def _count(self, code: str | None = None) -> None:
-        """Count a job that ended; ``code`` is that of its error."""
-        self._process.engine_thread.count(succeeded=code is None)
-        self._process.metrics.count_job(code)
 
 
 def worker_lost(exit_status: int) -> JobError:

@@ -1,4 +1,4 @@
-"""One finetuning worker: its device, its folders, and what it tells the world. No model, and no torch.
+"""One finetuning worker: its device, its folders and its status. It has no model and imports no torch.
 
 Training runs in a process of its own, one at a time, so this one initialises no GPU and keeps no memory.
 """
@@ -35,9 +35,9 @@ NO_PRED_LEN_LIMIT: Final = 2**31
 
 
 class SingleJobCapacity:
-    """As ``prefetch.Capacity``: a job is taken when none is held, also after a connection was lost under one.
+    """The ``Capacity`` of a finetuning worker: a job is taken when none is held.
 
-    Celery counts what it took over a new connection only, and would hold a second job out of reach of
+    After a lost connection Celery counts only what it took since. It would hold a second job, out of reach of
     workers that could train it at once.
     """
 
@@ -47,22 +47,23 @@ class SingleJobCapacity:
     def has_room(self, unfinished: Mapping[str, Any]) -> bool:
         """Whether to take another job; ``unfinished`` are Celery's requests that have not ended, by id.
 
-        One that waits for its time (``eta``, ``countdown``) is held, but is in nobody's way.
+        A request that waits for its time (``eta``, ``countdown``) takes no room.
         """
         now = datetime.now(UTC)
         return all(request.eta is not None and request.eta > now for request in list(unfinished.values()))
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Room comes with the end of a job alone, of which Celery hears by itself."""
+        """Nothing: only the end of a job makes room, and that wakes Celery by itself."""
 
 
 class FinetuneProcess:
     """What tasks and signals of a finetuning worker need.
 
     Args:
-        device: ``device``, ``warning`` and ``description``, as ``worker.inference.probe`` prints them.
+        device: The probe's report on it: ``device``, ``warning`` and ``description``.
 
-    Raises SettingsError where a folder is missing, or cannot be written.
+    Raises:
+        SettingsError: A folder is missing, or cannot be written.
     """
 
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
@@ -76,14 +77,12 @@ class FinetuneProcess:
         self.device_warning: str | None = device["warning"]
         self.state: State = "loading"
         self.is_draining = threading.Event()
-        self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
+        self.is_dead = False  # unlike a WorkerProcess it has no engine that could die
         self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
         self.training: TrainingStatus | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
-        self.num_done = 0
-        self.num_failed = 0
         self._description = device["description"]
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status)
@@ -110,20 +109,20 @@ class FinetuneProcess:
         return self.training is not None and self.training.job_id == job_id
 
     def ready(self) -> None:
-        """Jobs are taken from now on; said once, also where the connection is made again."""
+        """Announce once that jobs are taken from now on; called again after each lost connection."""
         if self.state != "loading":
             return
         self.state = "ready"
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
         log.info(
             "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
         )
 
     def drain(self) -> None:
-        """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
+        """Announce that no further jobs are taken, and give up the running one. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
 
     def stop(self) -> None:
         """Take the announcement back."""
@@ -142,8 +141,8 @@ class FinetuneProcess:
             device_description=self._description,
             model=None,
             training=self.training,
-            jobs_done=self.num_done,
-            jobs_failed=self.num_failed,
+            jobs_done=self.metrics.num_done,
+            jobs_failed=self.metrics.num_failed,
             model_folder=str(self.model_folder),
             has_data_folder=self.data_folder.root is not None,
             threads=self.settings.threads,
@@ -152,7 +151,7 @@ class FinetuneProcess:
 
 
 def check_folders(settings: WorkerSettings) -> None:
-    """Raises SettingsError where a folder is missing, or cannot be written."""
+    """Raise SettingsError if a folder is missing, or cannot be written."""
     checked_model_folder(settings)
     checked_data_folder(settings)
 
@@ -177,7 +176,7 @@ def checked_model_folder(settings: WorkerSettings) -> Path:
 
 
 def checked_data_folder(settings: WorkerSettings) -> DataFolder:
-    """The folder that jobs name their candles in, where there is one; raises SettingsError."""
+    """The folder that jobs name their candles in, if there is one; raises SettingsError."""
     folder = settings.data_folder
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is no folder")

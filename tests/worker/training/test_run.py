@@ -147,6 +147,14 @@ def test_what_training_is_given_and_what_is_registered(process, monkeypatch):
     assert result["timings_ms"]["training"] >= 2000
 
 
+def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch):
+    shape = {"d_model": 16}
+    metadata = METADATA | {"config": {"start": {"model": shape}, "data": {"path": ["data/a.csv"]}}}
+    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, None, 0)
+    go(monkeypatch, a_run(process), end)
+    assert process.registry.resolve("mine").metadata.config["start"] == {"model": shape}
+
+
 def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
     first, _ = go(monkeypatch, a_run(process), done(process))
     monkeypatch.setattr(finetune_run, "Training", None)
