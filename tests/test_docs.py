@@ -8,6 +8,7 @@ import pytest
 
 from docs.generate import FOLDER, PAGES
 from kronos_cli.main import cli
+from tests.all_settings import AllSettings
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -18,6 +19,11 @@ ALL = [*sorted(ROOT.glob("*.md")), *DOCS]
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_that_of_the_code(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name](), "out of step: run `make reference`"
+
+
+def test_each_setting_stands_once():
+    named = re.findall(r"^\| `KRONOS_(\w+)` ", PAGES["settings.md"](), re.MULTILINE)
+    assert sorted(named) == sorted(name.upper() for name in AllSettings.model_fields)
 
 
 def test_the_readme_is_one_screen_of_words():

@@ -1,4 +1,4 @@
-"""Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
+"""Handlers of Celery's worker signals: device, queue and model at the start, a clean stop at the end.
 
 With the threads and solo pools this process itself holds the model. With prefork each child does, and the
 parent, which must not have run torch before it forks, learns the device from a probe. So does a finetuning
@@ -63,7 +63,7 @@ current = Current()
 
 
 def current_process() -> Any:
-    """This process's WorkerProcess or FinetuneProcess; there is one wherever tasks run."""
+    """This process's WorkerProcess or FinetuneProcess. Each process that runs tasks has one."""
     if current.process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
     return current.process
@@ -76,7 +76,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
-    """Of a signal without which the worker must not run: Celery logs a handler's exception and goes on."""
+    """End the worker if this handler fails: Celery would only log its exception."""
 
     @wraps(handler)
     def handle(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -86,7 +86,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
             _refuse(explain(error))
         except SettingsError as error:
             _refuse(str(error))
-        except Exception:  # whatever it was, a worker without its model must not take jobs
+        except Exception:  # a worker without its model must not take jobs
             log.exception("the worker cannot start")
             raise SystemExit(1) from None
 
@@ -94,7 +94,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
-    """Resolve the device and load, in this process, which is one of several."""
+    """Resolve the device and load the models in this process, which may be one of several."""
     from worker.inference.process import WorkerProcess
 
     settings = get_settings()
@@ -107,7 +107,7 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
 
 
 def _start_finetuning(node: str) -> Any:
-    """As ``_start`` for a finetuning worker: there is nothing to load."""
+    """Start a finetuning worker, which loads nothing."""
     from worker.training.process import FinetuneProcess
 
     current.process = FinetuneProcess(get_settings(), node, probed_device())
@@ -140,20 +140,20 @@ def probed_device() -> dict[str, Any]:
 @signals.worker_init.connect
 @or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
-    """Threads unless the command line names a pool; as many jobs as that pool is good for.
+    """Use threads unless the command line names a pool, and as many jobs as the pool can hold.
 
-    Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
-    comes just before Celery reads both attributes.
+    ``worker_pool`` in the configuration does not serve: in Celery 5.7 it overrides ``--pool prefork``. This
+    signal comes just before Celery reads both attributes.
     """
     if click.get_current_context(silent=True) is not None and not is_given("pool"):
         sender.pool_cls = "threads"
     if is_given("queues"):
-        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
+        log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
         if is_given("concurrency"):
-            log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
+            log.warning("--concurrency is ignored: a finetuning worker trains one model at a time")
         return
     if issubclass(pool, ThreadsPool):
         sender.pool_cls = WaitingThreadsPool
@@ -167,36 +167,28 @@ def choose_pool(sender: Any, **_: Any) -> None:
 
 
 @signals.worker_init.connect
-def choose_transport(sender: Any, **_: Any) -> None:
-    """In a worker's process alone: Flower reads the transport's name as part of a URL."""
-    sender.app.conf.broker_transport = transport.TRANSPORT
-
-
-@signals.worker_init.connect
-def end_quickly(**_: Any) -> None:
-    collect_nothing_at_exit()
-
-
-@signals.worker_init.connect
 @or_exit
-def leave_gossip(sender: Any, **_: Any) -> None:
-    """Workers of ours elect nobody, and Celery (5.7) leaves its connections open whenever Redis ends."""
+def set_options(sender: Any, **_: Any) -> None:
+    """Set what only a worker's process needs, not Flower's, which reads the transport as part of a URL."""
+    sender.app.conf.broker_transport = transport.TRANSPORT
+    # Our workers elect no leader, and Celery 5.7 leaks gossip's connections whenever Redis ends.
     sender.options["without_gossip"] = True
+    collect_nothing_at_exit()
 
 
 @signals.celeryd_init.connect
 @or_exit
 def choose_log_format(instance: Any, **_: Any) -> None:
-    """Before Celery says anything; it sets logging up only later."""
+    """Set it before Celery logs its first line; it sets logging up only later."""
     if get_settings().log_format == "json":
         log_json()
-        instance.quiet = True  # its banner is no JSON
+        instance.quiet = True  # its banner is not JSON
 
 
 @signals.worker_init.connect
 @or_exit
 def name_worker(sender: Any, **_: Any) -> None:
-    """Unless the command line names it. After ``choose_pool``, and just before Celery hands the name on."""
+    """Name the worker unless the command line does. Celery uses the name just after this signal."""
     if click.get_current_context(silent=True) is None or is_given("hostname"):
         return
     if current.num_children or get_settings().role == "finetune":
@@ -209,16 +201,19 @@ def name_worker(sender: Any, **_: Any) -> None:
 
 
 class FinetuningPool(WaitingThreadsPool):
-    """Its job is saved and goes back to the queue."""
+    """The pool of a finetuning worker: at its end, the job is saved and goes back to the queue."""
 
     def on_stop(self) -> None:
-        """It waits for the job, which must therefore know that it is to end."""
+        """Stop the job first, since the pool waits for it."""
         drain()
         super().on_stop()
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
-    """One thread, which waits for the training process. Its folders first: to find a device takes seconds."""
+    """Use one thread, which waits for the training process.
+
+    The folders are checked first: to find a device takes seconds.
+    """
     from worker.training.process import check_folders
 
     check_folders(get_settings())
@@ -230,7 +225,7 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 @signals.celeryd_after_setup.connect
 @or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
-    """Before the first connection: the device decides the queue, and the model is there before any job."""
+    """Before the first connection, select the device's queue and load the model."""
     if current.num_children:
         queue = queue_for(probed_device()["device"])
     else:
@@ -244,7 +239,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 @signals.worker_process_init.connect
 @or_exit
 def set_up_child(sender: Any = None, **_: Any) -> None:
-    """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
+    """Load in a prefork child. The solo pool sends this signal too, for its only process."""
     if current.num_children:
         index = getattr(billiard.current_process(), "index", os.getpid())
         _start(f"{sender}/{index}", end_child, current.num_children, index).ready()
@@ -259,7 +254,7 @@ def announce_ready(**_: Any) -> None:
 @signals.after_setup_logger.connect
 @signals.after_setup_task_logger.connect
 def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
-    """Plain ``celery worker`` logs from WARNING up; what a worker runs on must be there too."""
+    """Log our lines from INFO up: plain ``celery worker`` logs from WARNING up."""
     logging.getLogger("worker").setLevel(logging.INFO)
     if get_settings().log_format == "json":
         use_json(logger)
@@ -268,8 +263,8 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
 
 
 @signals.task_postrun.connect
-def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
-    """What ended is logged, and counted where the task does not count."""
+def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
+    """Log a job that ended, and count it if its task does not."""
     if current.process is None:
         return
     if get_settings().log_format == "json":
@@ -280,7 +275,7 @@ def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_
 
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
-    """``sig`` is the signal that asked for it."""
+    """Announce the shutdown; ``sig`` is the signal that asked for it."""
     current.is_ending = current.is_ending or sig is not None
     if current.process is not None:
         current.process.drain()

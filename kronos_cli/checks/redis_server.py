@@ -152,6 +152,6 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
 def _dead_messages(redis: Redis) -> list[Finding]:
     num_messages = int(redis.llen(DEAD_KEY))
     if num_messages:
-        remedy = "kronos queues --dead shows who sends what nobody can read; --purge-dead deletes them"
+        remedy = "kronos queues --dead shows them and their senders; --purge-dead deletes them"
         return [Finding("dead messages", "warning", f"{num_messages}", remedy)]
     return [Finding("dead messages", "ok", "none")]

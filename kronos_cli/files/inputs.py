@@ -1,4 +1,4 @@
-"""The candle files that a command is given: by themselves, in folders, or by a pattern."""
+"""The candle files that a command is given, by name, folder or pattern."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,7 @@ from kronos_model.errors import InputError
 class ForecastInput:
     """A candle file.
 
-    ``name`` is what its forecast is called: the file's name without suffix, behind the folders between it and
-    the one that was named.
+    ``name`` is the name of its forecast: the path without suffix, below the folder that was given.
     """
 
     path: Path
@@ -21,16 +20,15 @@ class ForecastInput:
 
 
 def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
-    """The files, each once, in the order of ``paths`` and sorted within a folder.
+    """List the files, each once, in the order of ``paths`` and sorted within a folder.
 
     Args:
-        paths: files; folders, which stand for the CSV and Parquet files in them and in their folders; and
-            patterns such as ``candles/*_1d.csv``, for shells that leave them as they are. What is hidden is
-            passed over.
-        output: the file or folder where forecasts go; what a folder or a pattern has there is passed over.
+        paths: files; folders, for all CSV and Parquet files below them; and patterns such as
+            ``candles/*_1d.csv``, for shells that do not expand them. Hidden files are left out.
+        output: the file or folder where forecasts go. Files in it are left out.
 
-    Raises InputError: a path that is not there or leads to no files, a file that would be overwritten, or two
-    of one name.
+    Raises:
+        InputError: a path does not exist or has no files, lies in ``output``, or two files have one name.
     """
     found: dict[Path, ForecastInput] = {}
     for text in paths:

@@ -29,6 +29,11 @@ def example_finetune_result() -> dict[str, Any]:
     return _read("finetune-result")
 
 
+def example_worker_status() -> dict[str, Any]:
+    """A worker that computes one job."""
+    return _read("worker-status")
+
+
 def example_error() -> dict[str, Any]:
     """A job that was refused, as Celery's JSON backend stores it."""
     return _read("error")

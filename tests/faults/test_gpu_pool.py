@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.redis.routing import announce, withdraw
+from kronos_client.testing import fake_worker
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
@@ -16,7 +17,7 @@ from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import await_true
 
 NODE = "gpu@test"
-STATUS = {"node": NODE, "state": "ready", "queue": "gpu", "device": "cuda:0"}
+STATUS = fake_worker("gpu", node=NODE)
 
 
 @contextmanager
@@ -26,12 +27,12 @@ def gpu_worker(redis: RedisUnderFault) -> Iterator[None]:
 
     def renew() -> None:
         while True:
-            announce(redis.connection, NODE, STATUS)
+            announce(redis.connection, STATUS)
             if is_over.wait(1):
                 return
 
     thread = threading.Thread(target=renew, daemon=True)
-    announce(redis.connection, NODE, STATUS)
+    announce(redis.connection, STATUS)
     thread.start()
     try:
         yield

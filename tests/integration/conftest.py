@@ -48,7 +48,8 @@ class WorkerUnderTest:
             )
 
     def announcements(self) -> list[dict]:
-        return [worker for worker in live_workers(self._redis) if worker["node"].startswith(self.node)]
+        workers = live_workers(self._redis)
+        return [worker.as_json() for worker in workers if worker.node.startswith(self.node)]
 
     def wait_until_ready(self, num_processes: int = 1) -> "WorkerUnderTest":
         deadline = time.monotonic() + WAIT_S

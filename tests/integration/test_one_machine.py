@@ -129,10 +129,10 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
         with ForecastClient(url) as client:
             result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
             assert result.model.id == "kronos-tiny"
-            workers = [worker for worker in client.workers() if worker["role"] == "forecast"]
-            assert [worker["state"] for worker in workers] == ["ready", "ready"]
-            assert len({worker["node"] for worker in workers}) == 2
-            assert {worker["threads"] for worker in workers} == {1}
+            workers = [worker for worker in client.workers() if worker.role == "forecast"]
+            assert [worker.state for worker in workers] == ["ready", "ready"]
+            assert len({worker.node for worker in workers}) == 2
+            assert {worker.threads for worker in workers} == {1}
         api = await_match(log, r"^API and page: (\S+)")
         await_match(log, r"^api +\| .*(Uvicorn running)")
         with urllib.request.urlopen(f"{api}/v1/readyz", timeout=10) as answer:
@@ -175,7 +175,7 @@ def test_up_starts_a_killed_worker_again_and_trains_beside_it(
         first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
         with ForecastClient(url) as client:
-            nodes = {worker["role"]: worker["node"] for worker in client.workers()}
+            nodes = {worker.role: worker.node for worker in client.workers()}
             assert nodes["forecast"].startswith(f"forecast-cpu-kronos-tiny-{first}@")
             assert nodes["finetune"].startswith("finetune-cpu-")
             os.kill(int(first), signal.SIGKILL)

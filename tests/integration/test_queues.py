@@ -90,7 +90,7 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
             assert handle.wait(WAIT_S).series
         assert client.submit(candles[:40], pred_len=2, job_id="refused").wait(WAIT_S, forget=True).series
         deadline = time.monotonic() + WAIT_S
-        while not any(told["jobs_per_s"] > 0 for told in client.workers()):
+        while not any(told.jobs_per_s > 0 for told in client.workers()):
             assert time.monotonic() < deadline, client.workers()
             time.sleep(0.2)
 

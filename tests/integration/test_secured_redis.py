@@ -229,7 +229,7 @@ def test_jobs_run_are_followed_and_cancelled(worker, client, candles):
         candles[:60], pred_len=12, sample_count=4, timeout_s=WAIT_S, on_progress=states.append
     )
     assert len(result.series[0].timestamps) == 12
-    assert client.workers()[0]["state"] == "ready"
+    assert client.workers()[0].state == "ready"
     handle = client.submit([candles[:60]] * 16, pred_len=100, sample_count=256)
     handle.cancel()
     with pytest.raises(JobError, match="CANCELLED"):

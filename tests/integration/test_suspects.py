@@ -189,8 +189,8 @@ def test_suspects_are_cancelled_and_late_like_others_which_go_on_meanwhile(
     make_suspect(redis, cancelled.id)
     worker = start().wait_until_ready()
     await_true(lambda: watched.pids(HELD))
-    late = client.submit(candles[:40], pred_len=3, seed=HELD, deadline_s=1)
-    make_suspect(redis, late.id)  # should it have begun already, it is late all the same
+    make_suspect(redis, "late")  # before a worker can begin it
+    late = client.submit(candles[:40], pred_len=3, seed=HELD, deadline_s=1, job_id="late")
     assert client.forecast(candles[:40], pred_len=3, seed=1, timeout_s=WAIT_S).worker == worker.node
     cancelled.cancel()
     codes = []
@@ -205,7 +205,7 @@ def test_suspects_are_cancelled_and_late_like_others_which_go_on_meanwhile(
 
 
 @pytest.mark.at_length
-def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
+def test_a_healthy_job_is_not_exhausted_by_kills_of_its_child(
     start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
 ):
     hold = watched.let("hold", HELD)
@@ -223,7 +223,7 @@ def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
 
 
 @pytest.mark.at_length
-def test_the_quarantine_ends_with_its_worker_and_that_is_no_proof(
+def test_the_child_ends_with_its_worker_and_that_is_no_proof(
     start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
 ):
     hold = watched.let("hold", HELD)

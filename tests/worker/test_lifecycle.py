@@ -86,7 +86,7 @@ def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeyp
 
 def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
     chosen("--queues", "mine")
-    assert "--queues is not heeded" in caplog.text
+    assert "--queues is ignored" in caplog.text
 
 
 def test_celerys_own_defaults_count_as_not_given():
@@ -244,7 +244,7 @@ def test_the_consumer_is_handed_the_intake_of_a_process_that_holds_the_model(mon
 def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
     with make_worker_app(settings) as app:
         assert app.connection_for_read().transport_cls == "redis"
-        lifecycle.choose_transport(SimpleNamespace(app=app))
+        lifecycle.set_options(SimpleNamespace(app=app, options={}))
         connection = app.connection_for_read()
         assert type(connection.transport) is lifecycle.transport.Transport
         assert connection.as_uri().startswith("kronos://")
@@ -288,7 +288,7 @@ def finetuning(settings, monkeypatch, tmp_path):
 @pytest.mark.parametrize("arguments", [(), ("--pool", "threads"), ("--concurrency", "5")])
 def test_a_finetuning_worker_has_one_thread(finetuning, arguments, caplog):
     assert chosen(*arguments) == ("FinetuningPool", 1)
-    assert ("--concurrency is not heeded" in caplog.text) == ("5" in arguments)
+    assert ("--concurrency is ignored" in caplog.text) == ("5" in arguments)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -383,17 +383,17 @@ def test_a_training_job_that_ended_is_counted_and_one_that_goes_back_is_not(monk
     )
     monkeypatch.setattr(lifecycle.current, "process", process)
     task = SimpleNamespace(name="kronos.finetune")
-    lifecycle.tell_job("a", task, {"name": "mine"}, "SUCCESS")
-    lifecycle.tell_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
-    lifecycle.tell_job("c", task, ValueError(), "REJECTED")
-    lifecycle.tell_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
+    lifecycle.report_job("a", task, {"name": "mine"}, "SUCCESS")
+    lifecycle.report_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
+    lifecycle.report_job("c", task, ValueError(), "REJECTED")
+    lifecycle.report_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
     assert counted == [None, "DISK_FULL"]
 
 
 def test_a_worker_stays_out_of_gossip():
     """By the option that Celery's own step reads."""
-    sender = SimpleNamespace(options={"hostname": "a@b"})
-    lifecycle.leave_gossip(sender)
+    sender = SimpleNamespace(app=MagicMock(), options={"hostname": "a@b"})
+    lifecycle.set_options(sender)
     consumer = MagicMock(app=lifecycle.app, hostname="a@b", pid=1)
     assert Gossip(consumer, without_gossip=False).enabled
     assert not Gossip(consumer, **sender.options).enabled

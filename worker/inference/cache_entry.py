@@ -2,10 +2,10 @@
 
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.worker_status import ModelStatus
 from worker.inference.job_run import HostedEngine
 
 
@@ -62,16 +62,16 @@ class CacheEntry:
         served, self._served = self._served, None
         return served
 
-    def status(self) -> dict[str, Any]:
-        """For the worker's status; ``running`` and ``waiting`` count sample paths."""
+    def status(self) -> ModelStatus:
+        """Return what operators see of the model."""
         served = self._served
         load = None if served is None else served.hosted.load
-        return {
-            "id": self.name,
-            "revision": None if served is None else served.info.revision,
-            "state": "loading" if served is None else "ready",
-            "jobs": self.num_jobs,
-            "slots": load.slots if load else 0,
-            "running": load.running if load else 0,
-            "waiting": load.waiting if load else 0,
-        }
+        return ModelStatus(
+            id=self.name,
+            revision=None if served is None else served.info.revision,
+            state="loading" if served is None else "ready",
+            jobs=self.num_jobs,
+            slots=load.slots if load else 0,
+            running=load.running if load else 0,
+            waiting=load.waiting if load else 0,
+        )

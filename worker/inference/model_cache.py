@@ -6,9 +6,9 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
@@ -113,11 +113,11 @@ class ModelCache:
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
 
-    def status(self) -> list[dict[str, Any]]:
-        """Every model that is here or on its way, the worker's own first."""
+    def status(self) -> tuple[ModelStatus, ...]:
+        """Return every model that is loaded or loads, the worker's own first."""
         with self._lock:
             entries = [self._own, *self._further.values()]
-        return [entry.status() for entry in entries]
+        return tuple(entry.status() for entry in entries)
 
     def _find_registered(self, name: str) -> RegisteredModel | None:
         """In the folder; if it was deleted there, among those that are still loaded."""

@@ -1,21 +1,19 @@
 """One worker process: one resolved device, and models on it that one thread runs."""
 
 import logging
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any, Final
 
 import torch
 from redis import Redis
 
+from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob, State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobRecords
 from kronos_client.redis.result_backend import CodedRedisBackend
-from kronos_client.redis.routing import State, queue_for
+from kronos_client.redis.routing import queue_for
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
@@ -26,13 +24,12 @@ from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.job_run import JobRun
-from worker.monitoring.heartbeat import Heartbeat
+from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-REPORTED_PACKAGES: Final = ("torch", "celery", "kombu", "redis", "numpy")
 MAX_JOBS_SHOWN: Final = 16
 """Of those that run; an announcement is to stay small."""
 
@@ -141,49 +138,39 @@ class WorkerProcess(Host):
         self.is_dead = True
         self._on_engine_death()
 
-    def status(self) -> dict[str, Any]:
-        """Everything an operator wants to know, JSON-compatible.
-
-        ``model`` and the figures behind it are the worker's own. ``slots`` and the sequences running in them
-        and waiting for them, which are sample paths, are sums over ``models``; rates and means are those of
-        the last seconds; of the jobs that run the most advanced are named.
-        """
+    def status(self) -> ForecastWorkerStatus:
+        """Return everything that an operator wants to know."""
         models = self.models if self.is_loaded else None
         served = models.own if models else None
         load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
         counters = self.engine_thread.counters
-        return {
-            "node": self.node,
-            "state": "draining" if self.watchdog.is_stalled else self.state,
-            "role": "forecast",
-            "queue": self.queue,
-            "requested_device": self.settings.device,
-            "device": str(self.device),
-            "device_warning": self.device_warning,
-            "device_description": describe_device(self.device).as_dict(),
-            # None while the model is loading.
-            "model": served.info.model_dump() if served else None,
-            "num_parameters": served.num_parameters if served else None,
-            "max_context": served.max_context if served else None,
-            "load_s": served.load_s if served else None,
-            "jobs_done": counters.done,
-            "jobs_failed": counters.failed,
-            "jobs_running": [_progress(run) for run in self.engine_thread.runs[:MAX_JOBS_SHOWN]],
-            "num_jobs_running": self.engine_thread.num_jobs,
-            "sequences_running": load.running,
-            "sequences_waiting": load.waiting,
-            "slots": load.slots,
+        return ForecastWorkerStatus(
+            node=self.node,
+            state="draining" if self.watchdog.is_stalled else self.state,
+            role="forecast",
+            queue=self.queue,
+            requested_device=self.settings.device,
+            device=str(self.device),
+            device_warning=self.device_warning,
+            device_description=describe_device(self.device).as_dict(),
+            model=served.info if served else None,
+            num_parameters=served.num_parameters if served else None,
+            max_context=served.max_context if served else None,
+            load_s=served.load_s if served else None,
+            jobs_done=counters.done,
+            jobs_failed=counters.failed,
+            jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_SHOWN])),
+            num_jobs_running=self.engine_thread.num_jobs,
+            sequences_running=load.running,
+            sequences_waiting=load.waiting,
+            slots=load.slots,
             **asdict(self.metrics.window.recently()),
-            "models": models.status() if models else [],
-            "max_models": self.settings.max_models,
-            "dtype": self.settings.dtype,
-            "threads": self.num_threads,
-            "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in REPORTED_PACKAGES},
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started, 3),
-        }
+            models=models.status() if models else (),
+            max_models=self.settings.max_models,
+            dtype=self.settings.dtype,
+            threads=self.num_threads,
+            **facts_of_process(self._started, "torch", "celery", "kombu", "redis", "numpy"),
+        )
 
     def drain(self) -> None:
         """No further jobs are wanted here. Safe in a signal handler: the heartbeat tells it."""
@@ -205,6 +192,5 @@ class WorkerProcess(Host):
         return False
 
 
-def _progress(run: JobRun) -> dict[str, Any]:
-    """How far a job is, over all paths of all its series."""
-    return {"id": run.job_id, "bars_done": run.num_bars_done, "bars_total": run.num_bars_total}
+def _progress(run: JobRun) -> RunningJob:
+    return RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)

@@ -16,6 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
 from kronos_client.redis.queues import QUEUES, priority_of
 from worker.monitoring.load_window import LoadWindow
@@ -60,19 +61,20 @@ class TrainingState(Collector):
         training: as the worker announces it.
     """
 
-    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         self._training = training
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        training = self._training() or {}
+        training = self._training()
         for name, key, text in (
             ("step", "step", "Steps that the stage has taken"),
             ("steps", "num_steps", "Steps that the stage has in all"),
             ("loss", "loss", "Training loss as last told"),
         ):
             gauge = GaugeMetricFamily(f"kronos_training_{name}", text, labels=["model", "stage"])
-            if training.get(key) is not None:
-                gauge.add_metric([str(training["name"]), str(training.get("stage") or "")], training[key])
+            value = getattr(training, key, None)
+            if training is not None and value is not None:
+                gauge.add_metric([training.name, training.stage or ""], value)
             yield gauge
 
 
@@ -248,6 +250,6 @@ class FinetuneMetrics(JobMetrics):
         training: the running job as the worker announces it; None where there is none.
     """
 
-    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         super().__init__(lambda: int(training() is not None))
         self.registry.register(TrainingState(training))

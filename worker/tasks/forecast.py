@@ -140,14 +140,13 @@ class _Delivery:
 
     def _run(self, payload: Any) -> dict[str, Any]:
         receipt = self._begin()
-        began = time.monotonic()
         job = read_job(payload, self._process.limits)
         self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
         if receipt.is_suspect:
             if job.deadline_s is not None:
                 left_s = job.deadline_s - receipt.waited_s(job.submitted_at)
-                self._late_at = began + left_s + LATE_GRACE_S
-            return self._run_suspect(payload, receipt, began)
+                self._late_at = time.monotonic() + left_s + LATE_GRACE_S
+            return self._run_suspect(payload, receipt)
         return compute(self._process, self._job_id, job, receipt, self._queue(), self)
 
     def _begin(self) -> Receipt:
@@ -173,28 +172,26 @@ class _Delivery:
         self._lease = self._process.leases.take(self._job_id, self._token, asked_at)
         return receipt
 
-    def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt, began: float) -> dict[str, Any]:
-        """Compute it alone in a process, and once more if the process ends with it."""
+    def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt) -> dict[str, Any]:
+        """Compute it alone in a process. The job's record counts the processes that ended with it."""
         self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
-        isolation = self._process.isolation
-        with isolation.place():
-            while True:
-                now = receipt.after(time.monotonic() - began)
-                try:
-                    return isolation.compute(self._job_id, job, now, self._queue(), self)
-                except ChildEnded as died:
-                    log.warning("job %s: %s while it was alone there", self._job_id, died)
-                    num_lost = self._process.records.count_lost_alone(self._job_id, self._token)
-                    if num_lost is None:
-                        raise LeaseLost from None
-                    if num_lost >= MAX_LOST_ALONE:
-                        raise worker_lost(died.exit_status) from None
-                except Unavailable as unavailable:
-                    log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
-                    num_put_off = self._process.records.count_put_off(self._job_id, self._token)
-                    if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
-                        raise unavailable.error from None
-                    raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
+        records = self._process.records
+        try:
+            return self._process.isolation.compute(self._job_id, job, receipt, self._queue(), self)
+        except ChildEnded as ended:
+            log.warning("job %s: %s while it was alone there", self._job_id, ended)
+            num_lost = records.count_lost_alone(self._job_id, self._token)
+            if num_lost is None:
+                raise LeaseLost from None
+            if num_lost >= MAX_LOST_ALONE:
+                raise worker_lost(ended.exit_status) from None
+            raise NotNow(str(ended)) from None
+        except Unavailable as unavailable:
+            log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
+            num_put_off = records.count_put_off(self._job_id, self._token)
+            if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
+                raise unavailable.error from None
+            raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
 
     def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
         self._process.leases.release(self._job_id, self._token, is_lost=is_lost)

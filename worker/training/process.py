@@ -4,27 +4,25 @@ Training runs in a process of its own, one at a time, so this one initialises no
 """
 
 import logging
-import os
-import platform
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
 
 from kronos_client.contract.jobs import Limits
+from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobRecords
 from kronos_client.redis.result_backend import CodedRedisBackend
-from kronos_client.redis.routing import State, finetune_queue_for
+from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
-from worker.monitoring.heartbeat import Heartbeat
+from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
@@ -33,7 +31,6 @@ from worker.training.start_models import StartModels
 
 log = logging.getLogger(__name__)
 
-REPORTED_PACKAGES: Final = ("celery", "kombu", "redis")
 NO_PRED_LEN_LIMIT: Final = 2**31
 
 
@@ -83,7 +80,7 @@ class FinetuneProcess:
         self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.records = JobRecords(self.redis, settings.result_ttl_s)
-        self.training: dict[str, Any] | None = None
+        self.training: TrainingStatus | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
         self.num_failed = 0
@@ -110,7 +107,7 @@ class FinetuneProcess:
 
     def has(self, job_id: str) -> bool:
         """Whether it is the job that this worker trains."""
-        return self.training is not None and self.training["job_id"] == job_id
+        return self.training is not None and self.training.job_id == job_id
 
     def ready(self) -> None:
         """Jobs are taken from now on; said once, also where the connection is made again."""
@@ -132,30 +129,26 @@ class FinetuneProcess:
         """Take the announcement back."""
         self._heartbeat.withdraw()
 
-    def status(self) -> dict[str, Any]:
-        """Everything an operator wants to know, JSON-compatible; ``training`` is the running job."""
-        return {
-            "node": self.node,
-            "state": self.state,
-            "role": "finetune",
-            "queue": self.queue,
-            "requested_device": self.settings.device,
-            "device": self.device,
-            "device_warning": self.device_warning,
-            "device_description": self._description,
-            "model": None,
-            "training": self.training,
-            "jobs_done": self.num_done,
-            "jobs_failed": self.num_failed,
-            "model_folder": str(self.model_folder),
-            "has_data_folder": self.data_folder.root is not None,
-            "threads": self.settings.threads,
-            "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in REPORTED_PACKAGES},
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started, 3),
-        }
+    def status(self) -> FinetuneWorkerStatus:
+        """Return everything that an operator wants to know."""
+        return FinetuneWorkerStatus(
+            node=self.node,
+            state=self.state,
+            role="finetune",
+            queue=self.queue,
+            requested_device=self.settings.device,
+            device=self.device,
+            device_warning=self.device_warning,
+            device_description=self._description,
+            model=None,
+            training=self.training,
+            jobs_done=self.num_done,
+            jobs_failed=self.num_failed,
+            model_folder=str(self.model_folder),
+            has_data_folder=self.data_folder.root is not None,
+            threads=self.settings.threads,
+            **facts_of_process(self._started, "celery", "kombu", "redis"),
+        )
 
 
 def check_folders(settings: WorkerSettings) -> None:

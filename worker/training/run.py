@@ -15,6 +15,7 @@ from kronos_client.contract.finetune_results import (
     FinetuneTimings,
 )
 from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.devices.cores import intra_op_threads
@@ -198,7 +199,7 @@ class FinetuneRun:
     def _show(self, progress: Mapping[str, Any]) -> None:
         """In the worker's announcement."""
         shown = {name: progress.get(name) for name in SHOWN}
-        self._process.training = {"job_id": self._job_id, "name": self._job.name} | shown
+        self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
 
     def _finish(self, end: TrainingEnd) -> dict[str, Any]:
         if end.event is not None and end.event["event"] == "done":

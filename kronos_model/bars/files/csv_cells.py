@@ -6,6 +6,7 @@ plain cells only, pyarrow reads the file: it gives the same cells several times 
 
 import codecs
 import csv
+import io
 import mmap
 import re
 from collections import deque
@@ -22,13 +23,13 @@ import pyarrow.csv as pa_csv
 from kronos_model.bars.files.cells import Cells, FindColumns, shown
 from kronos_model.errors import CandleFileError
 
-UTF_8: Final = "utf-8-sig"
 OTHER_SEPARATORS: Final = (";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """What Python puts in the place of bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
 
-_BLANKS_AROUND_QUOTES: Final = re.compile(r'(?:(?<=,)|^)[ \t]+(?=")|(?<=")[ \t]+(?=,|[\r\n]*$)')
+_QUOTED_CELL: Final = re.compile(r'(?<![^,])[ \t]*("(?:[^"]|"")*+")(?:[ \t]+(?=,|[\r\n]*$))?')
+"""Group 1 is the cell without the blanks around its quotes, which the csv module does not allow."""
 
 _QUOTE: Final = re.compile(rb'"(?:(?<![^,\r\n]")[^"\r\n]*"(?![^,\r\n])|())')
 """Group 1 takes part if the quote does not enclose a whole cell without quotes and line ends in it."""
@@ -44,8 +45,10 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
             used is not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
-    encoding = _sniff_encoding(path)
-    with path.open(encoding=encoding, errors="replace", newline="") as file:
+    with path.open("rb") as content:
+        is_utf_16 = content.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding = "utf-16" if is_utf_16 else "utf-8-sig"
+        file = io.TextIOWrapper(content, encoding, errors="replace", newline="")
         rows = _numbered_rows(path, file)
         header_line, row = next(rows, (0, []))
         header = [title.strip() for title in row]
@@ -62,7 +65,7 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
                 raise _not_utf_8(path, header_line) from None
             raise
         cells = None
-        if last is None and encoding == UTF_8:
+        if last is None and not is_utf_16:
             cells = _read_plain(path, header_line, len(header), places)
         if cells is None:
             cells = _read_rows(rows if last is None else deque(rows, maxlen=last), len(header), places)
@@ -71,14 +74,19 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
     return _without_blank_rows(Cells(titles, cells.columns, "line", cells.numbers, cells.overlong))
 
 
-def _sniff_encoding(path: Path) -> str:
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else UTF_8
-
-
 def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Each row that is not blank, with the line on which it begins."""
-    reader = csv.reader(map(_without_blanks_around_quotes, file), strict=True)
+    opening = ""
+
+    def lines() -> Iterator[str]:
+        nonlocal opening
+        for line in file:
+            if '"' in line and (' "' in line or '" ' in line or "\t" in line):
+                line = _QUOTED_CELL.sub(r"\1", opening + line)[len(opening) :]
+            opening = '"'  # if the row does not end here, the next line begins in a quoted cell
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     line = 1
     while True:
         try:
@@ -93,12 +101,8 @@ def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[
             return
         if len(row) > 1 or any(cell.strip() for cell in row):
             yield line, row
+        opening = ""
         line = reader.line_num + 1
-
-
-def _without_blanks_around_quotes(line: str) -> str:
-    is_usual = '"' not in line or not (' "' in line or '" ' in line or "\t" in line)
-    return line if is_usual else _BLANKS_AROUND_QUOTES.sub("", line)
 
 
 def _read_plain(path: Path, header_line: int, width: int, places: Mapping[str, int]) -> Cells | None:

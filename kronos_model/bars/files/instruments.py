@@ -137,7 +137,7 @@ def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, Ca
 
 def _reason(path: Path, error: CandleFileError) -> str:
     """The error's message without the name of the file."""
-    return error.message.removeprefix(str(path)).lstrip(": ")
+    return error.message.removeprefix(str(path)).lstrip(",: ")
 
 
 def _gather(

@@ -9,7 +9,7 @@ import pandas as pd
 from kronos_model.bars.files.cells import Cells, shown
 from kronos_model.bars.files.clock import time_texts
 from kronos_model.bars.files.header import TIME_OF_DAY, TIMES
-from kronos_model.bars.files.table import CandleTable, read_cells, to_table
+from kronos_model.bars.files.table import CandleTable, read_cells, times_of, to_table
 from kronos_model.errors import CandleFileError
 
 
@@ -28,7 +28,7 @@ def read_candles(path: Path, max_bars: int) -> pd.DataFrame:
         raise CandleFileError(f"{path} has a header and no rows")
     table = to_table(path, cells)
     _check_cells(path, cells, table)
-    return pd.DataFrame({TIMES: time_texts(table.times), **table.columns})
+    return pd.DataFrame({TIMES: time_texts(times_of(cells)), **table.columns})
 
 
 def _check_cells(path: Path, cells: Cells, table: CandleTable) -> None:

@@ -29,15 +29,13 @@ class CandleTable:
     """The rows of one file, in its order.
 
     Attributes:
-        times: the column of the times as it stands, date and time of day joined.
-        clock: the times that it holds.
+        clock: the times.
         columns: by name of ``COLUMNS``, (T,) float64, NaN if a cell is no number; volume and amount only if
             the file has any.
         names: the instruments that an instrument column names, in the order of their first rows.
         codes: each row's index into ``names``, -1 if its cell is empty, (T,); None without such a column.
     """
 
-    times: Any
     clock: Clock
     columns: Mapping[str, NDArray[np.float64]]
     names: tuple[str, ...]
@@ -75,11 +73,8 @@ def to_table(path: Path, cells: Cells) -> CandleTable:
     Raises:
         CandleFileError: a column holds no numbers, or the times cannot be read as a whole.
     """
-    times = cells.columns[TIMES]
     try:
-        if TIME_OF_DAY in cells.columns:
-            times = join_date_and_time(times, cells.columns[TIME_OF_DAY])
-        clock = read_clock(times)
+        clock = read_clock(times_of(cells))
     except ClockError as error:
         if error.row is None or cells.numbers is None:
             raise CandleFileError(f"{path} has {error}", field=TIMES) from None
@@ -90,7 +85,18 @@ def to_table(path: Path, cells: Cells) -> CandleTable:
     for name in COLUMNS[len(PRICE_COLUMNS) :]:
         if name in numbers and np.isnan(numbers[name]).all():  # as some vendors write what they do not have
             del numbers[name]
-    return CandleTable(times, clock, numbers, *_instruments(cells.columns.get(INSTRUMENT)))
+    return CandleTable(clock, numbers, *_instruments(cells.columns.get(INSTRUMENT)))
+
+
+def times_of(cells: Cells) -> pa.ChunkedArray:
+    """The column of the times, dates and times of day joined.
+
+    Raises:
+        ClockError: they cannot be joined.
+    """
+    if TIME_OF_DAY not in cells.columns:
+        return cells.columns[TIMES]
+    return join_date_and_time(cells.columns[TIMES], cells.columns[TIME_OF_DAY])
 
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:

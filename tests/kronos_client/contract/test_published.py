@@ -44,7 +44,7 @@ def test_the_command_writes_all_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["forecast-job", "forecast-result", "finetune-job", "finetune-result", "error"]
+    "name", ["forecast-job", "forecast-result", "finetune-job", "finetune-result", "worker-status", "error"]
 )
 def test_examples_validate_against_their_schemas(name: str) -> None:
     schema = json.loads((DOCS / f"schemas/{name}.json").read_text(encoding="utf-8"))

@@ -9,7 +9,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.contract.worker_status import State
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
+from kronos_client.testing import fake_worker
 from worker.inference import gpu_failover
 from worker.inference.gpu_failover import GpuFailover, GraceTimer
 
@@ -67,8 +69,8 @@ def graceful(settings, clock, monkeypatch) -> GpuFailover:
     return GpuFailover(None)
 
 
-def announce_gpu(redis, state: str = "ready") -> None:
-    announce(redis, "gpu@1", {"node": "gpu@1", "queue": GPU_QUEUE, "state": state})
+def announce_gpu(redis, state: State = "ready") -> None:
+    announce(redis, fake_worker(GPU_QUEUE, state, node="gpu@1"))
 
 
 def test_standing_in_begins_when_no_gpu_was_ready_for_the_grace():

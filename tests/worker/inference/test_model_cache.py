@@ -106,7 +106,7 @@ def use_once(pool: ModelCache, name: str) -> None:
 
 
 def ids(pool: ModelCache) -> list[str]:
-    return [model["id"] for model in pool.status()]
+    return [model.id for model in pool.status()]
 
 
 def refusal(pool: ModelCache, name: str) -> JobError:
@@ -148,7 +148,7 @@ def test_many_jobs_wait_for_one_load(pool, loader):
 def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
     loader.gate.clear()
     with use(pool, "b") as entry:
-        own, loading = pool.status()
+        own, loading = (model.as_json() for model in pool.status())
         assert own | {"slots": 0} == {
             "id": "own",
             "revision": "abc",
@@ -162,7 +162,7 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
         assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
         assert entry.wait(WAIT_S)
-    assert pool.status() == [own, own | {"id": "b"}]
+    assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
 from worker.inference import model_loader
@@ -36,7 +37,7 @@ def worker(settings):
     worker.stop()
 
 
-def announced(redis) -> dict | None:
+def announced(redis) -> AnyWorkerStatus | None:
     workers = live_workers(redis)
     assert len(workers) <= 1
     return workers[0] if workers else None
@@ -58,21 +59,21 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
         _ = worker.served
     worker.start()
     (seen,) = seen_while_loading
-    assert (seen["state"], seen["model"], seen["models"], seen["queue"]) == ("loading", None, [], "cpu")
+    assert (seen.state, seen.model, seen.models, seen.queue) == ("loading", None, (), "cpu")
     worker.ready()
     ready = announced(redis)
-    assert (ready["state"], ready["node"], ready["device"]) == ("ready", NODE, "cpu")
-    assert ready["model"]["id"] == str(PARITY / "model")
-    assert (ready["max_context"], ready["slots"], ready["sequences_running"]) == (64, 64, 0)
-    assert ready["sequences_waiting"] == 0
-    assert [model["id"] for model in ready["models"]] == [ready["model"]["id"]]
-    assert ready.keys() == seen.keys()
+    assert (ready.state, ready.node, ready.device) == ("ready", NODE, "cpu")
+    assert ready.model.id == str(PARITY / "model")
+    assert (ready.max_context, ready.slots, ready.sequences_running) == (64, 64, 0)
+    assert ready.sequences_waiting == 0
+    assert [model.id for model in ready.models] == [ready.model.id]
+    assert ready.model_fields_set == seen.model_fields_set
     worker.drain()
     worker.ready()  # said again where the connection is made again
     deadline = time.monotonic() + 5
-    while announced(redis)["state"] != "draining" and time.monotonic() < deadline:
+    while announced(redis).state != "draining" and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert announced(redis)["state"] == "draining"
+    assert announced(redis).state == "draining"
     worker.stop()
     assert announced(redis) is None
 
@@ -111,11 +112,11 @@ def test_models_share_the_service_and_show_in_the_status(settings):
         assert worker.engine_thread.wait(run, 20)
         assert run.result()[0].paths.shape == (1, 3, 6)
         status = worker.status()
-    assert [(model["id"], model["jobs"]) for model in status["models"]] == [
+    assert [(model.id, model.jobs) for model in status.models] == [
         (str(PARITY / "model"), 0),
         ("kronos-tiny", 1),
     ]
-    assert (status["slots"], status["max_models"], status["dtype"]) == (128, 2, "float32")
+    assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
     worker.stop()
 
 
@@ -123,13 +124,13 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     worker.start()
     model = str(PARITY / "model")
     idle = worker.status()
-    assert (idle["bars_per_s"], idle["mean_batch_size"], idle["queue_wait_s"]) == (0.0, None, None)
+    assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
     run = worker.engine_thread.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
     assert worker.engine_thread.wait(run, 20)
     status, registry = worker.status(), worker.metrics.registry
-    assert status["bars_per_s"] > 0
-    assert status["mean_batch_size"] == 1
-    assert status["queue_wait_s"] >= 0
+    assert status.bars_per_s > 0
+    assert status.mean_batch_size == 1
+    assert status.queue_wait_s >= 0
     assert registry.get_sample_value("kronos_bars_generated_total", {"model": model}) == 4
     assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
     info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32"}
@@ -181,7 +182,7 @@ def test_the_engines_thread_alone_computes_in_parallel(
     worker.start(num_processes)
     worker.stop()
     assert told == [(threading.current_thread().name, 1), "load", (owner, expected)]
-    assert worker.status()["threads"] == expected
+    assert worker.status().threads == expected
 
 
 def test_a_worker_whose_engine_dies_is_told_to_end(settings):

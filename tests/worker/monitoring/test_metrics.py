@@ -9,6 +9,7 @@ import pytest
 
 from kronos_cli.stack.local_redis import free_port
 from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.engine import EngineLoad, StepReport
 from worker.monitoring.load_window import LoadWindow, Recently
@@ -201,7 +202,7 @@ def test_a_finetuning_worker_tells_how_far_its_job_is():
     labels = {"model": "mine", "stage": "predictor"}
     assert metrics.registry.get_sample_value("kronos_jobs_running") == 0
     assert metrics.registry.get_sample_value("kronos_training_loss", labels) is None
-    training = {"job_id": "a", "name": "mine", "stage": "predictor", "step": 7, "num_steps": 20, "loss": 2.5}
+    training = TrainingStatus(job_id="a", name="mine", stage="predictor", step=7, num_steps=20, loss=2.5)
     names = ("step", "steps", "loss")
     assert [metrics.registry.get_sample_value(f"kronos_training_{name}", labels) for name in names] == [
         7,
@@ -209,7 +210,7 @@ def test_a_finetuning_worker_tells_how_far_its_job_is():
         2.5,
     ]
     assert metrics.registry.get_sample_value("kronos_jobs_running") == 1
-    training = {"job_id": "b", "name": "mine", "stage": None, "step": None, "num_steps": None, "loss": None}
+    training = TrainingStatus(job_id="b", name="mine")
     assert metrics.registry.get_sample_value("kronos_training_loss", {"model": "mine", "stage": ""}) is None
 
 

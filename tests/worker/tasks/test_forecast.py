@@ -30,21 +30,12 @@ LEASE_S = 30.0
 RESULT = {"series": []}
 
 
-class ScriptedQuarantine:
+class ScriptedIsolation:
     """As ``Isolation``: ends each computation as told, then well."""
 
     def __init__(self) -> None:
         self.ends: list[Exception] = []
         self.num_computed = 0
-
-    def place(self) -> Any:
-        return self
-
-    def __enter__(self) -> None:
-        """There is room."""
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing."""
 
     def compute(self, job_id: str, *_: object) -> dict[str, Any]:
         self.num_computed += 1
@@ -65,7 +56,7 @@ def process(redis, monkeypatch):
         records=records,
         leases=LeaseKeeper(records, LEASE_S),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
-        isolation=ScriptedQuarantine(),
+        isolation=ScriptedIsolation(),
         engine_thread=SimpleNamespace(count=lambda succeeded: None),
         metrics=SimpleNamespace(
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
@@ -161,7 +152,7 @@ def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliv
     assert (lost(redis), is_leased(redis)) == (0, False)
 
 
-def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process, redis):
+def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process, redis):
     deliver("x")
     assert process.isolation.num_computed == 0
     process.leases.release("job", "x")
@@ -170,18 +161,22 @@ def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process
     assert process.isolation.num_computed == 1
 
 
-def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
+def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9)]
-    assert deliver("x") == RESULT
+    with pytest.raises(HandedBack):
+        deliver("x")
     assert redis.hget(job_key("job"), "lost_alone") == "1"
+    assert deliver("y") == RESULT
 
 
 def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
-    with pytest.raises(JobError) as ended:
+    with pytest.raises(HandedBack):
         deliver("x")
+    with pytest.raises(JobError) as ended:
+        deliver("y")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
 
 

@@ -84,21 +84,6 @@ class Isolation:
         self._is_stopped = False
         self._child: JsonChild | None = None
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold room for one suspect that waits or is computed.
-
-        Raises:
-            NotNow: All places are taken. The delay is an estimate by the duration of the last suspect.
-        """
-        if not self._places.acquire(blocking=False):
-            delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
-            raise NotNow("other suspects are computed first", delay_s)
-        try:
-            yield
-        finally:
-            self._places.release()
-
     def compute(
         self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
@@ -110,7 +95,7 @@ class Isolation:
         Raises:
             JobError: The job's own.
             ChildEnded: The child ended while it computed this job alone: the job may be why.
-            NotNow: Nothing was computed.
+            NotNow: Nothing was computed, for example since too many other suspects wait.
             Unavailable: Nothing was computed, or nothing is proved.
         """
         began = time.monotonic()
@@ -141,19 +126,24 @@ class Isolation:
     @contextmanager
     def _own_turn(self, context: JobContext) -> Iterator[None]:
         """Wait for the other suspects. An error within ends the child: it would go on with an old job."""
-        while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
-            self._raise_if_over(context)
-        began = time.monotonic()
+        if not self._places.acquire(blocking=False):
+            delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
+            raise NotNow("other suspects are computed first", delay_s)
         try:
-            self._raise_if_over(context)
+            while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
+                self._raise_if_over(context)
+            began = time.monotonic()
             try:
+                self._raise_if_over(context)
                 yield
             except BaseException:
                 self._end_child()
                 raise
+            finally:
+                self._last_s = time.monotonic() - began
+                self._turn.release()
         finally:
-            self._last_s = time.monotonic() - began
-            self._turn.release()
+            self._places.release()
 
     def _raise_if_over(self, context: JobContext) -> None:
         if self._is_stopped or self._is_draining():

@@ -1,9 +1,10 @@
 """pyarrow, where it is used, gives the cells that Python's csv module gives."""
 
+import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files.cells import Cells
@@ -39,7 +40,7 @@ def texts_of(cells: Cells) -> list[list[str]]:
     ),
     is_marked=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_whole_files_are_read_as_last_rows_are(
     tmp_path: Path, rows: list[tuple[list[str], str]], is_marked: bool
 ) -> None:
@@ -57,6 +58,18 @@ def test_whole_files_are_read_as_last_rows_are(
 def test_both_ways_read_the_files_that_people_keep(name: str) -> None:
     whole, last = read_both(FOLDER / name)
     assert texts_of(whole) == texts_of(last)
+
+
+@pytest.mark.parametrize("cell", ['a/b, "c"', ' "a" , b', '" ,', 'x\t"', ', " ,"', '"', 'x\n" , y'])
+def test_what_stands_in_quotes_stays(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c"], ["1", cell, "3"], [cell, "2", cell]])
+
+    cells = read_csv(path, lambda header: {"a": 0, "b": 1, "c": 2}, 9)
+
+    stripped = cell.strip()
+    assert texts_of(cells) == [["1", stripped], [stripped, "2"], ["3", stripped]]
 
 
 def test_lines_are_those_of_the_file(tmp_path: Path) -> None:

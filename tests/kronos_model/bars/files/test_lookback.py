@@ -1,5 +1,7 @@
 """The last bars of a file, and errors that name the column and the line."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,14 @@ def test_errors_carry_the_column_and_the_line(
     with pytest.raises(InputError) as defect:
         read_candles(write(tmp_path, *lines), max_bars=400)
     assert (defect.value.code, defect.value.field, defect.value.details) == ("INVALID_INPUT", field, details)
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_bytes, (FOLDER / "plain.csv").read_bytes())
+        assert outcome_of(pipe) == EXPECTED["plain.csv"]
 
 
 def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:

@@ -52,8 +52,7 @@ class Parent:
         return self.children[-1]
 
     def compute(self, do: str, context: JobContext | None = None) -> dict[str, Any]:
-        with self.isolation.place():
-            return self.isolation.compute("job", {"do": do}, RECEIPT, "cpu", context or JobContext())
+        return self.isolation.compute("job", {"do": do}, RECEIPT, "cpu", context or JobContext())
 
     def begin(self, do: str, context: JobContext) -> tuple[threading.Thread, list[Any]]:
         """On a thread; what came of it is in the list then."""

@@ -1,6 +1,5 @@
-"""What ``kronos forecast`` does: asks for forecasts of many files, keeps them, and tells of each error."""
+"""One run of ``kronos forecast``: asks for forecasts of many files, keeps and counts them."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -25,20 +23,13 @@ from kronos_cli.files.output import ForecastFolder, ForecastTable
 from kronos_cli.files.record import forecast_record
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
-from kronos_client.redis.routing import Status
-from kronos_client.registry.model_registry import ModelRegistry
-from kronos_model.checkpoints.source import read_metadata
-from kronos_model.errors import CheckpointError
 
 INTERRUPTED: Final = 130
-LOOKBACK: Final = 400
-MAX_ERRORS_SHOWN: Final = 50
 
 
 @dataclass
 class Tally:
-    """What came of the files; ``warnings`` without repetition, ``error`` what ended the run early."""
+    """What came of the files. ``warnings`` has each text once; ``error`` ended the run early."""
 
     num_files: int
     num_forecast: int = 0
@@ -83,7 +74,7 @@ class ForecastRun:
         timeout_s: for each file, from when its job is enqueued.
         fresh: ask also for what is there unchanged.
         overwrite: replace also files that no run of this command wrote.
-        plot: draw a chart of each forecast beside it.
+        plot: draw a chart of each forecast, next to it.
     """
 
     def __init__(
@@ -115,10 +106,12 @@ class ForecastRun:
         self.tally = Tally(len(inputs))
 
     def run(self, console: Console) -> Tally:
-        """Forecast all files, with a bar where the console is a terminal.
+        """Forecast all files, with a progress bar on a terminal. What is done before an error is kept.
 
-        Raises OutputExists before anything is asked for, JobError where none can be forecast any more,
-        KronosError where nothing can be kept; what is done by then is kept.
+        Raises:
+            OutputExists: before any job is sent.
+            JobError: every further file would fail as well.
+            KronosError: forecasts cannot be written.
         """
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
         progress = Progress(
@@ -146,14 +139,14 @@ class ForecastRun:
                 self.tally.is_interrupted = True
             finally:
                 if self._table is not None:
-                    # Parts of earlier runs that this one has not come to may have been made otherwise.
+                    # Parts that this run has not reached may come from other options.
                     self._table.write(one.name for one in self._inputs if one.name in self._up_to_date)
         return self.tally
 
-    def _works(self, tell: Callable[[], object]) -> Iterator[ForecastWork]:
-        """The files that are to be forecast; of the others, the tally, which is told."""
+    def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
+        """Yield the files to forecast; count the others. ``show`` is called before each file."""
         for one in self._inputs:
-            tell()
+            show()
             try:
                 work = read_work(one, self._options)
             except JobError as error:
@@ -173,13 +166,13 @@ class ForecastRun:
             self.tally.fail(work.input.path, outcome.error)
             return
         caution = caution_about(result.model.id)
-        if self._plot:  # before the record, which says that all is there
+        if self._plot:  # before the record, which claims that all files are there
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
             chart = self._chart_of(work.input)
             draw_forecast(work.candles, result, chart, name=work.input.name, caution=caution)
         record = forecast_record(work.input.name, work.input.path, outcome.job_id, result)
-        with _without_interruption():  # what is kept is counted
+        with _without_interruption():  # so that all that is kept is counted
             self._folder.put(work.fingerprint, record)
             self.tally.num_forecast += 1
             self._up_to_date.add(work.input.name)
@@ -196,7 +189,7 @@ INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """SIGTERM, as service managers send it, does what Ctrl-C does: jobs under way are cancelled."""
+    """Treat SIGTERM, which service managers send, as Ctrl-C: jobs under way are cancelled."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -206,7 +199,7 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _without_interruption() -> Iterator[None]:
-    """Ctrl-C waits until the end of this. For the main thread, which is the one that it interrupts."""
+    """Delay Ctrl-C until the end of the block. For the main thread, the one that it interrupts."""
     pressed = False
 
     def note(*_: object) -> None:
@@ -221,46 +214,3 @@ def _without_interruption() -> Iterator[None]:
             signal.signal(number, handler)
     if pressed:
         raise KeyboardInterrupt
-
-
-def default_lookback(model: str | None, workers: Sequence[Status], model_folder: Path | None = None) -> int:
-    """What the model was trained on where that is known here, else 400 bars.
-
-    A registered model of that name comes first, as it does for workers.
-    """
-    ready = [worker["model"]["id"] for worker in workers if worker["model"] and not is_finetuning(worker)]
-    name = model or (ready[0] if ready else None)
-    if name is None:
-        return LOOKBACK
-    try:
-        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
-        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
-    except CheckpointError:  # damaged here; the worker's is its own
-        lookback = None
-    return lookback if isinstance(lookback, int) else LOOKBACK
-
-
-def is_finetuning(worker: Status) -> bool:
-    """Whether it takes no forecasts."""
-    return worker["queue"] not in (CPU_QUEUE, GPU_QUEUE)
-
-
-def tell(tally: Tally, output: Path, *, as_json: bool) -> None:
-    """The summary on standard output, errors and warnings on standard error."""
-    if as_json:
-        click.echo(json.dumps(tally.as_dict(output), indent=2))
-        return
-    for entry in tally.failed[:MAX_ERRORS_SHOWN]:
-        where = "" if entry["message"].startswith(entry["file"]) else f"{entry['file']}: "
-        click.echo(f"{entry['code']}: {where}{entry['message']}", err=True)
-    if len(tally.failed) > MAX_ERRORS_SHOWN:
-        click.echo(f"… and {len(tally.failed) - MAX_ERRORS_SHOWN} more; --json has all", err=True)
-    for text in tally.warnings:
-        click.echo(f"Warning: {text}", err=True)
-    counts = [f"{tally.num_forecast} forecast"]
-    counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
-    counts += [f"{len(tally.failed)} failed"] if tally.failed else []
-    if tally.is_interrupted:
-        counts.append(f"{tally.num_files - tally.num_done} left; the same command goes on")
-    files = "1 file" if tally.num_files == 1 else f"{tally.num_files} files"
-    click.echo(f"{files}: {', '.join(counts)}. {output}")

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from kronos_cli import finetune_command
+from kronos_cli.commands import finetune as finetune_command
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -23,6 +23,7 @@ from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, can
 from kronos_client.core.handle import FinetuneHandle, FinetuneState
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ def test_enqueueing_prints_the_id_alone_and_says_how_to_watch(redis: Redis, conf
 
 
 def test_a_live_finetuning_worker_is_not_asked_for(redis: Redis, config: str) -> None:
-    announce(redis, "f@1", {"node": "f@1", "queue": CPU_FINETUNE_QUEUE, "state": "ready", "device": "cpu"})
+    announce(redis, fake_worker(CPU_FINETUNE_QUEUE))
     result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", "--json")
 
     assert result.exit_code == 0
@@ -215,7 +216,7 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
     handle = enqueue(client)
     tell_in_turn(client, handle, monkeypatch)
 
-    assert finetune_command.watch(handle, as_json=False) == 0
+    assert finetune_command.follow(handle, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "Queued, until a finetuning worker has room.",
@@ -254,7 +255,7 @@ def test_watching_as_json_prints_each_state_and_the_result(
     handle = enqueue(client)
     tell_in_turn(client, handle, monkeypatch)
 
-    assert finetune_command.watch(handle, as_json=True) == 0
+    assert finetune_command.follow(handle, as_json=True) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {one["id"] for one in told} == {handle.id}
     assert [one["state"] for one in told] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
@@ -294,7 +295,7 @@ def test_an_enqueued_job_can_be_watched_at_once(
         watched.append(handle.id)
         return 1
 
-    monkeypatch.setattr(finetune_command, "watch", watch)
+    monkeypatch.setattr(finetune_command, "follow", watch)
     result = run("--config", config, "--enqueue", "mine", "--watch", "--data", "a.csv")
 
     assert result.exit_code == 1
@@ -365,7 +366,7 @@ def test_the_live_view_is_drawn_on_a_terminal(
     handle = enqueue(client)
     tell_in_turn(client, handle, monkeypatch)
 
-    assert finetune_command.watch(handle, as_json=False) == 0
+    assert finetune_command.follow(handle, as_json=False) == 0
     text = click.unstyle(capsys.readouterr().out)
     assert "predictor, epoch 3 of 10" in text
     assert "crypto-hourly@3" in text

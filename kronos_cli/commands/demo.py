@@ -1,4 +1,4 @@
-"""One forecast from an empty machine to a chart: Redis, a worker, a job, its result, a picture."""
+"""``kronos demo``: one forecast from an empty machine to a chart."""
 
 import json
 import os
@@ -19,21 +19,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kronos_cli.files.caution import caution_about
-from kronos_cli.settings import CliSettings
+from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_node
 from kronos_cli.stack.processes import ProcessStack
 from kronos_client.client import ForecastClient, ForecastHandle
-from kronos_client.contract.names import worker_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.redis.connection import connect
+from kronos_client.redis.routing import live_workers
 from kronos_model.bars.files.lookback import read_candles
 from kronos_model.bars.synthetic import candles
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.processes.children import ChildProcess, LocalStackError
 from kronos_model.processes.environment import own_environment
 
-ANNOUNCED_TIMEOUT_S = 120  # it announces itself as loading as soon as torch is imported
+ANNOUNCED_TIMEOUT_S = 120  # a worker announces itself as loading once torch is imported
 READY_TIMEOUT_S = 900  # a first start may download a model
 RESULT_TIMEOUT_S = 10  # it is there already
 POLL_S = 0.1
@@ -44,7 +45,7 @@ NUM_BARS_SHOWN = 5
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the demo forecasts, with what, and where the chart goes; None: the bundled sample, or as set."""
+    """What the demo forecasts, with what, and where the chart goes; None: the default."""
 
     csv_file: Path | None = None
     lookback: int | None = None
@@ -57,10 +58,35 @@ class DemoOptions:
     output: Path | None = None
 
 
-def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run it all, printing what happens; returns 0, or 130 when interrupted.
+@click.command()
+@click.option(
+    "--csv", "csv_file", type=click.Path(path_type=Path), help="Candles instead of the bundled ones."
+)
+@click.option(
+    "--lookback", type=click.IntRange(min=1), help="Last bars used; 400, or what the model was trained on."
+)
+@click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
+@click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
+@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
+@click.option("--pred-len", default=48, show_default=True, type=click.IntRange(min=1), help="Bars ahead.")
+@click.option("--samples", default=10, show_default=True, type=click.IntRange(min=1), help="Sample paths.")
+@click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="The chart; output/forecast.png if not given."
+)
+@click.option("--json", "as_json", is_flag=True, help="The forecast as JSON; what happens goes to stderr.")
+def demo(as_json: bool, **given: Any) -> None:
+    """Make one forecast, from an empty machine to a chart: Redis, worker, job, result.
 
-    With ``as_json`` only the forecast goes to standard output, and what happens to standard error.
+    With KRONOS_REDIS_URL set, that Redis is used and none is started. Nothing is left running.
+    """
+    raise SystemExit(run_demo(DemoOptions(**given), get_settings(), as_json=as_json))
+
+
+def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = False) -> int:
+    """Run the demo and print its steps; returns 0, or 130 when interrupted.
+
+    With ``as_json`` standard output has only the forecast, and the steps go to standard error.
 
     Raises:
         InputError: the CSV file cannot be used.
@@ -82,15 +108,15 @@ def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = Fal
     draw_forecast(lookback, result, chart, name=name, caution=caution)
     console.print(f"\nChart    {chart}", soft_wrap=True)
     if as_json:
-        told = {"chart": str(chart), "caution": caution, "result": result.model_dump(mode="json")}
-        click.echo(json.dumps(told))
+        made = {"chart": str(chart), "caution": caution, "result": result.model_dump(mode="json")}
+        click.echo(json.dumps(made))
     return 0
 
 
 def _compute(
     console: Console, options: DemoOptions, settings: CliSettings, lookback: pd.DataFrame
-) -> tuple[dict[str, Any], ForecastResult]:
-    """Start what is needed, forecast, stop it again; returns the worker's status and the result."""
+) -> tuple[ForecastWorkerStatus, ForecastResult]:
+    """Start Redis and a worker, forecast, and stop them; returns the worker's status and the result."""
     with ExitStack() as exits:
         url = settings.redis_url.get_secret_value()
         stack = ProcessStack()
@@ -100,7 +126,7 @@ def _compute(
         else:
             redis = exits.enter_context(LocalRedis())
             exits.enter_context(stack)
-            # The stack ends it after the worker, which still has something to tell it.
+            # The stack ends it after the worker, which writes to it to the last.
             stack.adopt(redis.child)
             url = redis.url
             console.print(f"Redis    started on {redis.address}")
@@ -110,7 +136,7 @@ def _compute(
 
 
 def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataFrame, str]:
-    """The bars to forecast from, as many as asked for or as the model was trained on, and their name."""
+    """The bars to forecast from, and their name; by default as many as the model was trained on."""
     model = options.model or settings.model or BUNDLED_MODEL
     num_bars = options.lookback or read_metadata(model).get("lookback", LOOKBACK)
     if options.csv_file is not None:
@@ -119,7 +145,7 @@ def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataF
 
 
 def chart_path(output: Path | None) -> Path:
-    """Where the chart goes: as asked, else below the working folder, else where anybody may write."""
+    """The chart's path: as given, else below the working folder, else in the temporary folder."""
     if output is not None:
         return output.resolve()
     if os.access(Path.cwd(), os.W_OK):
@@ -129,35 +155,35 @@ def chart_path(output: Path | None) -> Path:
 
 def _start_worker(
     console: Console, stack: ProcessStack, url: str, choice: dict[str, str], options: DemoOptions
-) -> dict[str, Any]:
+) -> ForecastWorkerStatus:
     """Start a worker and wait until it announces that it is ready; returns its status."""
     environment = {"KRONOS_REDIS_URL": url, **choice}
     if options.device is not None:
         environment["KRONOS_DEVICE"] = options.device
     node = own_node(f"demo-{secrets.token_hex(4)}")
-    # No neighbours to ask how they are: that would cost a second.
+    # Without asking other workers, which would take a second.
     command = own_command("worker", "--hostname", node, "--without-mingle")
     child = stack.start("worker", command, env=own_environment(environment))
     with console.status("Worker   starting, loading the model …"), connect(url) as redis:
         status = _await_ready(redis, node, child)
+    assert status.model is not None
     console.print(
-        f"Worker   ready on {status['device']}, queue {status['queue']}: {status['model']['id']}, "
-        f"{status['num_parameters']:,} parameters, loaded in {status['load_s']:.1f} s",
+        f"Worker   ready on {status.device}, queue {status.queue}: {status.model.id}, "
+        f"{status.num_parameters:,} parameters, loaded in {status.load_s:.1f} s",
         soft_wrap=True,
     )
     return status
 
 
-def _await_ready(redis: Redis, node: str, child: ChildProcess) -> dict[str, Any]:
+def _await_ready(redis: Redis, node: str, child: ChildProcess) -> ForecastWorkerStatus:
     started_s = time.monotonic()
     timeout_s = ANNOUNCED_TIMEOUT_S
     while time.monotonic() - started_s < timeout_s:
-        announced = redis.get(worker_key(node))
-        if announced is not None:
-            status: dict[str, Any] = json.loads(announced)
-            if status["state"] == "ready":
-                return status
-            timeout_s = READY_TIMEOUT_S
+        for worker in live_workers(redis):
+            if isinstance(worker, ForecastWorkerStatus) and worker.node == node:
+                if worker.is_ready:
+                    return worker
+                timeout_s = READY_TIMEOUT_S
         if child.exit_status is not None:
             raise LocalStackError(f"the worker ended before it was ready; its log:\n{_indented(child)}")
         time.sleep(POLL_S)
@@ -188,7 +214,7 @@ def _forecast(
 
 
 def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> None:
-    """Show how far the job is until it has ended, one way or the other; nothing where that is soon."""
+    """Show the progress of the job until it has ended; nothing if that is soon."""
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
     progress = Progress(TextColumn("Forecast"), *bars, console=console)
     bar = progress.add_task("forecast", total=num_bars)
@@ -201,12 +227,12 @@ def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_b
             progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
 
 
-def _report(console: Console, result: ForecastResult, status: dict[str, Any], caution: str | None) -> None:
+def _report(
+    console: Console, result: ForecastResult, status: ForecastWorkerStatus, caution: str | None
+) -> None:
     console.print(f"\nDevice   {result.device}")
-    # The worker's own device warning comes with its results as well; each is said once.
-    for text in dict.fromkeys(
-        filter(None, [result.device_warning, status["device_warning"], *result.warnings])
-    ):
+    # The worker's device warning is in its results as well; each text is printed once.
+    for text in dict.fromkeys(filter(None, [result.device_warning, status.device_warning, *result.warnings])):
         console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
     console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
     if caution is not None:
@@ -227,7 +253,7 @@ def _report(console: Console, result: ForecastResult, status: dict[str, Any], ca
 
 
 def amount_text(value: float) -> str:
-    """With as many decimals as say something: prices of cents and amounts of millions share a table."""
+    """With useful decimals: prices of cents and amounts of millions share a table."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"

@@ -11,19 +11,21 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from kronos_cli.commands import forecast as command
+from kronos_cli.commands.forecast import LOOKBACK, default_lookback
 from kronos_cli.files.bulk import BulkOptions, read_work
-from kronos_cli.files.command import LOOKBACK, default_lookback
 from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
-from kronos_client import client
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_worker_status
 from kronos_client.core.many import ForecastOutcome
+from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
 
-READY = {"node": "w", "queue": "cpu", "state": "ready", "model": {"id": "kronos-tiny"}}
-TRAINING = {"node": "t", "queue": "cpu.finetune", "state": "ready", "model": None}
+READY = fake_worker(model=example_worker_status()["model"])
+TRAINING = fake_worker("cpu.finetune")
 
 
 class PlayedClient:
@@ -65,7 +67,7 @@ class PlayedClient:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedClient]:
     played = PlayedClient()
-    monkeypatch.setattr(client, "ForecastClient", played)
+    monkeypatch.setattr(command, "ForecastClient", played)
     get_settings.cache_clear()
     yield played
     get_settings.cache_clear()
@@ -304,7 +306,7 @@ def test_the_lookback_is_what_the_model_was_trained_on_where_that_is_known() -> 
     assert trained_on != LOOKBACK
     assert default_lookback(None, [TRAINING, READY]) == trained_on
     assert default_lookback("owner/other", [READY]) == LOOKBACK
-    assert default_lookback(None, [{**READY, "model": None}]) == LOOKBACK
+    assert default_lookback(None, [fake_worker(model=None)]) == LOOKBACK
 
 
 def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: Path) -> None:
@@ -318,7 +320,7 @@ def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: 
         (folder / "metadata.json").write_text(json.dumps(metadata))
     assert default_lookback("mine", [READY], tmp_path) == 88
     assert default_lookback("mine@1", [READY], tmp_path) == 77
-    serving = [{**READY, "model": {"id": "mine@1"}}]
+    serving = [fake_worker(model=example_worker_status()["model"] | {"id": "mine@1"})]
     assert default_lookback(None, serving, tmp_path) == 77
     assert default_lookback("mine", [], None) == LOOKBACK
     (tmp_path / "mine" / "2" / "metadata.json").write_text("{")
