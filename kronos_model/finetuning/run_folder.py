@@ -27,12 +27,12 @@ _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
 class RunFolder:
     """The folder of a run, and its files.
 
-        config.json              what the run does
-        data.json                the report on its data
-        metrics.jsonl            one line for each logged step and each epoch
-        tokenizer/ predictor/    of each stage: state.safetensors, best/ (a checkpoint)
-        checkpoint/              the result: model/, tokenizer/, metadata.json
-        lock                     held by the process that trains
+    config.json              what the run does
+    data.json                the report on its data
+    metrics.jsonl            one line for each logged step and each epoch
+    tokenizer/ predictor/    of each stage: state.safetensors, best/ (a checkpoint)
+    checkpoint/              the result: model/, tokenizer/, metadata.json
+    lock                     held by the process that trains
     """
 
     def __init__(self, root: Path) -> None:
