@@ -45,8 +45,11 @@ class RedisBinary:
 def find_redis_server(search_path: str | None = None) -> RedisBinary:
     """The redis-server of PATH when it is new enough, else the one in a pip package.
 
-    :param search_path: searched instead of the environment's PATH
-    :raises RedisMissing: naming what was found and what to install
+    Args:
+        search_path: Searched instead of the environment's PATH.
+
+    Raises:
+        RedisMissing: There is none that is new enough. The message names what was found and what to install.
     """
     rejected: list[str] = []
     candidates: list[tuple[str, Path]] = []
@@ -88,9 +91,12 @@ class LocalRedis:
     and either keeps everything in memory (``data=None``) or appends every write to a file in ``data``. The
     password is new each time, or kept with the data, so that the URL stays the same.
 
-    :param port: None takes a free one
-    :param sink: called with ``("redis", line)`` for every line that it logs
-    :raises LocalStackError: when there is no server, the port or the data are in use, or it does not answer
+    Args:
+        port: None takes a free one.
+        sink: Called with ``("redis", line)`` for every line that it logs.
+
+    Raises:
+        LocalStackError: There is no server, the port or the data are in use, or it does not answer.
     """
 
     def __init__(
