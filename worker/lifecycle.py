@@ -34,7 +34,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
-from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
+from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
 from worker.inference.gpu_failover import GpuTakeover
 from worker.inference.pools import WaitingThreadsPool
@@ -45,9 +45,7 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update(
-    {GpuTakeover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
-)
+app.steps["consumer"].update({GpuTakeover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
 
 P = ParamSpec("P")
 
@@ -141,7 +139,6 @@ def choose_pool(sender: Any, **_: Any) -> None:
     Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
     comes just before Celery reads both attributes.
     """
-    sender.app.conf.broker_transport = transport.TRANSPORT
     if click.get_current_context(silent=True) is not None and not _is_given("pool"):
         sender.pool_cls = "threads"
     if _is_given("queues"):
@@ -168,6 +165,12 @@ def _is_given(parameter: str) -> bool:
     """On the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+@signals.worker_init.connect
+def choose_transport(sender: Any, **_: Any) -> None:
+    """In a worker's process alone: Flower reads the transport's name as part of a URL."""
+    sender.app.conf.broker_transport = transport.TRANSPORT
 
 
 @signals.worker_init.connect
@@ -238,7 +241,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-        queue, instance.intake = process.queue, process.intake
+        queue, instance.intake, instance.claims = process.queue, process.intake, process.claims
     instance.app.amqp.queues.select([queue])
 
 

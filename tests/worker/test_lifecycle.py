@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.errors import CheckpointMissing
 from worker import lifecycle as bootstrap
+from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 
@@ -27,7 +28,6 @@ def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
     monkeypatch.setattr(bootstrap, "num_cores", lambda: NUM_CORES)
-    monkeypatch.setattr(bootstrap.transport, "install", lambda: None)
     bootstrap._preflight.cache_clear()
     # Module state that signals change.
     monkeypatch.setattr(bootstrap, "_num_children", 0)
@@ -233,11 +233,20 @@ def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings,
     assert process.settings.metrics_port == expected
 
 
-def test_the_consumer_is_handed_the_intake_of_a_process_that_holds_the_model(monkeypatch):
+def test_the_consumer_is_handed_intake_and_claims_of_a_process_that_holds_the_model(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    process.intake = object()
+    process.intake, process.claims = object(), object()
     bootstrap.set_up("node@host", worker)
-    assert worker.intake is process.intake
+    assert (worker.intake, worker.claims) == (process.intake, process.claims)
+
+
+def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
+    with make_worker_app(settings) as app:
+        assert app.connection_for_read().transport_cls == "redis"
+        bootstrap.choose_transport(SimpleNamespace(app=app))
+        connection = app.connection_for_read()
+        assert type(connection.transport) is bootstrap.transport.Transport
+        assert connection.as_uri().startswith("kronos://")
 
 
 @pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])

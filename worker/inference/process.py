@@ -15,13 +15,14 @@ from redis import Redis
 from kronos_client.contract.forecast import MAX_COUNT
 from kronos_client.contract.jobs import Limits
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import State, queue_for
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
-from worker.broker.lease import LeaseKeeper
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.capacity import Intake
 from worker.inference.engine_thread import EngineObserver, ForecastService
 from worker.inference.isolation.isolation import Quarantine
@@ -67,8 +68,9 @@ class WorkerProcess:
         device, self.device_warning = resolve_device(settings.device)
         self.device = device
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s, self._note_repeated)
-        self.leases = LeaseKeeper(self.records, float(settings.visibility_timeout_s))
+        taken_key = UNACKED_INDEX_KEYS[settings.role]
+        self.records = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        self.claims = Claims(self.records, float(settings.visibility_timeout_s))
         self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
         self.watchdog = Watchdog(settings.step_timeout_s, self._hang, lambda: self._announcer.tell())
         # While a step seems to hang, no load is told: then no further job is taken.
@@ -116,7 +118,7 @@ class WorkerProcess:
     def start(self, num_processes: int = 1) -> None:
         """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
-        CodedRedisBackend.runs_here = staticmethod(self.leases.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._announcer.start()
         try:
@@ -179,9 +181,9 @@ class WorkerProcess:
             "num_threads": self.num_threads,
         }
 
-    def _note_repeated(self, token: str) -> None:
-        """Count a lease that was lost, once."""
-        if self.leases.take_away(token):
+    def _note_repeated(self, tag: str) -> None:
+        """Count a claim that was lost, once."""
+        if self.claims.take_away(tag):
             self.metrics.jobs_repeated.inc()
 
     def _die(self) -> None:
@@ -240,7 +242,6 @@ class WorkerProcess:
     def stop(self) -> None:
         """End the engine and the announcement."""
         self.quarantine.stop()
-        self.leases.stop()
         if self._models is not None:
             self.service.stop()
             self.watchdog.stop()

@@ -19,11 +19,13 @@ from redis import Redis
 
 from kronos_client.contract.jobs import Limits
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import State, finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Announcer
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
@@ -82,7 +84,8 @@ class FinetuneProcess:
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
         self.intake = SingleJobIntake()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s)
+        self.records = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
+        self.claims = Claims(self.records, float(settings.visibility_timeout_s))
         self.training: dict[str, Any] | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
@@ -102,15 +105,11 @@ class FinetuneProcess:
 
     def start(self) -> None:
         """Announce this worker."""
-        CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         self._announcer.start()
-
-    def has(self, job_id: str) -> bool:
-        """Whether it is the job that this worker trains."""
-        return self.training is not None and self.training["job_id"] == job_id
 
     def ready(self) -> None:
         """Jobs are taken from now on; said once, also where the connection is made again."""

@@ -58,7 +58,7 @@ START_RETRY_S: Final = 1.0
 
 
 LOCK_WAIT_S: Final = 3600.0
-"""For a process whose worker was held up for longer than its lease: it ends when that worker goes on."""
+"""For a process whose worker was held up for longer than its claim: it ends when that worker goes on."""
 
 
 class Interrupted(Exception):
@@ -69,7 +69,7 @@ class FinetuneRun:
     """One job.
 
     Args:
-        left_s: of the lease: for how long nobody else may work on the job.
+        left_s: for how long no other worker may begin the job.
 
     Attributes:
         is_cancelled: set from outside.
@@ -151,7 +151,7 @@ class FinetuneRun:
             self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
             raise Interrupted(str(error)) from error
         if not is_safe():
-            raise Interrupted("the job's lease could not be renewed; training goes on from its last save")
+            raise Interrupted("the job's claim could not be renewed; training goes on from its last save")
         return self._finish(end)
 
     def _own_stop(self) -> Stop | None:
@@ -163,7 +163,7 @@ class FinetuneRun:
             return Stop.CANCELLED
         if waited_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
-        if self._receipt.leased_s + elapsed_s >= (limit_s or math.inf):
+        if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
             return Stop.TIME_LIMIT
         return None
 
@@ -323,7 +323,7 @@ class FinetuneRun:
             warnings=tuple(warnings),
             timings_ms=FinetuneTimings(
                 queued=round(self._notes.queued_s * 1000, 3),
-                training=round((self._receipt.leased_s + elapsed_s) * 1000, 3),
+                training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
                 total=round((waited_s + elapsed_s) * 1000, 3),
             ),
             num_attempts=self._notes.num_starts,

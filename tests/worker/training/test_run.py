@@ -52,7 +52,7 @@ def payload(**fields: Any) -> dict[str, Any]:
 def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
     now = time.time()
     return FinetuneRun(
-        process, "job", payload(**fields), Receipt(now, now, False, leased_s=2.0), "cpu.finetune"
+        process, "job", payload(**fields), Receipt(now, now, False, worked_s=2.0), "cpu.finetune"
     )
 
 
