@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test bench ci
+.PHONY: format lint types contracts test coverage bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -20,6 +20,13 @@ contracts:
 
 test:
 	$(PYTHON) -m pytest
+
+# Lines and branches that the tests reach, in their processes and in those that they start.
+coverage:
+	rm -rf output/coverage && mkdir -p output/coverage
+	$(PYTHON) -m coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m coverage combine --quiet
+	$(PYTHON) -m coverage report
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from api_stub.candles import CANDLE_KINDS
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.text import dotted
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:kronos:error:"
@@ -265,7 +266,7 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
     # A check of several fields names the one that it is about. Pydantic names which kind of candles it read.
     path += [first.get("ctx", {}).get("field")] * ("field" in first.get("ctx", {}))
     parts = [part for before, part in zip([None, *path], path, strict=False) if not _is_kind(before, part)]
-    field = ".".join(ascii(str(part))[1:-1] for part in parts)[:MAX_FIELD_CHARS] or str(where)
+    field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(where)
     reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return problem(_code_of(kind), f"{field}: {reason[:MAX_REASON_CHARS]}", field)
 

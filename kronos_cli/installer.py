@@ -1,312 +1,178 @@
-"""Makes the checkout's .venv and installs into it, on behalf of the launcher: standard library only.
+"""Makes .venv in the checkout and installs into it, for the launcher. Standard library only.
 
-What is installed is stamped, so that the next start goes straight on; an installation that was interrupted
-is begun anew; of two started at once the second waits for the first.
+pip installs uv, and uv the packages. Where uv cannot get them, pip does. A stamp lists what is installed:
+the next start skips all this. It is empty during an installation: one that was interrupted starts over.
 """
 
+import ast
 import fcntl
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
+from typing import Any
 
+UV = "uv==0.13.9"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-CPU_INDEX_TIMEOUT_S = 10
-NUM_TAIL_LINES = 15
-
-# What pip prints, and what helps. The first that matches is shown.
-REMEDIES = (
-    (r"No space left on device", "Make room on this disk (about 2 GB) and start again."),
-    (r"Permission denied|Read-only file system", "Make this folder writable, or copy it to one that is."),
-    (
-        r"connection broken|NewConnectionError|name resolution|timed out|Network is unreachable|SSLError",
-        "pip cannot reach the package index: check the network, or set PIP_INDEX_URL or PIP_PROXY.",
-    ),
-    (
-        r"No matching distribution|not a supported wheel",
-        "The index has no such build for this Python and machine (Python 3.11 to 3.13 are the tried ones); "
-        "without a network the cause is that the index cannot be reached.",
-    ),
-)
-
-Runner = Callable[[str, list[str]], tuple[int, list[str]]]
+NOT_FOUND = "No solution found|No matching distribution|not a supported wheel|No module named uv"
+UNREACHABLE = "Failed to fetch|error sending request|connection broken|NewConnectionError|timed out|SSLError"
+# The first whose pattern is in the output of a failed command is shown.
+REMEDIES = {
+    "No space left on device": "Make room on this disk (about 2 GB) and start again.",
+    "Permission denied|Read-only file system": "Make this folder writable, or copy it to one that is.",
+    "ensurepip": "This Python has no venv. On Debian and Ubuntu: apt install python3-venv",
+    UNREACHABLE: "The package index cannot be reached: check the network, or set PIP_INDEX_URL or PIP_PROXY.",
+    NOT_FOUND: "The index has no such build for this machine and Python (3.11 to 3.13 are tested).",
+    "": "Correct the cause and start again.",
+}
+# pip's options, and uv's for them. Variables, since every user of the machine can read a command's flags.
+UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_EXTRA_INDEX_URL",
+    "find-links": "UV_FIND_LINKS",
+    "constraint": "UV_CONSTRAINT",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+}
 
 
 class SetupError(Exception):
-    """The installation cannot go on; the message says what to do."""
+    """The installation cannot continue. The message names the cause and the remedy."""
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """The folder this launcher lies in, and the virtual environment in it."""
-
-    root: Path
-
-    @property
-    def venv(self) -> Path:
-        return self.root / ".venv"
-
-    @property
-    def python(self) -> Path:
-        return self.venv / "bin" / "python"
-
-    @property
-    def unfinished(self) -> Path:
-        """Lies there while an installation is under way: found at a start, it was interrupted."""
-        return self.venv / "kronos-unfinished"
-
-    def stamp(self, name: str) -> Path:
-        return self.venv / f"kronos-{name}.stamp"
-
-    def requirements(self, kind: str = "") -> tuple[str, str]:
-        """pip's arguments for requirements.txt, or the -cuda or -dev one."""
-        return ("-r", str(self.root / f"requirements{kind}.txt"))
-
-    def torch_pin(self) -> str:
-        """The version of torch that requirements.txt asks for."""
-        found = re.search(r"^torch==([^\s;]+)", (self.root / "requirements.txt").read_text(), re.MULTILINE)
-        if found is None:
-            raise SetupError("requirements.txt pins no torch")
-        return found[1]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One pip run. ``fallback`` is what to install when the asked-for build cannot be found."""
-
-    title: str
-    arguments: tuple[str, ...]
-    fallback: "Step | None" = None
-
-
-def say(text: str, end: str = "\n") -> None:
-    """To stderr: stdout belongs to the command that follows."""
-    sys.stderr.write(text + end)
-    sys.stderr.flush()
-
-
-def has_nvidia_driver() -> bool:
-    """Whether this machine has an NVIDIA GPU that its owner set up, CUDA build of torch or not."""
-    signs = (Path("/proc/driver/nvidia"), Path("/dev/nvidia0"))
-    return any(sign.exists() for sign in signs) or shutil.which("nvidia-smi") is not None
-
-
-def torch_flavour(platform: str, nvidia: bool) -> str:
-    """Which build of torch serves here: "cuda", "cpu", or "default" where the index has only one (macOS)."""
-    if not platform.startswith("linux"):
+def torch_flavour() -> str:
+    """The build of torch for this machine: "cuda", "cpu", or "default" where there is only one (macOS)."""
+    if not sys.platform.startswith("linux"):
         return "default"
-    return "cuda" if nvidia else "cpu"
+    driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/nvidia0"))) or shutil.which("nvidia-smi")
+    return "cuda" if driver else "cpu"
 
 
-def base_steps(checkout: Checkout, flavour: str) -> list[Step]:
-    """What to install, in order, for a worker on this machine."""
-    if flavour == "cuda":
-        return [Step("torch for CUDA and the other packages (several GB)", checkout.requirements("-cuda"))]
-    steps = [Step("the other packages", checkout.requirements())]
+def requirements(venv: Path, flavour: str, dev: bool) -> list[Path]:
+    """The files to install from, with what tests and checks need if ``dev``."""
+    names = ["requirements-cuda.txt"] if flavour == "cuda" else []
+    return [venv.with_name(name) for name in ["requirements.txt", *names, *["requirements-dev.txt"] * dev]]
+
+
+def mark(venv: Path, flavour: str, dev: bool) -> str:
+    """Identify an installation by its requirements, build of torch and interpreter."""
+    texts = [file.read_text() for file in requirements(venv, flavour, dev)]
+    content = "\0".join([flavour, str(dev), os.path.realpath(venv / "bin" / "python"), *texts])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def is_installed(venv: Path, dev: bool) -> bool:
+    """Whether the stamp names this installation, or one with more: a CUDA build also serves without a GPU."""
+    stamp, flavour = venv / "kronos.stamp", torch_flavour()
+    if not stamp.exists() or not (venv / "bin" / "python").exists():
+        return False
+    flavours = ["cpu", "cuda"] if flavour == "cpu" else [flavour]
+    return stamp.read_text() in [mark(venv, one, more) for one in flavours for more in {dev, True}]
+
+
+def run(title: str, *command: str, **variables: str) -> None:
+    """Run a command with these variables added, and show its main lines.
+
+    Raises:
+        SetupError: The command failed.
+    """
+    print(f"  {title}", file=sys.stderr)
+    lines = []
+    # The command inherits the lock, in case this process is killed.
+    settings: dict[str, Any] = {"env": os.environ | variables, "close_fds": False, "text": True}
+    with subprocess.Popen(command, stdout=PIPE, stderr=STDOUT, errors="replace", **settings) as process:
+        for line in process.stdout or ():
+            lines.append(f"    {line.rstrip()}")
+            if re.match("Downloading|Prepared|Installed|warning|WARNING", line):
+                print(lines[-1][:100], file=sys.stderr)
+    if process.returncode != 0:
+        remedy = next(text for pattern, text in REMEDIES.items() if re.search(pattern, "\n".join(lines)))
+        raise SetupError("\n".join(["the installation failed:", *lines[-15:], remedy]))
+
+
+def uv_settings(python: str) -> tuple[list[str], dict[str, str]]:
+    """pip's configuration as flags and variables of uv."""
+    listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    options: dict[str, list[str]] = {}
+    for section in ("global", "install", ":env:"):  # the last one counts
+        for name, value in re.findall(rf"^{section}\.(\S+?)=(.*)$", listed, re.MULTILINE):
+            options[name] = ast.literal_eval(value).split()
+    # As for pip, no index goes before another.
+    variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    for name in options.keys() & UV_VARIABLES:
+        variables[UV_VARIABLES[name]] = ("," if name == "find-links" else " ").join(options[name])
+    no_index = options.get("no-index", ["no"])[0].lower() in ("1", "true", "yes", "on")
+    return ["--no-index"] if no_index else [], variables
+
+
+def install_packages(venv: Path, dev: bool) -> None:
+    """Install from the first source that has all packages."""
+    python, flavour = str(venv / "bin" / "python"), torch_flavour()
+    flags, variables = uv_settings(python)
+    files = [f"--requirement={file}" for file in requirements(venv, flavour, dev)]
+    uv = [python, "-m", "uv", "pip", "install", "--no-config", "--python", python, *flags, *files]
+    pip = [python, "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *files]
+    attempts = [("packages", uv), ("packages, by pip", pip)]
     if flavour == "cpu":
-        pin = checkout.torch_pin()
-        default = Step(f"torch {pin} from the default index (with CUDA, several GB)", (f"torch=={pin}",))
-        # Without dependencies: those come from the default index with the rest. "+cpu" keeps pip from
-        # taking a CUDA build from an index that its configuration adds.
-        from_cpu_index = ("--index-url", CPU_INDEX, "--retries", "0", "--timeout", str(CPU_INDEX_TIMEOUT_S))
-        wanted = (*from_cpu_index, "--no-deps", f"torch=={pin}+cpu")
-        steps.insert(0, Step(f"torch {pin} for the CPU", wanted, fallback=default))
-    return steps
-
-
-def digest(checkout: Checkout, part: str, flavour: str) -> str:
-    """Identifies what is installed: requirements, build of torch, and the interpreter behind .venv."""
-    interpreter = os.path.realpath(checkout.python)
-    kinds = ["", "-cuda", "-dev"] if part == "dev" else ["", "-cuda"]
-    files = [Path(checkout.requirements(kind)[1]).read_bytes() for kind in kinds]
-    return hashlib.sha256(b"\0".join([f"{part} {flavour} {interpreter}".encode(), *files])).hexdigest()
-
-
-def is_current(checkout: Checkout, part: str, flavour: str) -> bool:
-    """Whether ``part`` ("base" or "dev") is installed; a CUDA build serves without a GPU as well."""
-    stamp = checkout.stamp(part)
-    accepted = {flavour, "cuda"} if flavour == "cpu" else {flavour}
-    return (
-        checkout.python.exists()
-        and stamp.exists()
-        and stamp.read_text() in {digest(checkout, part, one) for one in accepted}
-    )
-
-
-def condense(line: str) -> str | None:
-    """What a line of pip's output says in a few words; None when it is of no interest."""
-    word, _, rest = line.strip().partition(" ")
-    if word in ("Collecting", "Downloading", "Processing", "Building"):
-        name = rest.split(" ")[0].rsplit("/", 1)[-1].split("-cp3")[0].split("-py3")[0]
-        size = re.search(r"\([\d.]+ [kMG]B\)", rest)
-        return " ".join([word.lower(), name if word != "Building" else rest, size[0] if size else ""]).strip()
-    if word == "Installing":
-        names = rest.removeprefix("collected packages: ").split(", ")
-        return f"unpacking {names[0] if len(names) == 1 else f'{len(names)} packages'}"
-    return None
-
-
-def run_visibly(title: str, command: list[str], inherited: tuple[int, ...] = ()) -> tuple[int, list[str]]:
-    """Run, showing what goes on; returns the exit status and the last lines.
-
-    On a terminal one line is rewritten, elsewhere one is added every few seconds. ``inherited`` are file
-    descriptors for the child: holding the lock too, it keeps it should this process be killed.
-    """
-    tty = sys.stderr.isatty()
-    say(f"  {title}")
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        pass_fds=inherited,
-        process_group=0,
-    )
-    assert process.stdout is not None
-    tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
-    activity = ["starting"]
-
-    def read(lines: Iterator[str]) -> None:
-        for line in lines:
-            tail.append(line.rstrip())
-            activity[0] = condense(line) or activity[0]
-
-    reader = threading.Thread(target=read, args=(process.stdout,), daemon=True)
-    reader.start()
-    while (code := process.poll()) is None:
+        text = venv.with_name("requirements.txt").read_text()
+        pin = re.findall(r"^torch==[^\s;]+", text, re.MULTILINE)[0] + "+cpu"
+        attempts = [
+            ("packages", [*uv, pin]),
+            (f"packages, torch from {CPU_INDEX}", [*uv, pin, "--torch-backend=cpu"]),
+            ("packages, by pip", [*pip, pin, f"--extra-index-url={CPU_INDEX}"]),
+            ("packages, torch with CUDA (several GB), since no CPU build was found", pip),
+        ]
+    for title, command in attempts:
         try:
-            process.wait(timeout=0.25 if tty else 5)
-        except subprocess.TimeoutExpired:
-            text = f"    {time.monotonic() - started:4.0f} s  {activity[0]}"
-            say(f"\r{text[:78]:<78}" if tty else text, end="" if tty else "\n")
-        except KeyboardInterrupt:
-            end_group(process)
-            process.wait()
-            raise
-    end_group(process)  # what it left running would keep the lock, and this waiting
-    reader.join()
-    if tty:
-        say(f"\r{'':<78}\r", end="")
-    verdict = "done" if code == 0 else "failed"
-    say(f"    {time.monotonic() - started:4.0f} s  {verdict}")
-    return code, list(tail)
-
-
-def end_group(process: "subprocess.Popen[str]") -> None:
-    """End it and all that it started, as far as they are there."""
-    with suppress(ProcessLookupError, PermissionError):  # the latter on macOS
-        os.killpg(process.pid, signal.SIGTERM)
-
-
-def remedy(tail: list[str]) -> str:
-    """What the user can do about a failure that ended in these lines."""
-    text = "\n".join(tail)
-    return next((hint for pattern, hint in REMEDIES if re.search(pattern, text)), "Mend this, start again.")
-
-
-def install_step(checkout: Checkout, step: Step, run: Runner) -> None:
-    """Run one step, and its fallback when the build it wants is not to be had."""
-    pip = [str(checkout.python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    code, tail = run(step.title, [*pip, "--no-compile", "--progress-bar", "off", *step.arguments])
-    if code == 0:
-        return
-    if step.fallback is not None and any("No matching distribution" in line for line in tail):
-        say(f"  not found at {CPU_INDEX}, or it cannot be reached")
-        install_step(checkout, step.fallback, run)
-        return
-    # pip undoes a failed step, so what is there can be kept.
-    checkout.unfinished.unlink(missing_ok=True)
-    raise SetupError("\n".join(["pip's last lines:", *(f"    {line}" for line in tail), remedy(tail)]))
-
-
-def compile_packages(checkout: Checkout, run: Runner) -> None:
-    """Bytecode of all packages, by all cores; pip compiles on one, for half of the installation's time.
-
-    What cannot be compiled here is so when it is imported, or never: some packages bring templates.
-    """
-    script = "import compileall, sys; compileall.compile_dir(sys.argv[1], quiet=2, workers=0)"
-    code, tail = run(
-        "bytecode, on all cores", [str(checkout.python), "-c", script, str(checkout.venv / "lib")]
-    )
-    if code != 0:
-        say(f"  it is made as packages are imported: {tail[-1] if tail else f'status {code}'}")
-
-
-def make_venv(checkout: Checkout, run: Runner) -> None:
-    """Make .venv, unless there is one that works and whose last installation was not interrupted."""
-    if checkout.python.exists() and not checkout.unfinished.exists():
-        probe = [str(checkout.python), "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
-        if subprocess.run(probe, capture_output=True).returncode == 0:
+            run(title, *command, **variables)
             return
-    if importlib.util.find_spec("ensurepip") is None:
-        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise SetupError(f"this Python has no venv; on Debian and Ubuntu: apt install python{version}-venv")
-    version = ".".join(map(str, sys.version_info[:3]))
-    command = [sys.executable, "-m", "venv", "--clear", str(checkout.venv)]
-    code, tail = run(f"virtual environment with Python {version}", command)
-    if code != 0:
-        raise SetupError("\n".join([*tail, remedy(tail)]))
+        except SetupError as error:
+            elsewhere = f"{NOT_FOUND}|{UNREACHABLE}" if "uv" in command else "No matching distribution"
+            if command is pip or not re.search(elsewhere, str(error)):
+                raise
 
 
-def install(checkout: Checkout, flavour: str, parts: list[str], run: Runner) -> None:
-    """Install what is missing, stamping each part when it is whole.
-
-    :raises SetupError: naming what to do; the parts that were finished before stay installed
-    """
-    say(f"Installing into {checkout.venv}; this is done once.")
-    make_venv(checkout, run)
-    checkout.unfinished.touch()
-    for part in parts:
-        if not is_current(checkout, part, flavour):
-            checkout.stamp(part).unlink(missing_ok=True)
-            dev_steps = [Step("what tests and checks need", checkout.requirements("-dev"))]
-            for step in dev_steps if part == "dev" else base_steps(checkout, flavour):
-                install_step(checkout, step, run)
-            checkout.stamp(part).write_text(digest(checkout, part, flavour))
-    checkout.unfinished.unlink()
-    compile_packages(checkout, run)
-
-
-@contextmanager
-def exclusive(folder: Path) -> Iterator[int]:
-    """Hold the folder's lock: of two launchers started at once the second waits, and finds all installed."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def install(venv: Path, dev: bool) -> None:
+    """Install into .venv. Make it anew if it does not work or an installation in it was interrupted."""
+    python, stamp = str(venv / "bin" / "python"), venv / "kronos.stamp"
+    print(f"Installing into {venv}; this is done once.", file=sys.stderr)
+    before = stamp.read_text() if stamp.exists() else "none"
+    probe = [python, "-c", "import sys, pip; sys.exit(sys.version_info < (3, 11))"]
+    if not before or not Path(python).exists() or subprocess.run(probe, capture_output=True).returncode:
+        run("virtual environment", sys.executable, "-m", "venv", "--clear", str(venv))
+    stamp.write_text("")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Another kronos is installing here; waiting for it.")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        with suppress(SetupError):  # pip can do without
+            run("uv", python, "-m", "pip", "install", "--no-input", UV)
+        install_packages(venv, dev)
+    except SetupError:
+        stamp.write_text(before)
+        raise
+    stamp.write_text(mark(venv, torch_flavour(), dev))
 
 
-def ensure_installed(checkout: Checkout, flavour: str, parts: list[str]) -> None:
-    """Install unless the stamps say that all is there."""
+def ensure_installed(venv: Path, dev: bool) -> None:
+    """Install what is missing. Of two launchers started at once, the second waits for the first.
 
-    def all_current() -> bool:
-        return not checkout.unfinished.exists() and all(is_current(checkout, part, flavour) for part in parts)
-
-    if all_current():
+    Raises:
+        SetupError: The installation failed. The message ends with the remedy.
+    """
+    if is_installed(venv, dev):
         return
-    if not os.access(checkout.root, os.W_OK):
-        raise SetupError(
-            f"cannot write to {checkout.root}, and .venv goes there; copy it to a folder of yours"
-        )
-    with exclusive(checkout.root) as lock:
-        if not all_current():
-            install(checkout, flavour, parts, lambda title, command: run_visibly(title, command, (lock,)))
+    if not os.access(venv.parent, os.W_OK):
+        raise SetupError(f"{venv.parent} is read-only, and .venv goes there. Copy it to a folder of yours.")
+    lock = os.open(venv.parent, os.O_RDONLY)
+    os.set_inheritable(lock, True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("Another kronos is installing here; waiting for it.", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if not is_installed(venv, dev):
+        install(venv, dev)
+    os.close(lock)

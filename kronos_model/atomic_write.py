@@ -1,12 +1,11 @@
-"""Files that are there whole or not at all. No torch."""
+"""Files that are on disk whole or not at all. No torch."""
 
+import errno
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from kronos_model.errors import DiskFull
 
@@ -14,10 +13,13 @@ STAGING = ".{name}.{unique}.tmp"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what shall replace ``path`` at the end of the block; a failure leaves the old file.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; the file there replaces ``path`` at the end of the block.
 
-    Raises DiskFull where it cannot be written.
+    A failure leaves the old file as it is.
+
+    Raises:
+        OSError: it cannot be written.
     """
     staging = path.with_name(STAGING.format(name=path.name, unique=uuid.uuid4().hex))
     try:
@@ -26,20 +28,37 @@ def replacing(path: Path) -> Iterator[Path]:
             mode = os.fstat(file.fileno()).st_mode
         yield staging
         staging.chmod(mode)  # safetensors writes for the owner alone, whatever the umask
-        with staging.open("rb+") as file:
-            os.fsync(file.fileno())  # a rename can reach the disk before the content does
+        sync(staging)
         staging.replace(path)
-        _flush_folder(path.parent)
-    except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
-        raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
+        sync(path.parent)
     finally:
         staging.unlink(missing_ok=True)
 
 
-def _flush_folder(folder: Path) -> None:
-    """So that the new name of a file outlives a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextmanager
+def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
+    """Raise DiskFull with a remedy for every error of writing ``path`` in the block.
+
+    Args:
+        path: what is written, for the message.
+        further: errors to take for the system's; safetensors wraps those in its own.
+    """
+    try:
+        yield
+    except (OSError, *further) as error:
+        raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's entries, to disk.
+
+    Needed before a rename, which can reach the disk before the content does.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync folders
+            raise
     finally:
         os.close(descriptor)

@@ -4,10 +4,12 @@ import functools
 import gc
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
@@ -18,12 +20,26 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 # take many times as long as one. Child processes inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# nohup and a shell's "&" have what they start ignore these, and tests send them to children. Children inherit
+# what is ignored, but not what is handled.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 # What is imported and collected stays to the end; to look through it for garbage takes as long as to make it.
 gc.disable()
 collect_nothing_at_exit()
 
 
+# How long an example takes decides nothing. `--faults` draws new examples, else all runs have the same ones.
+NO_REASON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("same", deadline=None, suppress_health_check=NO_REASON, derandomize=True)
+settings.register_profile("new", settings.get_profile("same"), derandomize=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new" if config.getoption("--faults") else "same")
     if config.getoption("numprocesses", None):  # the one that others collect for
         gc.enable()
 
@@ -82,14 +98,33 @@ def no_cuda_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--faults"):
-        for item in items:
-            if item.get_closest_marker("at_length"):
-                item.add_marker(pytest.mark.skip(reason="takes long: run it by ./kronos test --faults"))
+    for item in items:
+        if item.get_closest_marker("at_length") and not config.getoption("--faults"):
+            item.add_marker(pytest.mark.skip(reason="takes long: ./kronos test --faults"))
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device: run it on a machine that has one"))
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether PyTorch finds a CUDA device. Only tests of a GPU ask, and they import PyTorch themselves."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures that tests noted. Here: who runs them side by side reads no folder's own file."""
+    """List what was skipped, by the reason, which says how to run it; and the figures that tests noted."""
+    skipped: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        skipped.setdefault(reason, []).append(report.nodeid.partition("::")[0])
+    if skipped:
+        terminalreporter.section("not run here")
+    for reason, files in sorted(skipped.items(), key=lambda item: -len(item[1])):
+        first, *others = sorted(set(files))
+        more = f" and {len(others)} more files" if others else ""
+        terminalreporter.write_line(f"{len(files)} x {reason} ({first}{more})")
     for report in terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", []):
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.partition('::')[2]}: {name} {value}")

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 
-def await_end(pid: int, timeout_s: float = 10) -> bool:
+def await_end(pid: int, timeout_s: float = 60) -> bool:
     """Whether the process is gone within the time; a zombie that nobody has reaped counts as gone."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

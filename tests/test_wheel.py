@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     except PackageNotFoundError:
         found = Version("0")
     if found not in needed.specifier:
-        pytest.skip(f"needs {needed} (pip install {needed.name})")
+        pytest.skip(f"{needed} is not installed: pip install '{needed}'")
     folder = tmp_path_factory.mktemp("wheel")
     sources, built = folder / "sources", folder / "built"
     built.mkdir()

@@ -1,18 +1,15 @@
 """Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
 
 With the threads and solo pools this process itself holds the model. With prefork each child does, and the
-parent, which must not have run torch before it forks, asks a short-lived process for the device. So does a
-finetuning worker, which never runs torch.
+parent, which must not have run torch before it forks, learns the device from a probe. So does a finetuning
+worker, which never runs torch.
 """
 
-import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache, wraps
-from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
 import billiard
@@ -38,6 +35,7 @@ from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
 from worker.inference.gpu_failover import GpuTakeover
 from worker.inference.pools import WaitingThreadsPool
+from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.monitoring.job_log import OUTCOMES, log_job
 from worker.monitoring.node_name import node_name
@@ -108,27 +106,31 @@ def _start_finetuning(node: str) -> Any:
     global _process
     from worker.training.process import FinetuneProcess
 
-    _process = FinetuneProcess(get_settings(), node, _preflight())
+    _process = FinetuneProcess(get_settings(), node, _probed_device())
     _process.start()
     return _process
 
 
 @cache
-def _preflight() -> dict[str, Any]:
+def _probed_device() -> dict[str, Any]:
     """The device that processes started from here will resolve, found without running torch here."""
-    tried = subprocess.run(
-        [sys.executable, "-m", "worker.inference.probe"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
-    if tried.returncode:
-        _refuse("the device and the model could not be tried, see above")
-    outcome = json.loads(tried.stdout)
-    if "error" in outcome:
-        _refuse(outcome["error"])
-    return dict(outcome)
+    settings = get_settings()
+    try:
+        report = run_probe(
+            [settings.device],
+            with_model=settings.role == "forecast",
+            error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
+        )
+    except (ProbeError, ModuleNotFoundError) as error:
+        _refuse(f"the device could not be tried: {error}")
+    (device,), model = report["devices"], report["model"]
+    if "error" in device:
+        _refuse(device["error"])
+    if _num_children and device["device"] != "cpu":
+        _refuse(f"the prefork pool works on the CPU only, not on {device['device']}; use --pool threads")
+    if model is not None and "error" in model:
+        _refuse(model["error"])
+    return dict(device)
 
 
 @signals.worker_init.connect
@@ -201,7 +203,7 @@ def name_worker(sender: Any, **_: Any) -> None:
     if click.get_current_context(silent=True) is None or _is_given("hostname"):
         return
     if _num_children or get_settings().role == "finetune":
-        device = str(_preflight()["device"])
+        device = str(_probed_device()["device"])
     else:
         from kronos_model.devices.resolution import resolve_device  # imports torch
 
@@ -233,10 +235,7 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Before the first connection: the device decides the queue, and the model is there before any job."""
     if _num_children:
-        device = str(_preflight()["device"])
-        if device != "cpu":
-            _refuse(f"the prefork pool works on the CPU only, not on {device}; use --pool threads")
-        queue = queue_for(device)
+        queue = queue_for(_probed_device()["device"])
     else:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)

@@ -19,6 +19,7 @@ from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
 from api_stub.uploads.dataset_process import read_dataset
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.atomic_write import sync
 
 DATASET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(csv|parquet|pq)")
 SUFFIXES: Final = (".csv", ".parquet", ".pq")
@@ -139,8 +140,7 @@ class DatasetFolder:
                     await asyncio.to_thread(file.write, bytes(held))
                     held.clear()
             file.write(held)
-            file.flush()
-            await asyncio.to_thread(os.fsync, file.fileno())
+        await asyncio.to_thread(sync, staging)
         return num_bytes
 
     def _prepare(self, staging: Path) -> None:

@@ -1,29 +1,24 @@
-"""The process that reads an uploaded file: its answer, and what its end says where there is none."""
+"""The process that reads an uploaded file: its answer, and what its end means if there is none."""
 
 import asyncio
-import json
 import logging
-import os
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.processes.environment import module_command
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 
 log = logging.getLogger(__name__)
 
-# -P: a package of that name in the working folder is not this one.
-COMMAND: Final = (sys.executable, "-P", "-m", "api_stub.uploads.dataset_check")
-ROOT: Final = Path(__file__).resolve().parents[2]
+COMMAND: Final = module_command("api_stub.uploads.dataset_check")
 TIMEOUT_S: Final = 180.0
 MAX_MEMORY_BYTES: Final = 5 * 2**29
 """Of one process, with what its libraries map: a CSV file of 256 MiB takes 2.2 GiB, half of it in use."""
-MAX_STDERR_BYTES: Final = 8192
-"""The last of it, which say why."""
+MAX_LINE_CHARS: Final = 2**22
+MAX_STDERR_CHARS: Final = 8192
 ENDED_BY_LIMITS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
 """By the kernel: the container's memory, or the process's own time, was used up."""
 
@@ -31,62 +26,35 @@ ENDED_BY_LIMITS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
 async def read_dataset(path: Path, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What finetuning would read in the file at ``path``, which its sender calls ``name``.
 
-    Raises JobError: TRAINING_DATA_INVALID and its like; INTERNAL where the process failed otherwise.
+    Raises:
+        JobError: TRAINING_DATA_INVALID and its like; INTERNAL if the process failed otherwise.
     """
     given = {field: value for field, value in config.items() if value}
-    asked = {"path": str(path.absolute()), "config": given, "max_memory_bytes": MAX_MEMORY_BYTES}
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    output, errors, is_late = b"", b"", False
+    question = {"path": str(path.absolute()), "config": given, "max_memory_bytes": MAX_MEMORY_BYTES}
+    child = JsonChild("dataset", COMMAND, max_line_chars=MAX_LINE_CHARS)
     try:
-        async with asyncio.timeout(TIMEOUT_S):
-            output, errors = await _talk(process, json.dumps(asked).encode())
-    except TimeoutError:
-        is_late = True
+        child.send(question)
+        answer = await asyncio.to_thread(child.next_event, TIMEOUT_S)
+        if answer is None:
+            raise _failure(child, name, None)
+    except ChildEnded as ended:
+        raise _failure(child, name, ended) from None
     finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    try:
-        answer: dict[str, Any] = json.loads(output)
-    except ValueError:
-        # As one line: what a file holds may be in it.
-        reason = ascii(errors.decode("utf-8", "replace"))
-        status = "no end in time" if is_late else f"status {process.returncode}"
-        log.error("reading the uploaded file %s ended with %s: %s", name, status, reason)
-        raise _failure(name, process.returncode, errors, is_late=is_late) from None
-    if "error" in answer:
-        error = answer["error"]
-        message = str(error["message"]).replace(f"…/{name}", name)
-        raise JobError(error["code"], message, _field(error.get("field") or ""), error.get("details"))
-    return answer
+        child.kill()  # first: if this task is cancelled, a thread still waits for the child
+        await asyncio.to_thread(child.stop)
+    if answer["event"] == "error":
+        raise _refusal(answer, name)
+    return dict(answer["report"])
 
 
-async def _talk(process: Process, question: bytes) -> tuple[bytes, bytes]:
-    """The process's whole answer, and the last of what it complained of."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with suppress(BrokenPipeError, ConnectionResetError):  # how it ended says why
-        process.stdin.write(question)
-        await process.stdin.drain()
-    process.stdin.close()
-    output, errors, _ = await asyncio.gather(process.stdout.read(), _tail(process.stderr), process.wait())
-    return output, errors
-
-
-async def _tail(stream: asyncio.StreamReader) -> bytes:
-    kept = b""
-    while chunk := await stream.read(2**16):
-        kept = (kept + chunk)[-MAX_STDERR_BYTES:]
-    return kept
-
-
-def _failure(name: str, status: int | None, errors: bytes, *, is_late: bool) -> JobError:
-    # C++ ends the process where it gets no memory; only its last words tell.
-    if is_late or status in ENDED_BY_LIMITS or b"MemoryError" in errors or b"bad_alloc" in errors:
+def _failure(child: JsonChild, name: str, ended: ChildEnded | None) -> JobError:
+    errors = "\n".join(child.tail(MAX_STDERR_CHARS))[-MAX_STDERR_CHARS:]
+    reason = ended or "the dataset process gave no answer in time"
+    # In ASCII and as one line, since the file's content may be in it.
+    log.error("%s reading the uploaded file %s: %s", reason, name, ascii(errors))
+    # C++ aborts where it gets no memory; only the last words of the process say so.
+    is_limit = ended is None or ended.exit_status in ENDED_BY_LIMITS
+    if is_limit or "MemoryError" in errors or "bad_alloc" in errors:
         return JobError(
             ErrorCode.TRAINING_DATA_INVALID,
             f"{name} cannot be read with the memory and time that one file may take; split it",
@@ -95,6 +63,11 @@ def _failure(name: str, status: int | None, errors: bytes, *, is_late: bool) -> 
     return JobError(
         ErrorCode.INTERNAL, f"the process that reads {name} failed; see this service's log, and report it"
     )
+
+
+def _refusal(answer: Event, name: str) -> JobError:
+    message = str(answer["message"]).replace(f"…/{name}", name)
+    return JobError(answer["code"], message, _field(answer["field"] or ""), answer["details"])
 
 
 def _field(field: str) -> str:

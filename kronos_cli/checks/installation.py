@@ -14,6 +14,7 @@ from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import Status, live_workers
 from kronos_client.settings import SettingsError
+from kronos_model.text import one_line
 
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
@@ -42,7 +43,7 @@ def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
     except Exception as error:  # noqa: BLE001  # whatever it is, the other checks are to be told of
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = one_line(f"{type(error).__name__}: {error}")
         return [Finding(check, "failed", f"could not be looked at: {text}", "report it, with this line")]
 
 

@@ -1,25 +1,22 @@
 """Checks of this machine: folders, ports, the device and the model."""
 
-import json
 import os
-import re
 import shutil
 import socket
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, Final
 
 from kronos_cli.checks.finding import Finding
 from kronos_cli.settings import CliSettings
-from kronos_model.processes.environment import own_environment
+from worker.inference.probe import ProbeError, run_probe
 
-SELF_TEST_TIMEOUT_S: Final = 600
+PROBE_TIMEOUT_S: Final = 600.0
+OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
+"""A check downloads no model."""
 MIN_FREE_BYTES: Final = 2**30
 FLOWER_PORT: Final = 5555
-MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'")
 
 
 def folder_findings(settings: CliSettings) -> list[Finding]:
@@ -110,54 +107,23 @@ def _why_not_free(host: str, port: int) -> str | None:
     return None
 
 
-def run_self_test(
-    names: Iterable[str], *, with_model: bool = False, environment: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """What ``worker.inference.self_test`` reports of these devices; ``error`` if it does not end well.
-
-    No model is downloaded. ``environment`` goes on top of this process's.
-
-    Raises ModuleNotFoundError where it lacks a package.
-    """
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "worker.inference.self_test",
-        *names,
-        *(["--model"] if with_model else []),
-    ]
-    try:
-        done = subprocess.run(
-            command,
-            env=own_environment({"HF_HUB_OFFLINE": "1", **(environment or {})}),
-            capture_output=True,
-            text=True,
-            timeout=SELF_TEST_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"trying the device took longer than {SELF_TEST_TIMEOUT_S} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        if lines and (missing := MISSING.fullmatch(lines[-1])):
-            raise ModuleNotFoundError(lines[-1], name=missing["name"])
-        status = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-        return {"error": f"trying the device ended with {status}: {lines[-1] if lines else 'no output'}"}
-    return dict(json.loads(done.stdout))
-
-
 def compute_findings(settings: CliSettings) -> list[Finding]:
     """Whether the device computes and the model loads there, tried in a process of its own."""
-    report = run_self_test([settings.device], with_model=settings.role == "forecast")
-    if "error" in report:
+    try:
+        report = run_probe(
+            [settings.device],
+            with_model=settings.role == "forecast",
+            environment=OFFLINE,
+            timeout_s=PROBE_TIMEOUT_S,
+        )
+    except ProbeError as error:
         remedy = "see that torch is installed as requirements.txt has it: ./kronos setup"
-        return [Finding("device", "failed", report["error"], remedy)]
+        return [Finding("device", "failed", str(error), remedy)]
     return report_findings(report)
 
 
 def report_findings(report: Mapping[str, Any]) -> list[Finding]:
-    """What the report of ``worker.inference.self_test`` on one device says."""
+    """The findings in a probe's report on one device."""
     device, model = report["devices"][0], report["model"]
     if "error" in device:
         return [Finding("device", "failed", device["error"], "set KRONOS_DEVICE to one of those")]

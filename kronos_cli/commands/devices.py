@@ -18,13 +18,18 @@ def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
     Exit status: 0, or 1 where a device cannot be asked for.
     """
-    from kronos_cli.checks.machine import run_self_test
-    from kronos_cli.settings import get_settings
+    from kronos_cli.checks.machine import OFFLINE, PROBE_TIMEOUT_S
+    from worker.inference.probe import ALL, ProbeError, run_probe
+    from worker.settings import get_settings
 
     get_settings()  # what cannot be read ends here with one line
-    report = run_self_test(names or ("all",), environment={} if model is None else {"KRONOS_MODEL": model})
-    if "error" in report:
-        raise click.ClickException(report["error"])
+    environment = OFFLINE if model is None else OFFLINE | {"KRONOS_MODEL": model}
+    try:
+        report = run_probe(
+            names or (ALL,), with_slots=True, environment=environment, timeout_s=PROBE_TIMEOUT_S
+        )
+    except ProbeError as error:
+        raise click.ClickException(str(error)) from None
     found = report["devices"]
     if as_json:
         click.echo(json.dumps(found, indent=2))

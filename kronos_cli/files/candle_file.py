@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kronos_model.bars.columns import PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.errors import InputError
+from kronos_model.text import one_line, printable
 
 OPTIONAL_COLUMNS = ("volume", "amount")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
@@ -139,12 +140,12 @@ def _read_parquet(path: Path, max_bars: int) -> pd.DataFrame:
 def _reason(error: Exception) -> str:
     """In one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return _shown(" ".join(text.split()))
+    return _shown(one_line(text))
 
 
 def _shown(text: str) -> str:
     """Of what the file has, as much as says something, and nothing that steers the terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text[:MAX_SHOWN_CHARS])
+    return printable(text[:MAX_SHOWN_CHARS])
 
 
 def _times(path: Path, column: str, table: pd.DataFrame) -> list[str]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kronos_client.contract.results import ForecastResult
-from kronos_model.atomic_write import replacing
+from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import COLUMNS
 
 Kind = Literal["csv", "parquet", "json"]
@@ -65,7 +65,7 @@ def table_writer(path: Path, kind: Kind) -> Iterator[Writer]:
 
     Raises DiskFull where it cannot be written.
     """
-    with replacing(path) as staging:
+    with disk_errors(path), atomic_write(path) as staging:
         if kind == "parquet":
             with _ParquetRows(staging) as rows:
                 yield rows
@@ -82,7 +82,7 @@ def table_writer(path: Path, kind: Kind) -> Iterator[Writer]:
 def write_record(path: Path, kind: Kind, record: Record) -> None:
     """One record as a file of its own; as JSON the object itself. Raises DiskFull."""
     if kind == "json":
-        with replacing(path) as staging:
+        with disk_errors(path), atomic_write(path) as staging:
             staging.write_text(json.dumps(record) + "\n", encoding="utf-8")
         return
     with table_writer(path, kind) as write:

@@ -1,17 +1,16 @@
 """This package's commands as child processes: their command lines, environments, and default model."""
 
 import socket
-import sys
 
 from kronos_cli.settings import CliSettings
+from kronos_model.processes.environment import module_command
 
 BUNDLED_MODEL = "kronos-tiny"
 
 
 def own_command(*arguments: str) -> list[str]:
     """The command line of a child that runs one of this package's commands."""
-    # -P: a folder named kronos_cli in the working folder is not this one.
-    return [sys.executable, "-P", "-m", "kronos_cli", *arguments]
+    return module_command("kronos_cli", *arguments)
 
 
 def own_node(name: str) -> str:

@@ -109,7 +109,7 @@ class ProcessStack:
             last = self._children[-1]
             for child in self._children:
                 if child in self._groups and self._groups[child] == self._groups.get(last):
-                    child.tell_to_end()
+                    child.terminate()
             last.stop()
             self._children.pop()
 

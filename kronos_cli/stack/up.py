@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import secrets
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_model.devices.cores import num_cores
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.environment import module_command, own_environment
 
 REDIS_PORT = 6379
 FLOWER_PORT = 5555
@@ -213,8 +212,7 @@ def start_api(
         console.print(f"No API and page: {', '.join(missing)} not installed; {brings}", soft_wrap=True)
         return None
     port = options.api_port or free_port(settings.api_port)
-    # -P: a folder named api_stub in the working folder is not this one.
-    command = [sys.executable, "-P", "-m", "api_stub"]
+    command = module_command("api_stub")
     stack.start("api", command, env=own_environment({**common, "KRONOS_API_PORT": str(port)}))
     return f"http://{settings.api_host}:{port}"
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 def devices_table(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One row for each report of ``worker.inference.self_test``, and below why any is not as asked."""
+    """One row for each device in a probe's report, and below why any is not as asked."""
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for name, justify in (("asked for", "left"), ("device", "left"), ("name", "left")):
         table.add_column(name, overflow="fold", justify=justify)  # type: ignore[arg-type]

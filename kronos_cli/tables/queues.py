@@ -15,6 +15,7 @@ from kronos_cli.tables.status import duration
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
 from kronos_client.redis.queues import QUEUES, queue_lengths
 from kronos_client.redis.routing import jobs_per_s, live_workers
+from kronos_model.text import printable
 
 MAX_MESSAGE_CHARS = 120
 
@@ -119,4 +120,4 @@ def _entry(text: str) -> dict[str, Any]:
 
 def _plain(text: str) -> Text:
     """Senders write what they like, also what would steer the terminal."""
-    return Text("".join(char if char.isprintable() else "�" for char in text))
+    return Text(printable(text))

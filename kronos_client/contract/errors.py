@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from kronos_client.contract.paths import without_paths
 from kronos_model.errors import KronosError
+from kronos_model.text import without_paths
 
 
 class ErrorCode(StrEnum):

@@ -23,16 +23,11 @@ from kronos_client.contract.instruments import PreparedInstrument, prepare_instr
 from kronos_client.contract.jobs import check_version
 from kronos_client.contract.limits import Limits, check_finetune_payload
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
-from kronos_client.contract.refusals import (
-    MAX_INTEGER,
-    escaped,
-    excerpt,
-    field_path,
-    refusal,
-)
+from kronos_client.contract.refusals import refusal
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
+from kronos_model.text import MAX_INTEGER, dotted, escaped, excerpt
 
 MAX_CONFIG_BYTES: Final = 2**16
 MAX_DATA_PATHS: Final = 1000
@@ -187,7 +182,7 @@ class FinetuneJob(WireModel):
             if error.field in (None, "config"):  # what is wrong between several fields of the whole
                 raise _invalid("config", error.message) from None
             location = tuple(str(error.field).split("."))
-            raise _invalid(f"config.{field_path(location)}", f"config.{error.message}") from None
+            raise _invalid(f"config.{dotted(location)}", f"config.{error.message}") from None
 
 
 def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:

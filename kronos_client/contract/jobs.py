@@ -7,7 +7,8 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.limits import Limits, check_job, check_payload
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.preparing import PreparedSeries, prepare
-from kronos_client.contract.refusals import excerpt, refusal
+from kronos_client.contract.refusals import refusal
+from kronos_model.text import excerpt
 
 __all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
 

@@ -1,13 +1,11 @@
 """What pydantic finds wrong, as one JobError that says what to do. Input is never echoed at length."""
 
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-
-MAX_EXCERPT_CHARS: Final = 60
-MAX_INTEGER: Final = 10**18
+from kronos_model.text import dotted, excerpt
 
 _CODES: Final = {
     "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
@@ -55,7 +53,7 @@ def refusal(error: ValidationError) -> JobError:
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
     code = _code(kind)
-    field = field_path(first["loc"]) or "job"
+    field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
     if kind == "missing":
@@ -74,34 +72,6 @@ def refusal(error: ValidationError) -> JobError:
         details = {"row": context["row"]}
         value = value[context["row"]]
     return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
-
-
-def field_path(location: tuple[int | str, ...]) -> str:
-    """A dotted path; keys are cut and escaped, as they may come from outside."""
-    return ".".join(ascii(str(part)[:MAX_EXCERPT_CHARS])[1:-1] for part in location)
-
-
-def excerpt(value: Any) -> str:
-    """A value in a message: short, escaped, and never the content of a container."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return ascii(value[:MAX_EXCERPT_CHARS]) + ("…" if len(value) > MAX_EXCERPT_CHARS else "")
-    if isinstance(value, int):
-        return str(value) if abs(value) < MAX_INTEGER else "a huge integer"
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"an array of {len(value)}"
-    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
-
-
-def escaped(message: str, max_chars: int) -> str:
-    """A message that may hold text from outside: printable, and cut."""
-    printable = "".join(
-        char if char.isprintable() else ascii(char)[1:-1] for char in message[: max_chars + 1]
-    )
-    return printable if len(printable) <= max_chars else printable[: max_chars - 1] + "…"
 
 
 def _code(kind: str) -> ErrorCode:

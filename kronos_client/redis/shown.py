@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
+from kronos_model.text import cut
+
 MAX_SERIES: Final = 3
 MAX_CHARS: Final = 32
 """Of one name."""
@@ -45,4 +47,4 @@ def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) and value.isprintable() else "?"
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    return cut(text, MAX_CHARS)

@@ -35,8 +35,8 @@ from kronos_client.registry.registered_model import (
     read_registered,
     reason_of,
     sha256_of,
-    sync,
 )
+from kronos_model.atomic_write import sync
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import (
     CheckpointError,
@@ -147,7 +147,7 @@ class ModelRegistry:
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first; raises CheckpointError where the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []
-        entries = _entries(self.folder, "registered models")
+        entries = entries_in(self.folder, "registered models")
         for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, entries)):
             try:
                 versions = self._versions(name)
@@ -166,7 +166,7 @@ class ModelRegistry:
         folder = self.folder / name
         if not is_inside(self.folder, folder):
             raise CheckpointError(f"The registered model {name} is a link that leads out of the folder.")
-        entries = _entries(folder, f"the registered model {name}")
+        entries = entries_in(folder, f"the registered model {name}")
         return sorted(map(int, filter(re.compile(_VERSION).fullmatch, entries)))
 
     def _register(self, checkpoint: Path, name: str, given: Mapping[str, Any]) -> RegisteredModel:
@@ -177,7 +177,7 @@ class ModelRegistry:
             return done
         staging = self.folder / f"{_STAGING}{uuid.uuid4().hex}"
         try:
-            given = {**given, "sha256": _copy(checkpoint, staging)}
+            given = {**given, "sha256": copy_checkpoint(checkpoint, staging)}
             (self.folder / name).mkdir(exist_ok=True)
             with self._locked():
                 if done := self._registered_before(name, given):
@@ -257,7 +257,7 @@ class ModelRegistry:
                     shutil.rmtree(staging)
 
 
-def _entries(folder: Path, what: str) -> Sequence[str]:
+def entries_in(folder: Path, what: str) -> Sequence[str]:
     """Names in a folder, none where it is not there. Jobs are told what it is, not where."""
     try:
         return [entry.name for entry in folder.iterdir()]
@@ -267,7 +267,7 @@ def _entries(folder: Path, what: str) -> Sequence[str]:
         raise CheckpointError(f"The folder of {what} cannot be read: {reason_of(error)}.") from error
 
 
-def _copy(checkpoint: Path, staging: Path) -> dict[str, str]:
+def copy_checkpoint(checkpoint: Path, staging: Path) -> dict[str, str]:
     """Config and weights of both halves, on disk for good; SHA-256 by file."""
     sha256 = {}
     for name in FILES:

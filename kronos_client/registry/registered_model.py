@@ -1,8 +1,6 @@
 """One registered model as it lies in the folder: its metadata, and whether its files are still the same."""
 
-import errno
 import hashlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -141,15 +139,3 @@ def sha256_of(path: Path) -> str:
     """In hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Have a file's content or a folder's entries on disk: a rename can reach it before the content does."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of folders, some network file systems cannot
-            raise
-    finally:
-        os.close(descriptor)

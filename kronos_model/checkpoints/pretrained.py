@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from kronos_model.atomic_write import sync
 from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
 from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint
 from kronos_model.errors import CheckpointError, CheckpointMissing
@@ -156,7 +157,7 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
             # safetensors writes for the owner alone, whatever the umask.
             shutil.copymode(staging / CONFIG_NAME, staging / WEIGHTS_NAME)
             for name in (WEIGHTS_NAME, CONFIG_NAME):
-                _flush_to_disk(staging / name)
+                sync(staging / name)
             if folder.exists():
                 for name in (WEIGHTS_NAME, CONFIG_NAME):
                     (staging / name).replace(folder / name)
@@ -272,9 +273,3 @@ def _refuse(complaint: str, noun: str, **defects: list[str]) -> None:
         parts.append(f"{len(names)} {noun}{'s' if len(names) > 1 else ''} {kind} ({shown})")
     error = CheckpointMissing if set(found) == {"missing"} else CheckpointError
     raise error(f"{complaint}: {'; '.join(parts)}.", details=found)
-
-
-def _flush_to_disk(path: Path) -> None:
-    # A rename can reach the disk before the content does.
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -19,7 +19,7 @@ def attend(
     after. The kernel, which tells the sums of its scores too, is not public: where it is missing, plain
     products compute the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
     """
-    if _has_kernel(q.device):
+    if has_kernel(q.device):
         return Mixed(
             *torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
                 q, k, v, 0.0, is_causal, attn_mask=mask
@@ -49,5 +49,5 @@ def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Te
     return torch.lerp(first.float(), second.float(), share)
 
 
-def _has_kernel(device: torch.device) -> bool:
+def has_kernel(device: torch.device) -> bool:
     return device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")

@@ -32,7 +32,7 @@ def is_onednn_faster() -> bool:
         return False
     probe = torch.zeros(2, 2)
     try:
-        _product(probe.t(), probe.t())
+        onednn_product(probe.t(), probe.t())
     except (AttributeError, RuntimeError):  # an operator that this build lacks, or that wants other arguments
         return False
     return True
@@ -59,7 +59,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _product(x.flatten(0, -2), weight, bias).view(*x.shape[:-1], len(weight))
+        return onednn_product(x.flatten(0, -2), weight, bias).view(*x.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -67,13 +67,13 @@ class _Linear(torch.autograd.Function):
         gradient = gradients[0].flatten(0, -2)  # (N, out)
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            _product(gradient, weight.t()).view_as(x) if needs_x else None,
-            _product(gradient.t(), x.flatten(0, -2).t()) if needs_weight else None,
+            onednn_product(gradient, weight.t()).view_as(x) if needs_x else None,
+            onednn_product(gradient.t(), x.flatten(0, -2).t()) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
         )
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (N, in) by the transpose of weight (out, in), views of any order: (N, out)."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return product

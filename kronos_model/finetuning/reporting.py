@@ -9,8 +9,7 @@ from typing import IO, Any, Final
 
 from tqdm import tqdm
 
-from kronos_model.atomic_write import replacing
-from kronos_model.errors import DiskFull
+from kronos_model.atomic_write import atomic_write, disk_errors
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +68,14 @@ class MetricsFile:
                 continue
             if entry.get("stage") != stage or entry.get("step", 0) <= step:
                 kept.append(line + "\n")
-        with replacing(self._path) as staging:
+        with disk_errors(self._path), atomic_write(self._path) as staging:
             staging.write_text("".join(kept), encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
         if event.get("evaluation") or event.get("is_logged"):
             entry = {name: value for name, value in event.items() if name != "is_logged"}
-            try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(entry) + "\n")
-            except OSError as error:
-                raise DiskFull(f"{self._path} cannot be written: {error}; make room") from error
+            with disk_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
 
 
 class JsonProgress:

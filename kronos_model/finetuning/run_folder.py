@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from kronos_model.atomic_write import replacing
+from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
 
@@ -62,11 +62,9 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder; raises RunLocked where another process still does after a few seconds."""
-        try:
+        with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / "lock").open("w")
-        except OSError as error:
-            raise DiskFull(f"the folder {self.root} cannot be written: {error}") from error
         with file:
             _lock(file, self.root)
             self._remove_leftovers()
@@ -107,7 +105,7 @@ class RunFolder:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file, replaced at once; raises DiskFull."""
-        with replacing(self.root / name) as staging:
+        with disk_errors(self.root / name), atomic_write(self.root / name) as staging:
             text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
             staging.write_text(text + "\n", encoding="utf-8")
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from kronos_model.atomic_write import replacing
+from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import CheckpointError
 
 _HEADER = "kronos_training"
@@ -72,7 +72,7 @@ def save_state(
     }
     # Copies, because tensors that share memory cannot be saved.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    with replacing(path) as staging:
+    with disk_errors(path, SafetensorError), atomic_write(path) as staging:
         save_file(copies, staging, metadata={_HEADER: json.dumps(header)})
 
 

@@ -1,7 +1,7 @@
-"""Child processes: named, logged line by line, never orphaned; those of one machine's stack end together.
+"""Child processes: named, read line by line, never orphaned.
 
-Each child runs in a session of its own, so that Ctrl-C reaches this process only and the order of ending is
-decided here. A guard, one small shell beside each child, ends it when this process is killed.
+Each child runs in a session of its own, so Ctrl-C reaches this process only, and this process decides the
+order in which its children end. A guard, one small shell for each child, ends it when this process is killed.
 """
 
 import contextlib
@@ -12,11 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-POLL_S = 0.05
-NUM_TAIL_LINES = 200
+POLL_S: Final = 0.05
+NUM_TAIL_LINES: Final = 200
+MAX_TAIL_CHARS: Final = 4096
+"""Of each line in the tail."""
+MAX_LINE_CHARS: Final = 2**28
 
 # Reads the child's number, then waits for the end of its standard input, which comes when the process that
 # holds the other end is gone, however it went. $1: seconds between SIGTERM and SIGKILL.
@@ -28,22 +32,27 @@ while [ "$1" -gt 0 ] && kill -0 -"$child" 2>/dev/null; do sleep 1; set -- "$(($1
 kill -KILL -"$child" 2>/dev/null
 """
 
-LineSink = Callable[[str, str], None]
+LineSink = Callable[[str, str], object]
 
 
 class LocalStackError(RuntimeError):
-    """A part of the one-machine stack could not start; the message says what to do."""
+    """A process on this machine could not start; the message says what to do."""
 
 
 class ChildProcess:
-    """One running child and what it printed last.
+    """One running child and the last lines that it printed.
 
-    :param sink: called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own
-    :param error_sink: called for the lines of stderr instead, on another thread
-    :param stdin: sent to the child, for what must not stand on a command line
-    :param holds_stdin: keep its standard input open until it ends, so that it hears when this process is gone
-    :param grace_s: how long it may take to end after SIGTERM, before SIGKILL
-    :param orphan_grace_s: likewise, once this process is gone; ``grace_s`` where left out
+    Args:
+        sink: Called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own.
+        error_sink: Called for the lines of stderr instead, on another thread; the tail holds only these then.
+        stdin: Sent to the child, for what must not stand on a command line.
+        holds_stdin: Keep the child's standard input open: it closes when this process ends.
+        grace_s: Seconds that the child may take to end after SIGTERM, before SIGKILL.
+        orphan_grace_s: The same once this process is gone; ``grace_s`` by default.
+        max_line_chars: A child that prints a longer line is killed.
+
+    Raises:
+        LocalStackError: The process cannot be started.
     """
 
     def __init__(
@@ -59,13 +68,15 @@ class ChildProcess:
         error_sink: LineSink | None = None,
         grace_s: int = 10,
         orphan_grace_s: int | None = None,
+        max_line_chars: int = MAX_LINE_CHARS,
     ) -> None:
         self.name = name
+        self._max_line_chars = max_line_chars
         self.grace_s = grace_s
-        self._told_at: float | None = None
+        self._terminated_at: float | None = None
         self._is_stopped = False
         self._tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
-        # First the guard: were it started second, a kill in between would leave the child alone.
+        # The guard starts first: a kill between the two starts would leave the child alone.
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "guard", str(grace_s if orphan_grace_s is None else orphan_grace_s)],
             stdin=subprocess.PIPE,
@@ -92,15 +103,19 @@ class ChildProcess:
         assert self._guard.stdin is not None
         self._guard.stdin.write(f"{self._process.pid}\n".encode())
         self._guard.stdin.flush()
+        has_errors_apart = self._process.stderr is not None
         self._readers = [
-            threading.Thread(target=self._read, args=(pipe, to), name=f"{name}-output", daemon=True)
-            for pipe, to in ((self._process.stdout, sink), (self._process.stderr, error_sink))
-            if pipe is not None
+            threading.Thread(target=self._read, args=given, name=f"{name}-output", daemon=True)
+            for given in (
+                (self._process.stdout, sink, not has_errors_apart),
+                (self._process.stderr, error_sink, True),
+            )
+            if given[0] is not None
         ]
         for reader in self._readers:
             reader.start()
         assert self._process.stdin is not None
-        # A child that has died already shows itself by its exit status.
+        # A child that has died already is noticed by its exit status.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(stdin)
             self._process.stdin.flush()
@@ -117,31 +132,31 @@ class ChildProcess:
         return self._process.poll()
 
     @property
-    def has_told_all(self) -> bool:
-        """Whether it has ended and all that it printed has come to its sinks."""
+    def is_read(self) -> bool:
+        """Whether it has ended and its sinks have received all that it printed."""
         return self.exit_status is not None and not any(reader.is_alive() for reader in self._readers)
 
     def tail(self, num_lines: int = 15) -> list[str]:
-        """The last lines it printed."""
+        """The last lines that it printed, long ones cut."""
         if self.exit_status is not None:
             self._join_readers()
         return list(self._tail)[-num_lines:]
 
-    def tell_to_end(self) -> None:
+    def terminate(self) -> None:
         """Send SIGTERM, once, and do not wait; ``grace_s`` runs from now on."""
-        if self._told_at is None:
-            self._told_at = time.monotonic()
-            # To the child alone: it knows in which order its own children end.
+        if self._terminated_at is None:
+            self._terminated_at = time.monotonic()
+            # To the child alone: the child ends its own children in its own order.
             self._process.terminate()
 
     def stop(self) -> int:
         """End it with SIGTERM, after ``grace_s`` with SIGKILL; returns its exit status."""
         if self._is_stopped:
             return self._process.wait()
-        self.tell_to_end()
-        assert self._told_at is not None
+        self.terminate()
+        assert self._terminated_at is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=max(0.0, self._told_at + self.grace_s - time.monotonic()))
+            self._process.wait(timeout=max(0.0, self._terminated_at + self.grace_s - time.monotonic()))
         self.kill()
         status = self._process.wait()
         self._close_stdin()
@@ -151,14 +166,18 @@ class ChildProcess:
         return status
 
     def kill(self) -> None:
-        """End the child and whatever it started at once."""
+        """End the child and all processes that it started at once."""
         # macOS answers EPERM instead of ESRCH for a group whose last member is a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _read(self, pipe: IO[str], sink: LineSink | None) -> None:
-        for line in pipe:
-            self._tail.append(line.rstrip("\n"))
+    def _read(self, pipe: IO[str], sink: LineSink | None, is_kept: bool) -> None:
+        for line in iter(partial(pipe.readline, self._max_line_chars), ""):
+            if len(line) == self._max_line_chars:
+                self.kill()
+                continue
+            if is_kept:
+                self._tail.append(line.rstrip("\n")[:MAX_TAIL_CHARS])
             if sink is not None:
                 sink(self.name, line.rstrip("\n"))
 

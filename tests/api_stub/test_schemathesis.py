@@ -40,7 +40,7 @@ def test_nothing_is_found(address: str, tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]

@@ -118,7 +118,7 @@ class Fleet:
     def logs(self) -> str:
         """The last lines of each, for a test that fails."""
         return "\n".join(
-            f"--- {worker.log.stem} ({worker.inference.process.poll()})\n"
+            f"--- {worker.log.stem} ({worker.process.poll()})\n"
             + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-25:])
             for worker in self.workers
         )

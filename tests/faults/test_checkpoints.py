@@ -16,7 +16,7 @@ from kronos_client.registry.model_registry import ModelRegistry
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import PARITY
-from worker.inference.probe import preflight
+from worker.inference.self_test import model_report
 from worker.settings import WorkerSettings
 
 WAIT_S = 40
@@ -123,8 +123,7 @@ def spoiled(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name: str):
-    outcome = preflight(WorkerSettings.load(device="cpu", model=str(spoiled(name))))
-    line = outcome["error"]
+    line = model_report("cpu", WorkerSettings.load(model=str(spoiled(name))))["error"]
     assert line.startswith(f"{DEFECTS[name].code}: ")
     assert DEFECTS[name].text in line
     assert "\n" not in line
@@ -168,7 +167,7 @@ def test_a_worker_refuses_to_start_with_one_clear_line(
     arguments: tuple[str, ...],
 ):
     if not at_length and (name, command, arguments) not in STARTS[:NUM_SHORT]:
-        pytest.skip("two of these will do: ./kronos test --faults runs all")
+        pytest.skip("takes long: ./kronos test --faults")
     model = {"KRONOS_MODEL": str(spoiled(name)), "KRONOS_TOKENIZER": ""}
     worker = fleet.begin(*arguments, command=command, **model)
     assert_refused(worker, DEFECTS[name].code, DEFECTS[name].text)

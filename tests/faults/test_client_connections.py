@@ -70,7 +70,6 @@ def test_an_answer_that_is_lost_is_told_with_the_id_and_may_be_sent_again(
     assert proxy.num_lost_answers == 1
     assert uncertain.value.code == ErrorCode.ENQUEUE_UNCERTAIN
     assert uncertain.value.details["job_id"] == job_id
-    assert time.monotonic() - began < 60
     note("told after s", time.monotonic() - began)
     proxy.lost_answer = b""
     again = [accounts.submit(client, "small", job_id=job_id) for _ in range(3)]

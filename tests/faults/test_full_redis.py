@@ -21,11 +21,9 @@ def test_what_a_full_redis_refuses_is_a_coded_error(
 ):
     worker = fleet.start()
     with redis.full():
-        began = time.monotonic()
         with pytest.raises(JobError) as refused:
             client.submit(candles_of(accounts), pred_len=3, job_id="refused")
         assert refused.value.code in WHEN_FULL
-        assert time.monotonic() - began < 20
         assert refused.value.__cause__ is not None
         time.sleep(2)
         assert worker.is_running

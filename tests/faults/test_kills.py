@@ -42,7 +42,7 @@ def test_kills_of_a_busy_worker_cost_no_job(
     limit_s: float,
 ):
     if not settings["KRONOS_VISIBILITY_TIMEOUT_S"] and not at_length:
-        pytest.skip("takes minutes: run it by ./kronos test --faults")
+        pytest.skip("takes long: ./kronos test --faults")
     for worker in [fleet.begin(**settings, **ROOM) for _ in range(2)]:
         worker.wait_until_ready()
     recoveries_s = []

@@ -85,7 +85,7 @@ def signed(marker: Path) -> dict[str, Any]:
 
 
 def rss_mb(worker: Worker) -> float:
-    status = Path(f"/proc/{worker.inference.process.pid}/status").read_text()
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 

@@ -18,7 +18,7 @@ finetune_run.training_command = lambda config, output, device: [
     output,
     device,
 ]
-bootstrap._preflight = lambda: {  # type: ignore[assignment]
+bootstrap._probed_device = lambda: {  # type: ignore[assignment]
     "device": "cpu",
     "warning": None,
     "description": {"name": "a CPU", "kind": "cpu", "index": None, "versions": {}},

@@ -31,7 +31,7 @@ def test_a_killed_worker_takes_its_training_along_and_another_goes_on(bench):
     handle = bench.submit(60)
     pid = bench.await_step(10)
     first.process.kill()
-    assert await_end(pid, 3)
+    assert await_end(pid)
     saved = bench.lines("step")[-1]["step"]
     second = bench.worker().wait_until_ready()
     result = handle.wait(WAIT_S)

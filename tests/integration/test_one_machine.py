@@ -22,9 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-P", "-m", "kronos_cli"]
 MARK = "TEST_ONE_MACHINE"
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="reads /proc to find processes"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux only: run it on Linux")
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def binary() -> RedisBinary:
     """A redis-server with TLS."""
     found = shutil.which("redis-server")
     if found is None or shutil.which("openssl") is None:
-        pytest.skip("no redis-server or no openssl on PATH (apt install redis-server openssl)")
+        pytest.skip("redis-server or openssl is not installed: apt-get install redis-server openssl")
     version = redis_version(Path(found))
     assert version is not None
     return RedisBinary(Path(found), version, "PATH")
@@ -134,7 +134,7 @@ def start(redis: SecuredRedis) -> SecuredRedis:
         return redis.__enter__()
     except LocalStackError as error:
         if "tls-port" in str(error):
-            pytest.skip("the redis-server on PATH was built without TLS")
+            pytest.skip("redis-server on PATH was built without TLS: apt-get install redis-server")
         raise
 
 

@@ -22,6 +22,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from tests.worker.inference.forecasts import result
+from worker.inference.probe import ProbeError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,6 +206,7 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
 cli(prog_name="kronos")
 """
 
@@ -354,14 +356,14 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
     ]
     asked: list[Any] = []
 
-    def self_test(names: Any, **given: Any) -> dict[str, Any]:
-        asked.append((names, given))
+    def run_probe(names: Any, **given: Any) -> dict[str, Any]:
+        asked.append((names, given["environment"].get("KRONOS_MODEL")))
         return {"devices": found, "model": None}
 
-    monkeypatch.setattr("kronos_cli.checks.machine.run_self_test", self_test)
+    monkeypatch.setattr("worker.inference.probe.run_probe", run_probe)
     outcome = run("devices", "--model", "mine")
     assert outcome.exit_code == 0
-    assert asked == [(("all",), {"environment": {"KRONOS_MODEL": "mine"}})]
+    assert asked == [(("all",), "mine")]
     rows = [line.split() for line in outcome.output.splitlines()]
     assert ["cpu", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "64"] in rows
     assert ["cuda", "cpu", "[red]CPU[/]", "1.0", "GiB", "?", "?"] in rows
@@ -374,6 +376,9 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
 
 
 def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kronos_cli.checks.machine.run_self_test", lambda *_, **__: {"error": "no torch"})
+    def fail(*_: Any, **__: Any) -> None:
+        raise ProbeError("no torch")
+
+    monkeypatch.setattr("worker.inference.probe.run_probe", fail)
     outcome = run("devices")
     assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")

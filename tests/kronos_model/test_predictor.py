@@ -8,6 +8,8 @@ import torch
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from kronos_model.engine.build import build_engine
+from kronos_model.engine.engine import Engine
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.seeds import derive_series_seed
 
@@ -78,12 +80,20 @@ def test_paths_quantiles_and_repair(predictor):
     assert not np.array_equal(raw.paths, repaired.paths)
 
 
-def test_a_horizon_beyond_the_context_is_refused_and_leaves_nothing_behind(predictor):
+def test_a_horizon_beyond_the_context_is_refused_and_leaves_nothing_behind(predictor, monkeypatch):
+    engines: list[Engine] = []
+
+    def build(*args, **options) -> Engine:
+        engines.append(build_engine(*args, **options))
+        return engines[-1]
+
+    monkeypatch.setattr("kronos_model.predictor.build_engine", build)
+    predictor = KronosPredictor(predictor.model, predictor.tokenizer, device="cpu", max_context=64)
     several = [series(0, 20, 5), series(1, 20, 65)]
     with pytest.raises(InputError, match="max_context 64") as refused:
         predictor.predict_batch(*map(list, zip(*several, strict=True)), [5, 65])
     assert refused.value.code == "PRED_LEN_TOO_LONG"
-    assert not predictor._engine.has_work
+    assert not engines[0].has_work
 
 
 def test_a_lookback_beyond_the_context_uses_all_of_it_for_scaling(predictor):
@@ -133,7 +143,7 @@ def test_a_whole_forecast_on_the_cpu_makes_no_cuda_call(no_cuda_calls):
 
 def test_a_device_that_is_not_there_falls_back_and_says_so(predictor):
     if torch.cuda.is_available():
-        pytest.skip("this machine has the device")
+        pytest.skip("this machine has a CUDA device: run it with CUDA_VISIBLE_DEVICES=")
     fallen_back = KronosPredictor(predictor.model, predictor.tokenizer, device="cuda:0", max_context=64)
     assert fallen_back.device.type == "cpu"
     assert "Falling back to CPU" in fallen_back.device_warning

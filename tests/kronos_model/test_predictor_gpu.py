@@ -3,16 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def predictor(device: str) -> KronosPredictor:

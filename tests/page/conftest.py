@@ -87,6 +87,11 @@ def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
         page.wait_for_timeout(50)
 
 
+def await_frame(page: "Page") -> None:
+    """Until the page has drawn what it was asked to draw: the chart draws with the next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 StartApi = Callable[..., ApiUnderTest]
 OpenPage = Callable[..., Visit]
 
@@ -118,10 +123,10 @@ def api(start_api: StartApi) -> ApiUnderTest:
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    reason = "there is no Playwright: requirements-dev.txt has it"
+    reason = "Playwright is not installed: ./kronos setup --dev"
     playwright_api = pytest.importorskip("playwright.sync_api", reason=reason)
     if CHROMIUM is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+        pytest.skip("Chromium is not installed: apt-get install chromium")
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)

@@ -11,7 +11,7 @@ import pytest
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import StartWorker, WorkerUnderTest
-from tests.page.conftest import TINY, OpenPage, Visit, wait_until
+from tests.page.conftest import TINY, OpenPage, Visit, await_frame, wait_until
 
 LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 8, 7
 SETTINGS = {"lookback": LOOKBACK, "horizon": HORIZON, "samples": SAMPLES, "seed": SEED}
@@ -202,7 +202,7 @@ def test_a_forecast_is_shown_with_the_bars_that_it_was_made_from(visit, csv_file
 
 def seen(page) -> tuple[float, float]:
     """The first and the last bar that the chart shows, counted from 0; between two of them is a fraction."""
-    page.wait_for_timeout(100)  # the chart moves with the next frame
+    await_frame(page)
     chart = page.locator("#chart")
     return float(chart.get_attribute("data-from")), float(chart.get_attribute("data-to"))
 
@@ -383,11 +383,12 @@ def test_all_of_it_by_keyboard(visit):
     page.keyboard.press("+")
     page.keyboard.press("+")
     first, end = seen(page)
-    assert first > 0
+    assert first > 1
+    assert end < 174
     page.keyboard.press("0")
-    assert seen(page)[0] <= 0
-    assert seen(page)[1] >= 175  # the last of 128 bars that the model sees at most here, and 48 held out
-    assert end < 175
+    # All 128 bars that the model sees at most here, and 48 held out, to a fraction of a bar.
+    assert seen(page)[0] < 0.5
+    assert seen(page)[1] > 174.5
     page.keyboard.press("Escape")
     assert page.inner_text("#values strong") == last
     page.keyboard.press("ArrowLeft")  # from the last bar again

@@ -7,7 +7,7 @@ import matplotlib.image
 import pytest
 
 from tests.integration.conftest import StartWorker, WorkerUnderTest
-from tests.page.conftest import TINY, OpenPage
+from tests.page.conftest import TINY, OpenPage, await_frame
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -43,9 +43,9 @@ def test_the_page_can_be_read_and_used(open_page: OpenPage, look: str):
     page.wait_for_selector("#downloads")
     page.click("#numbers summary")
     page.wait_for_selector(".card")
-    page.wait_for_timeout(200)  # the chart is drawn with the next frame
+    await_frame(page)
     visit.shoot(look)
-    reason = "there is no axe-playwright-python: requirements-dev.txt has it"
+    reason = "axe-playwright-python is not installed: ./kronos setup --dev"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason).Axe()
     results = axe.run(page)
     assert results.violations_count == 0, results.generate_report()
@@ -59,7 +59,7 @@ def test_colours_follow_the_system_while_the_page_is_open(open_page: OpenPage):
     page = visit.forecast(**FIELDS)
     assert corner(page) == (0xFF, 0xFF, 0xFF)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(200)
+    await_frame(page)
     assert corner(page) == (0x10, 0x15, 0x1C)
 
 

@@ -55,25 +55,12 @@ def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
         assert repr(task) in done.stdout
 
 
-def test_a_job_is_acknowledged_late_and_taken_one_at_a_time(app):
-    assert app.conf.task_acks_late
-    assert app.conf.worker_prefetch_multiplier == 1
-
-
 def test_every_priority_has_a_list_of_its_own(app):
     with app.connection_for_read() as connection:
         assert connection.default_channel.priority_steps == list(PRIORITY_STEPS)
         assert connection.default_channel.queue_order_strategy == "priority"
     assert set(CELERY_PRIORITIES.values()) <= set(PRIORITY_STEPS)
     assert app.conf.task_default_priority == CELERY_PRIORITIES["normal"]
-
-
-def test_no_connection_waits_for_ever(app):
-    assert app.conf.broker_transport_options["socket_timeout"] > 0
-    assert app.conf.broker_transport_options["socket_connect_timeout"] > 0
-    assert app.conf.redis_socket_timeout > 0
-    assert app.conf.redis_socket_connect_timeout > 0
-    assert 0 < app.conf.result_backend_max_retries < 100
 
 
 def test_settings_reach_the_configuration(settings):

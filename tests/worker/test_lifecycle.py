@@ -1,6 +1,5 @@
 """What happens before a worker takes its first job: its pool, its device, its queue."""
 
-import subprocess
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from kronos_model.errors import CheckpointMissing
 from worker import lifecycle as bootstrap
 from worker.config import make_worker_app
 from worker.inference import pools
+from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 
 MAX_JOBS = 17
@@ -28,7 +28,7 @@ def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
     monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
     monkeypatch.setattr(bootstrap, "num_cores", lambda: NUM_CORES)
-    bootstrap._preflight.cache_clear()
+    bootstrap._probed_device.cache_clear()
     # Module state that signals change.
     monkeypatch.setattr(bootstrap, "_num_children", 0)
     monkeypatch.setattr(bootstrap, "_process", None)
@@ -77,7 +77,7 @@ def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeyp
     def fail() -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(bootstrap, "_preflight", fail)
+    monkeypatch.setattr(bootstrap, "_probed_device", fail)
     monkeypatch.setattr(bootstrap, "_num_children", 2)
     with pytest.raises(SystemExit) as ended:
         bootstrap.set_up("node", SimpleNamespace(app=bootstrap.app))
@@ -176,15 +176,20 @@ def test_a_worker_without_a_model_ends_before_it_takes_a_job(monkeypatch, caplog
     assert line in caplog.text
 
 
-def tried(monkeypatch: pytest.MonkeyPatch, printed: str, returncode: int = 0) -> None:
-    """What the short-lived process answers about device and model."""
-    done = subprocess.CompletedProcess([], returncode, stdout=printed)
-    monkeypatch.setattr(bootstrap.subprocess, "run", lambda *_args, **_kwargs: done)
+def tried(monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | Exception) -> None:
+    """What the probe finds: a device, or an exception."""
+
+    def run_probe(*_: object, **__: object) -> dict[str, Any]:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return {"devices": [outcome], "model": outcome.get("model")}
+
+    monkeypatch.setattr(bootstrap, "run_probe", run_probe)
 
 
 def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    tried(monkeypatch, '{"device": "cpu"}')
+    tried(monkeypatch, {"device": "cpu"})
     monkeypatch.setattr(bootstrap, "_num_children", 4)
     bootstrap.set_up("node@host", worker)
     assert worker.selected == ["cpu"]
@@ -196,17 +201,19 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("printed", "returncode", "line"),
+    ("outcome", "line"),
     [
-        ('{"device": "cuda:0"}', 0, "--pool threads"),
-        ('{"error": "CHECKPOINT_MISSING: no folder"}', 0, "CHECKPOINT_MISSING: no folder"),
-        ("", 1, "could not be tried"),
+        ({"device": "cuda:0", "model": {"error": "no memory"}}, "--pool threads"),
+        (
+            {"device": "cpu", "model": {"error": "CHECKPOINT_MISSING: no folder"}},
+            "CHECKPOINT_MISSING: no folder",
+        ),
+        ({"error": "INVALID_DEVICE: tpu"}, "INVALID_DEVICE: tpu"),
+        (ProbeError("died"), "could not be tried: died"),
     ],
 )
-def test_prefork_is_refused_where_its_children_could_not_serve(
-    monkeypatch, caplog, printed, returncode, line
-):
-    tried(monkeypatch, printed, returncode)
+def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, caplog, outcome, line):
+    tried(monkeypatch, outcome)
     monkeypatch.setattr(bootstrap, "_num_children", 4)
     with pytest.raises(SystemExit):
         bootstrap.set_up("node@host", FakeWorker())
@@ -299,7 +306,7 @@ def test_a_finetuning_worker_refuses_other_pools(finetuning, pool, caplog):
 
 def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, monkeypatch):
     forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    tried(monkeypatch, '{"device": "cuda:0", "warning": null, "description": {}}')
+    tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}})
     bootstrap.set_up("node@host", worker)
     process = bootstrap.current_process()
     assert (worker.selected, forecasting.told) == (["gpu.finetune"], [])
@@ -313,7 +320,7 @@ def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(fine
     monkeypatch.setattr(
         bootstrap, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
     )
-    tried(monkeypatch, '{"device": "cpu", "warning": null, "description": {}}')
+    tried(monkeypatch, {"device": "cpu", "warning": None, "description": {}})
     with pytest.raises(SystemExit):
         bootstrap.set_up("node@host", FakeWorker())
     assert "KRONOS_MODEL_FOLDER is not set" in caplog.text
@@ -370,7 +377,7 @@ def test_what_must_not_run_torch_learns_its_device_elsewhere(
     monkeypatch.setattr(
         "kronos_model.devices.resolution.resolve_device", lambda wanted: pytest.fail("torch ran")
     )
-    tried(monkeypatch, '{"device": "cpu"}')
+    tried(monkeypatch, {"device": "cpu"})
     model = "-kronos-tiny" if role == "forecast" else ""
     assert named(*arguments) == f"{role}-cpu{model}-7@here"
 

@@ -19,6 +19,7 @@ from celery.utils.time import maybe_iso8601
 
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.redis.shown import shown_arguments
+from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000
 """JSON arrays and objects in a message. Empty ones take 30 times their text when they are read."""
@@ -243,5 +244,4 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
 
 def _text(value: Any, max_chars: int) -> str:
     """At most so much of a text, with nothing in it that a terminal or a log obeys."""
-    text = value[:max_chars] if isinstance(value, str) else ""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(value[:max_chars], "?") if isinstance(value, str) else ""

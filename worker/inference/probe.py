@@ -1,36 +1,71 @@
-"""Try what workers will do, in a short-lived process of its own: ``python -m worker.inference.probe``.
+"""Finds out what this machine computes on, in a short-lived process: this one needs no torch for it.
 
-The parent of a prefork pool must not run torch before it forks, and a finetuning worker never runs it: they
-learn the device from here. The prefork parent also learns whether the model can be loaded at all, once
-instead of in every child. Prints one JSON object.
+Nor does it end with a driver that takes its process down. ``self_test.py`` is that process.
 """
 
-import json
-import sys
-from typing import Any
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from kronos_client.settings import SettingsError
-from kronos_model.devices.resolution import describe_device, resolve_device
-from kronos_model.errors import KronosError
-from kronos_model.processes.exiting import collect_nothing_at_exit
-from worker.inference.model_loader import ModelLoader
-from worker.settings import WorkerSettings, explain, get_settings
+from kronos_model.processes.children import LineSink, LocalStackError
+from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.json_child import ChildEnded, JsonChild
+
+ALL: Final = "all"
+MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'")
 
 
-def preflight(settings: WorkerSettings) -> dict[str, Any]:
-    """``device`` as it resolves, with ``warning`` and ``description``; or ``error`` where none can serve."""
+class ProbeError(RuntimeError):
+    """The probe gave no report; the message says why."""
+
+
+def run_probe(
+    names: Sequence[str],
+    *,
+    with_slots: bool = False,
+    with_model: bool = False,
+    environment: Mapping[str, str] | None = None,
+    error_sink: LineSink = lambda name, line: None,
+    timeout_s: float = math.inf,
+) -> dict[str, Any]:
+    """What these devices resolve to, and whether the worker's model loads on the first.
+
+    Args:
+        names: As ``KRONOS_DEVICE`` takes them; ``all`` alone stands for each that this machine may have.
+        with_slots: Find out how many sample paths the worker's model computes at once on each.
+        with_model: Load the worker's model on the first.
+        environment: On top of this process's.
+        error_sink: Called with ``(name, line)`` for what the process prints for people.
+
+    Returns:
+        ``devices``, a report for each, and ``model``; see ``self_test.py``.
+
+    Raises:
+        ProbeError: The process failed or took too long.
+        ModuleNotFoundError: A package is missing.
+    """
     try:
-        device, warning = resolve_device(settings.device)
-        if settings.role == "forecast" and device.type == "cpu":  # prefork is refused on any other
-            ModelLoader(settings, device).load_own()
-    except KronosError as error:
-        return {"error": explain(error)}
-    return {"device": str(device), "warning": warning, "description": describe_device(device).as_dict()}
-
-
-if __name__ == "__main__":
-    collect_nothing_at_exit()
+        child = JsonChild(
+            "probe",
+            module_command("worker.inference.self_test"),
+            env=own_environment(environment or {}),
+            error_sink=error_sink,
+        )
+    except LocalStackError as error:
+        raise ProbeError(str(error)) from None
     try:
-        json.dump(preflight(get_settings()), sys.stdout)
-    except SettingsError as error:
-        json.dump({"error": str(error)}, sys.stdout)
+        child.send({"devices": list(names), "with_slots": with_slots, "with_model": with_model})
+        report = child.next_event(timeout_s)
+    except ChildEnded as ended:
+        last = next(reversed(child.tail()), "no output")
+        if missing := MISSING.fullmatch(last):
+            raise ModuleNotFoundError(last, name=missing["name"]) from None
+        raise ProbeError(f"{ended}: {last}") from None
+    finally:
+        child.end()
+    if report is None:
+        raise ProbeError(f"trying the device took longer than {timeout_s:g} s")
+    if report["event"] == "error":
+        raise ProbeError(report["message"])
+    return dict(report)

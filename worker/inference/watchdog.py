@@ -28,6 +28,7 @@ class Watchdog:
         limit_s: what a step may take.
         on_hang: called with the seconds that the step has taken; to end the process.
         on_change: called whenever ``is_stalled`` changes.
+        clock: seconds that only grow.
     """
 
     def __init__(
@@ -35,10 +36,14 @@ class Watchdog:
         limit_s: float,
         on_hang: Callable[[float], object],
         on_change: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit_s = limit_s
         self._on_hang = on_hang
         self._on_change = on_change
+        self._tick_s = min(MAX_TICK_S, limit_s / TICKS_PER_LIMIT)
+        self._clock = clock
+        self._looked_at = clock()
         self._step: _Step | None = None
         self._is_armed = False
         self._is_over = threading.Event()
@@ -61,19 +66,22 @@ class Watchdog:
         finally:
             self._step = None
 
+    def look(self) -> bool:
+        """One tick; returns whether the step hangs, after ``on_hang``. The watchdog's thread calls it."""
+        before, self._looked_at = self._looked_at, self._clock()
+        step = self._step
+        if step is not None:
+            step.seen_s += min(self._looked_at - before, 2 * self._tick_s)
+        self._see_to_frozen(step)
+        self._note(step)
+        if step is None or step.seen_s <= step.limit_s:
+            return False
+        self._on_hang(step.seen_s)
+        return True
+
     def _watch(self) -> None:
-        tick_s = min(MAX_TICK_S, self._limit_s / TICKS_PER_LIMIT)
-        looked_at = time.monotonic()
-        while not self._is_over.wait(tick_s):
-            before, looked_at = looked_at, time.monotonic()
-            step = self._step
-            if step is not None:
-                step.seen_s += min(looked_at - before, 2 * tick_s)
-            self._see_to_frozen(step)
-            self._note(step)
-            if step is not None and step.seen_s > step.limit_s:
-                self._on_hang(step.seen_s)
-                break
+        while not self._is_over.wait(self._tick_s) and not self.look():
+            pass
         self._see_to_frozen(None)
 
     def _see_to_frozen(self, step: "_Step | None") -> None:

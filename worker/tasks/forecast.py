@@ -23,11 +23,12 @@ from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.result_backend import tag_of
+from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker.claims import Claim
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
-from worker.inference.isolation.isolation import ChildDied, NotNow, Unavailable
+from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.inference.process import WorkerProcess
 from worker.lifecycle import current_process
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, ClaimedRequest, HandedBack
@@ -177,7 +178,7 @@ class _Delivery:
                 now = receipt.after(time.monotonic() - began)
                 try:
                     return quarantine.compute(self._job_id, payload, now, self._queue(), self)
-                except ChildDied as died:
+                except ChildEnded as died:
                     log.warning("job %s: %s while it was alone there", self._job_id, died)
                     num_lost = self._process.records.count_lost_alone(self._job_id, self._tag)
                     if num_lost is None:

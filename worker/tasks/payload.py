@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.refusals import field_path
+from kronos_model.text import dotted
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -14,7 +14,7 @@ def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise JobError(
             ErrorCode.UNKNOWN_FIELD,
             "send the job as the keyword argument 'job', and nothing beside it",
-            field_path((unknown[0],)) if unknown else None,
+            dotted((unknown[0],)) if unknown else None,
         )
     if "job" not in kwargs:
         raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")

@@ -1,42 +1,34 @@
-"""The training process of a finetuning job: started, heard, stopped, and started again where it was killed.
+"""The training process of a finetuning job: started, stopped, and started again if it was killed.
 
-It is a process of its own so that stopping it is real and its memory comes back. It never outlives this one:
-it ends when its standard input closes, and the guard of ``processes/children.py`` sees to it that it does.
+It is a process of its own so that stopping it is real and its memory comes back. It ends when its standard
+input closes, at the latest with this process (see ``JsonChild``).
 """
 
-import json
 import logging
 import os
-import queue
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from kronos_model.processes.children import ChildProcess, LocalStackError
+from kronos_model.processes.environment import module_command
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 
 log = logging.getLogger(__name__)
 
 NICENESS: Final = 10
 """Forecasts on the same machine come first."""
 POLL_S: Final = 0.2
-ORPHAN_GRACE_S: Final = 1
 LOCK_RETRY_S: Final = 1.0
 RUN_LOCKED: Final = "RUN_LOCKED"
 EXIT_STOPPED: Final = 75  # of kronos_model/finetuning/__main__.py
-FIRST_TO_KILL: Final = "1000"
-"""Where memory runs out, Linux ends the training process, rather than this one or another's."""
-
-Event = Mapping[str, Any]
-"""What the training process tells, see ``kronos_model/finetuning/reporting.py``."""
 
 
 class Stop(StrEnum):
-    """Why training shall end before it is done."""
+    """Why training is to end before it is done."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
@@ -47,12 +39,13 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """How it came to an end.
+    """How training ended.
 
     Attributes:
-        event: ``done`` or ``error`` as told by the process, else None.
-        stop: why it was stopped, where it was and had not come to its end before.
-        exit_status: of the last process; negative: the number of the signal that ended it.
+        event: The process's last event if it was ``done`` or ``error``, else None; see
+            ``kronos_model/finetuning/reporting.py``.
+        stop: Why it was stopped, if it was.
+        exit_status: Of the last process; negative: the number of the signal that ended it.
     """
 
     event: Event | None
@@ -62,23 +55,21 @@ class TrainingEnd:
 
 def training_command(config: str, output: str, device: str) -> list[str]:
     """The command line of a training process; paths are relative to its working folder."""
-    # -P: a folder named kronos_model in the working folder is not this package.
-    module = [sys.executable, "-P", "-m", "kronos_model.finetuning"]
-    return [
-        *module, "--config", config, "--output", output, "--device", device,
+    return module_command(
+        "kronos_model.finetuning", "--config", config, "--output", output, "--device", device,
         "--progress", "json", "--supervised",
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 class Training:
     """One job's training, by one process after the other until it is done.
 
     Args:
-        saved_at: tells when the state was last saved, in any unit. A process that was killed is started again
-            unless the one before was killed at the same save.
-        lock_wait_s: how long another process may still be in the run's folder.
-        on_start: called before each start.
-        on_end: called with the end of each process, also of one that is started again.
+        saved_at: Returns when the state was last saved, in any unit. A process that was killed is started
+            again unless the one before was killed at the same save.
+        lock_wait_s: Seconds for which another process may still hold the run's folder.
+        on_start: Called before each start.
+        on_end: Called with the end of each process, also of one that is started again.
     """
 
     def __init__(
@@ -108,13 +99,15 @@ class Training:
         should_stop: Callable[[], Stop | None],
         must_end: Callable[[], bool] = lambda: False,
     ) -> TrainingEnd:
-        """Until it is done, failed, was killed twice at one save, or was stopped as ``should_stop`` wanted.
+        """Train until it is done, has failed, was killed twice at one save, or was stopped.
 
         Args:
-            on_event: called on this thread for each event.
-            should_stop, must_end: asked several times a second; the second has it killed at once.
+            on_event: Called on this thread for each event.
+            should_stop: Called several times a second; a reason stops the process, which may save first.
+            must_end: Called as often; True kills the process at once.
 
-        Raises LocalStackError where this machine starts no process.
+        Raises:
+            LocalStackError: This machine starts no process.
         """
         killed_at: int | None = None
         locked_until = time.monotonic() + self._lock_wait_s
@@ -144,70 +137,34 @@ class Training:
         should_stop: Callable[[], Stop | None],
         must_end: Callable[[], bool],
     ) -> TrainingEnd:
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        child = self._start(events)
+        child = JsonChild(
+            "training",
+            self._command,
+            env=self._env,
+            cwd=self._cwd,
+            error_sink=lambda name, line: log.info("%s: %s", name, line),
+            grace_s=self._grace_s,
+        )
         stop: Stop | None = None
-        told_at = 0.0
+        stopped_at = 0.0
         last: Event | None = None
         try:
             with suppress(OSError):  # it has ended already
                 os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
-            with suppress(OSError):  # likewise, or this is not Linux
-                Path(f"/proc/{child.pid}/oom_score_adj").write_text(FIRST_TO_KILL)
             while True:
-                is_over = child.has_told_all
-                if (event := _next(events, 0 if is_over else POLL_S)) is not None:
+                if (event := child.next_event(POLL_S)) is not None:
                     last = event
                     on_event(event)
-                elif is_over:
-                    break
-                if child.exit_status is not None:
-                    child.kill()  # what it started may hold its pipes open
                 if stop is None and (stop := should_stop()) is not None:
                     log.info("stopping the training process: %s", stop)
-                    child.tell_to_end()
-                    told_at = time.monotonic()
-                if must_end() or (stop is not None and time.monotonic() - told_at > self._grace_s):
+                    child.terminate()
+                    stopped_at = time.monotonic()
+                if must_end() or (stop is not None and time.monotonic() - stopped_at > self._grace_s):
                     child.kill()
-            exit_status = child.exit_status
+        except ChildEnded as ended:
+            exit_status = ended.exit_status
         finally:
             child.stop()
-        assert exit_status is not None, "a process that told all has ended"
         if last is None or last["event"] not in ("done", "error"):
             last = None
         return TrainingEnd(last, stop, exit_status)
-
-    def _start(self, events: "queue.SimpleQueue[Event]") -> ChildProcess:
-        try:
-            return ChildProcess(
-                "training",
-                self._command,
-                env=self._env,
-                cwd=self._cwd,
-                holds_stdin=True,
-                sink=lambda _, line: _read(line, events),
-                error_sink=lambda name, line: log.info("%s: %s", name, line),
-                grace_s=self._grace_s,
-                orphan_grace_s=ORPHAN_GRACE_S,
-            )
-        except (OSError, RuntimeError) as error:  # of its guard, and of the threads that read it
-            raise LocalStackError(f"training cannot be started: {error}") from error
-
-
-def _read(line: str, events: "queue.SimpleQueue[Event]") -> None:
-    """What is no event is for people."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        event = None
-    if isinstance(event, dict) and isinstance(event.get("event"), str):
-        events.put(event)
-    else:
-        log.info("training: %s", line)
-
-
-def _next(events: "queue.SimpleQueue[Event]", timeout_s: float) -> Event | None:
-    try:
-        return events.get(timeout=timeout_s) if timeout_s else events.get_nowait()
-    except queue.Empty:
-        return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.refusals import excerpt
+from kronos_model.text import excerpt
 
 FIELD: Final = "data.path"
 

@@ -2,8 +2,7 @@
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.paths import without_paths
-from kronos_client.contract.refusals import escaped
+from kronos_model.text import escaped, without_paths
 from worker.training.child import Event, Stop
 
 KILLED = -9

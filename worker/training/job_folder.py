@@ -11,7 +11,6 @@
 import csv
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.instruments import PreparedInstrument
+from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
@@ -209,10 +209,5 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    staging = path.with_name(f".{path.name}.tmp")
-    with staging.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
+    with atomic_write(path) as staging:
+        staging.write_text(json.dumps(content), encoding="utf-8")

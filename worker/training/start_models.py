@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.refusals import excerpt
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
+from kronos_model.text import excerpt
 from worker.settings import WorkerSettings
 
 Part = Literal["model", "tokenizer"]

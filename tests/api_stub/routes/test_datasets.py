@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from api_stub import backend
 from api_stub.main import create_app
 from api_stub.uploads import dataset_folder, dataset_process
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -154,9 +155,9 @@ sys.stderr.flush()
     assert (answer.status_code, problem["code"]) == ({"INTERNAL": 500}.get(code, 422), code)
     assert ("split it" in problem["detail"]) == (code != "INTERNAL")
     (line,) = [record.getMessage() for record in caplog.records if record.name == dataset_process.__name__]
-    assert f"status {-int(end) if is_signal else end}" in line
+    assert (f"signal {int(end)}" if is_signal else f"status {end}") in line
     assert words in line
-    assert len(line) < 3 * dataset_process.MAX_STDERR_BYTES
+    assert len(line) < 3 * dataset_process.MAX_STDERR_CHARS
     assert "\n" not in line
     assert not words or words not in answer.text
     assert left_behind(settings) == []
@@ -266,10 +267,10 @@ def test_what_a_crash_left_is_removed_by_a_later_upload(http, settings, csv):
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_more_uploads_than_there_is_room_for_are_put_off(http, csv):
-    backend = http.app.state.backend
-    backend._uploads._value = 0
-    answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+def test_more_uploads_than_there_is_room_for_are_put_off(settings, csv, monkeypatch):
+    monkeypatch.setattr(backend, "MAX_UPLOADS", 0)
+    with TestClient(create_app(settings), base_url=ADDRESS) as http:
+        answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["code"]) == (503, "OVERLOADED")
 
 

@@ -1,8 +1,8 @@
 """Loading a model before a job names it: what workers answer, and who does not."""
 
 import pytest
+from celery.app.control import Control
 
-from api_stub.routes import models
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import STATUS
 
@@ -33,7 +33,7 @@ def test_the_status_says_whether_the_model_is_there(http, redis, monkeypatch, st
         for node, state in zip(nodes, states, strict=True)
         if state != "silent"
     }
-    monkeypatch.setattr(models, "_broadcast", lambda app, model, ask, asked: answers)
+    monkeypatch.setattr(Control, "broadcast", lambda self, *_, **options: [answers])
     answer = http.post(URL, json={"model": "kronos-tiny"})
     content = answer.json()
     assert (answer.status_code, content.get("code")) == (status, code)

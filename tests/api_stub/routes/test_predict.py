@@ -362,11 +362,11 @@ def test_one_idempotency_key_is_one_job(http, jobs):
     assert batch.headers["x-job-id"] != first.json()["id"]
 
 
-def test_a_full_queue_says_when_to_come_back(http, settings, jobs):
-    client = http.app.state.backend.client
-    client._admission._max_queue_jobs = 1
-    assert http.post(SINGLE, json=series()).status_code == 202
-    answer = http.post(SINGLE, json=series())
+def test_a_full_queue_says_when_to_come_back(settings, jobs):
+    small = settings.model_copy(update={"max_queue_jobs": 1})
+    with TestClient(create_app(small), base_url=ADDRESS) as http:
+        assert http.post(SINGLE, json=series()).status_code == 202
+        answer = http.post(SINGLE, json=series())
     assert refused(answer)[:2] == (429, "QUEUE_FULL")
     assert answer.headers["retry-after"] == str(answer.json()["details"]["retry_after_s"])
 

@@ -1,9 +1,6 @@
 """What is found of folders, ports, device and model."""
 
-import json
-import signal
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +8,7 @@ import pytest
 
 from kronos_cli.checks import machine
 from kronos_cli.checks.finding import Finding
-from kronos_cli.checks.machine import (
-    folder_findings,
-    port_findings,
-    report_findings,
-    run_self_test,
-)
+from kronos_cli.checks.machine import folder_findings, port_findings, report_findings
 from kronos_cli.settings import CliSettings
 
 DEVICE = {
@@ -128,58 +120,10 @@ def test_the_port_of_metrics_is_free_or_a_workers() -> None:
         ),
     ],
 )
-def test_what_the_self_test_reports(
+def test_what_a_probe_reports(
     device: dict[str, Any], model: dict[str, Any] | None, levels: dict[str, str], part: str
 ) -> None:
     findings = report_findings({"devices": [DEVICE | device], "model": model})
     assert {finding.check: finding.level for finding in findings} == levels
     assert part in " ".join(finding.message for finding in findings)
     assert all(bool(finding.remedy) is (finding.level != "ok") for finding in findings)
-
-
-def test_a_self_test_that_dies_is_an_error_and_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[Any] = [
-        subprocess.CompletedProcess([], -signal.SIGSEGV, "", ""),
-        subprocess.CompletedProcess([], 1, "", "Traceback\nImportError: no torch"),
-    ]
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: ends.pop(0))
-    assert "signal 11" in run_self_test(["cpu"])["error"]
-    assert "ImportError: no torch" in run_self_test(["cpu"])["error"]
-
-    missing = subprocess.CompletedProcess(
-        [], 1, "", "Traceback\nModuleNotFoundError: No module named 'torch'"
-    )
-    ends.append(missing)
-    with pytest.raises(ModuleNotFoundError) as told:
-        run_self_test(["cpu"])
-    assert told.value.name == "torch"
-
-    def hang(*_: Any, **given: Any) -> Any:
-        raise subprocess.TimeoutExpired([], given["timeout"])
-
-    monkeypatch.setattr(machine.subprocess, "run", hang)
-    assert "took longer" in run_self_test(["cpu"])["error"]
-
-
-def test_the_self_test_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KRONOS_MODEL", "kronos-tiny")
-    report = run_self_test(["cpu", "cuda:99", "gpu"], with_model=True)
-    cpu, absent, unknown = report["devices"]
-    assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
-    assert "cuda:99" in absent["warning"]
-    assert "INVALID_DEVICE" in unknown["error"]
-    assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)
-    assert json.dumps(report)
-
-
-def test_slots_follow_the_memory_and_an_unknown_model_has_none() -> None:
-    little = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_MEMORY_MB": "16"}
-    small = run_self_test(["cpu"], environment=little, with_model=True)
-    assert 0 < small["devices"][0]["slots"] < 64
-    assert small["devices"][0]["slots"] == small["model"]["slots"]  # those of the engine
-    least = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_MEMORY_MB": "1"}
-    absent = {"KRONOS_MODEL": "/no/such/model", "KRONOS_MEMORY_MB": "16"}
-    for environment, code in ((least, "OUT_OF_MEMORY"), (absent, "CHECKPOINT_MISSING")):
-        (device,) = run_self_test(["cpu"], environment=environment)["devices"]
-        assert device["slots"] is None
-        assert device["slots_error"].startswith(code)

@@ -139,16 +139,19 @@ def test_what_a_server_does_not_answer_is_a_warning_and_the_rest_is_asked(
         ("rediss://:p@db.example:6379/0?ssl_cert_reqs=none", "warning", "nobody checks"),
     ],
 )
-def test_the_way_there(url: str, level: str, part: str) -> None:
-    finding = redis_server._transport(url)
+def test_the_way_there(
+    url: str, level: str, part: str, server: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_server, "connect", lambda *_, **__: connect(server.url))
+    finding = of(url)["tls"]
     assert (finding.level, part in finding.message) == (level, True)
 
 
-def test_clocks_that_differ_are_a_warning(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert redis_server._clock(redis)[0].level == "ok"
+def test_clocks_that_differ_are_a_warning(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of(server.url)["clock"].level == "ok"
     now = redis_server.time.time
     monkeypatch.setattr(redis_server.time, "time", lambda: now() + 60)
-    (finding,) = redis_server._clock(redis)
+    finding = of(server.url)["clock"]
     assert finding.level == "warning"
     assert "60.0 s behind this machine's" in finding.message
 

@@ -34,7 +34,7 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def in_shell(shell: str, text: str, *options: str) -> list[str]:
     if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} on this machine")
+        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
     done = subprocess.run([shell, *options, "-c", text], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -7,7 +7,14 @@ from celery.backends.base import Backend
 
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.errors import CandleError, CheckpointMissing, KronosError
+from kronos_model.checkpoints.hub import WEIGHTS_NAME
+from kronos_model.errors import (
+    CandleError,
+    CheckpointError,
+    CheckpointMissing,
+    CheckpointUnreachable,
+    KronosError,
+)
 from worker.app import app
 
 ROOT = Path(kronos_model.__file__).parent.parent
@@ -98,3 +105,13 @@ def test_errors_of_the_model_keep_code_field_and_row() -> None:
 
     assert JobError.from_kronos(CheckpointMissing("gone")).args == ("CHECKPOINT_MISSING", "gone", None, {})
     assert JobError.from_kronos(KronosError("x"), prefix="series.2.").field == "series.2"
+
+
+@pytest.mark.parametrize("kind", [CheckpointError, CheckpointMissing, CheckpointUnreachable])
+def test_an_error_that_goes_over_the_wire_has_none(kind: type[CheckpointError]) -> None:
+    error = JobError.from_kronos(
+        kind(f"/secret/place/{WEIGHTS_NAME} is damaged", details={"path": "/secret/place"}), prefix="model"
+    )
+    assert "secret" not in str(error.args)
+    assert error.message == f"…/{WEIGHTS_NAME} is damaged"
+    assert error.code == kind.code

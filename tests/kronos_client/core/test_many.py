@@ -2,9 +2,11 @@
 
 import gc
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pandas as pd
 import polars as pl
@@ -49,6 +51,21 @@ def worker_of(bench: ClientBench) -> Iterator[list[int]]:
     finally:
         is_over.set()
         thread.join()
+
+
+@contextmanager
+def once_sent(bench: ClientBench, job_ids: list[str], act: Callable[[], None]) -> Iterator[None]:
+    """Acts on another thread as soon as all of these jobs wait."""
+
+    def wait_and_act() -> None:
+        while not set(job_ids) <= set(bench.waiting()):
+            time.sleep(0.005)
+        act()
+
+    thread = threading.Thread(target=wait_and_act, daemon=True)
+    thread.start()
+    yield
+    thread.join()
 
 
 def test_every_item_has_its_outcome_in_order_with_a_bounded_number_at_a_time(bench: ClientBench):
@@ -134,10 +151,8 @@ def test_as_completed_gives_what_is_there(bench: ClientBench):
     )
     given = []
     for job_id in ("run-c", "run-a", "run-b"):
-        timer = threading.Timer(0.1, bench.finish, [job_id])
-        timer.start()
-        given.append(next(outcomes).job_id)
-        timer.join()
+        with once_sent(bench, [job_id], partial(bench.finish, job_id)):
+            given.append(next(outcomes).job_id)
     assert given == ["run-c", "run-a", "run-b"]
     assert list(outcomes) == []
 
@@ -261,10 +276,8 @@ def test_with_ids_of_ones_own_what_was_broken_off_goes_on(bench: ClientBench):
         return bench.client.forecast_many([CANDLES] * 3, pred_len=5, job_id_prefix="run")
 
     outcomes = run()
-    timer = threading.Timer(0.1, bench.finish, ["run-0"])
-    timer.start()
-    next(outcomes)
-    timer.join()
+    with once_sent(bench, ["run-0", "run-1", "run-2"], partial(bench.finish, "run-0")):
+        next(outcomes)
     outcomes.close()
     assert sorted(bench.waiting()) == ["run-1", "run-2"]
     bench.finish("run-1")
@@ -336,10 +349,8 @@ def test_a_connection_that_is_cut_is_made_again(settings, redis):
             for number in range(3):
                 bench.finish(f"run-{number}")
 
-        timer = threading.Timer(0.2, cut)
-        timer.start()
-        assert [one.result for one in outcomes] == [RESULT] * 3
-        timer.join()
+        with once_sent(bench, ["run-0", "run-1", "run-2"], cut):
+            assert [one.result for one in outcomes] == [RESULT] * 3
 
 
 def test_the_connection_is_given_back(settings, redis):

@@ -145,7 +145,7 @@ def test_an_id_that_comes_again_for_other_content_registers_that(registry, check
 
 def test_a_job_that_is_registered_needs_no_room_to_be_found_so(registry, checkpoint, monkeypatch):
     first = register(registry, checkpoint)
-    monkeypatch.setattr(model_registry, "_copy", lambda *_: pytest.fail("it was copied"))
+    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *_: pytest.fail("it was copied"))
     assert register(registry, checkpoint) == first
 
 
@@ -232,8 +232,8 @@ def test_after_the_last_number_there_is_none(registry, checkpoint, is_next_taken
 def test_the_same_job_on_two_workers_at_once_registers_once(registry, checkpoint, monkeypatch):
     """Both looked before either had registered."""
     both_looked = threading.Barrier(2)
-    copy = model_registry._copy
-    monkeypatch.setattr(model_registry, "_copy", lambda *a: (both_looked.wait(20), copy(*a))[1])
+    copy = model_registry.copy_checkpoint
+    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (both_looked.wait(20), copy(*a))[1])
     with ThreadPoolExecutor(2) as threads:
         models = list(threads.map(lambda _: register(registry, checkpoint), range(2)))
     assert models[0] == models[1]
@@ -245,8 +245,8 @@ def test_registrations_that_race_become_versions_of_their_own(registry, checkpoi
     """Also on a network folder that has no locks; all of them see the same newest version first."""
     num_racers = 4
     start = threading.Barrier(num_racers)
-    copy = model_registry._copy
-    monkeypatch.setattr(model_registry, "_copy", lambda *a: (copy(*a), start.wait(20))[0])
+    copy = model_registry.copy_checkpoint
+    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (copy(*a), start.wait(20))[0])
     if not has_locks:
 
         def refuse(*_: object) -> None:
@@ -311,7 +311,7 @@ def test_a_crash_leaves_nothing_that_anybody_sees(registry, checkpoint):
 @pytest.mark.parametrize("text", TRICKS)
 def test_what_is_no_name_is_never_looked_for(registry, checkpoint, text, monkeypatch):
     register(registry, checkpoint)
-    monkeypatch.setattr(model_registry, "_entries", lambda folder, _: pytest.fail(f"{folder} was read"))
+    monkeypatch.setattr(model_registry, "entries_in", lambda folder, _: pytest.fail(f"{folder} was read"))
     monkeypatch.setattr(model_registry, "read_registered", lambda *_: pytest.fail("something was read"))
     assert registry.resolve(text) is None
 
@@ -497,7 +497,7 @@ def test_a_file_system_that_cannot_sync_folders_will_do(registry, checkpoint, mo
         register(registry, checkpoint).verify()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere: run it as another user")
 def test_a_folder_without_permission_is_said_so(registry, checkpoint):
     registry.folder.mkdir(mode=0o500)
     with pytest.raises(DiskFull, match="Permission denied"):

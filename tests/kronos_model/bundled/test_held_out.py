@@ -7,14 +7,16 @@ from kronos_model.bars.columns import to_bars
 from kronos_model.bundled.held_out import HeldOut, compare_held_out, held_out_windows
 from kronos_model.finetuning.evaluation import LAST_VALUE, SEASONAL
 
-NUM_SEEDS, WINDOWS_PER_SEED = 4, 64
+# Fewer than the figures in the checkpoint's metadata stand on, which take minutes:
+# ``python -m kronos_model.checkpoints.held_out`` computes those.
+NUM_SEEDS, WINDOWS_PER_SEED, SAMPLE_COUNT = 4, 16, 16
 
 
 @pytest.fixture(scope="module")
 def held_out() -> HeldOut:
     # Other seeds than those of the figures in the checkpoint's metadata.
     return compare_held_out(
-        seeds=range(100, 100 + NUM_SEEDS), windows_per_seed=WINDOWS_PER_SEED, sample_count=32
+        seeds=range(100, 100 + NUM_SEEDS), windows_per_seed=WINDOWS_PER_SEED, sample_count=SAMPLE_COUNT
     )
 
 
@@ -29,7 +31,8 @@ def test_beats_the_naive_forecasts(held_out: HeldOut, naive: str) -> None:
 
 def test_its_80_percent_interval_holds_about_as_many(held_out: HeldOut) -> None:
     (name,) = held_out.pooled.scores.keys() - {LAST_VALUE, SEASONAL}
-    assert 0.7 <= held_out.pooled.scores[name].coverage_80 <= 0.9
+    # Wide, since the ends of an interval of 16 samples are rough.
+    assert 0.6 <= held_out.pooled.scores[name].coverage_80 <= 0.9
 
 
 def test_each_window_is_of_an_instrument_of_its_own() -> None:

@@ -263,7 +263,7 @@ class TestSaving:
             "config.json", "model.safetensors", "notes.txt", "tiny"
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("name", ["save_file", "_flush_to_disk"])
+    @pytest.mark.parametrize("name", ["save_file", "sync"])
     def test_a_failure_leaves_the_old_checkpoint_whole_and_no_litter(
         self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

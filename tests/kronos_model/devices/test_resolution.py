@@ -358,7 +358,6 @@ class TestTorchProbe:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_real_gpu() -> None:
     device, warning = resolve_device("cuda:0")
     assert (device, warning) == (cuda(0), None)

@@ -13,9 +13,9 @@ from kronos_model.engine.attention import attend, merge
 @pytest.fixture(params=["kernel", "products"], autouse=True)
 def kernel(request, monkeypatch) -> None:
     if request.param == "products":
-        monkeypatch.setattr(attention, "_has_kernel", lambda device: False)
-    elif not attention._has_kernel(torch.device("cpu")):
-        pytest.skip("this PyTorch lacks the kernel")
+        monkeypatch.setattr(attention, "has_kernel", lambda device: False)
+    elif not attention.has_kernel(torch.device("cpu")):
+        pytest.skip("PyTorch lacks the attention kernel: run it with the pinned PyTorch")
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from kronos_model.engine import build
+from kronos_model.engine import build, network, stack
 from kronos_model.engine.build import (
     build_engine,
     memory_of_weights,
     num_slots_on,
     slot_bytes,
 )
+from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
@@ -34,12 +35,19 @@ def test_the_slots_of_another_device_are_reckoned_without_it(pair):
 
 
 @pytest.mark.parametrize("max_slots", [1, 2, 5, 8])
-def test_the_cache_takes_what_is_said(pair, max_slots):
-    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
-    network = engine._runner._network
-    tensors = [x for cache in (network._blocks, network._dependency) for x in (cache.k, cache.v)]
+def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
+    made: list[KVCache] = []
+
+    class Recorded(KVCache):
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    for module in (network, stack):
+        monkeypatch.setattr(module, "KVCache", Recorded)
+    build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
     expected = (max_slots + num_prompt_slots(max_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
-    assert sum(tensor.nbytes for tensor in tensors) == expected
+    assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) == expected
 
 
 def test_memory_that_is_not_there_is_said_as_such(pair, monkeypatch):

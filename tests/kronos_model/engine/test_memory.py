@@ -11,7 +11,10 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.sequence import Phase, Sequence
+from kronos_model.engine.network import Network
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.tokens import TokenCoder
 from kronos_model.errors import KronosError
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.test_engine import (
@@ -63,8 +66,8 @@ def failing(
 ) -> Callable[..., Any]:
     """Fails once all is done, with whatever it has written by then."""
 
-    def try_to(*args: Any) -> Any:
-        result = work(*args)
+    def try_to(part: Any, *args: Any) -> Any:
+        result = work(part, *args)
         if is_too_much(*args):
             raise error
         return result
@@ -72,46 +75,56 @@ def failing(
     return try_to
 
 
-def crowded(work: Callable[..., Any], engine: Engine, most: int) -> Callable[..., Any]:
-    """Fails where more series than that hold memory."""
+class CrowdedRunner(ModelRunner):
+    """Fails where more series than two hold memory."""
 
-    def try_to(*args: Any) -> Any:
-        if engine._scheduler.num_running > most:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.held: set[Sequence] = set()
+
+    def compute(self, chunks: tuple[Chunk, ...]) -> None:
+        self.held |= {chunk.sequence for chunk in chunks}
+        self.fail_if_crowded()
+        super().compute(chunks)
+
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        self.fail_if_crowded()
+        super().decode(sequences)
+
+    def release(self, sequence: Sequence) -> None:
+        self.held.discard(sequence)
+        super().release(sequence)
+
+    def fail_if_crowded(self) -> None:
+        if len(self.held) > 2:
             raise NO_MEMORY[0]
-        return work(*args)
-
-    return try_to
 
 
-TOO_MUCH: dict[str, tuple[str, str, Callable[..., bool]]] = {
-    "lookback": ("_coder", "encode", lambda bars, parts: len(bars) > 70),
-    "prompt": ("_network", "fill", lambda tokens, *_: len(tokens) > 64),
-    "paths": ("_coder", "decode_paths", lambda own, *_: own.shape[0] * own.shape[1] > 64),
-    "decode": ("_network", "next_tokens", lambda tokens, *_: len(tokens) > 3),
-    "decode-alone": ("_network", "next_tokens", lambda tokens, *_: len(tokens) > 2),
+TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
+    "lookback": (TokenCoder, "encode", lambda bars, parts: len(bars) > 70),
+    "prompt": (Network, "fill", lambda tokens, *_: len(tokens) > 64),
+    "paths": (TokenCoder, "decode_paths", lambda own, *_: own.shape[0] * own.shape[1] > 64),
+    "decode": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 3),
+    "decode-alone": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 2),
 }
 
 
 @pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("phase", TOO_MUCH)
-def test_forecasts_are_the_same_where_only_so_much_fits_at_once(pair, undisturbed, phase, error):
+def test_forecasts_are_the_same_where_only_so_much_fits_at_once(pair, undisturbed, phase, error, monkeypatch):
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
     part, name, is_too_much = TOO_MUCH[phase]
-    target = getattr(engine._runner, part)
-    setattr(target, name, failing(getattr(target, name), is_too_much, error))
+    monkeypatch.setattr(part, name, failing(getattr(part, name), is_too_much, error))
     for generation, expected in zip(run(engine), undisturbed, strict=True):
         assert_same_bars(generation.paths, expected)
 
 
 def test_forecasts_are_the_same_where_what_others_hold_is_in_the_way(pair, undisturbed):
     """However small a step is: it needs that no more than two series run."""
-    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
-    runner: Any = engine._runner
-    for name in ("compute", "decode"):
-        setattr(runner, name, crowded(getattr(runner, name), engine, 2))
-    for generation, expected in zip(run(engine), undisturbed, strict=True):
+    runner = CrowdedRunner(*pair, max_context=MAX_CONTEXT, num_slots=8)
+    for generation, expected in zip(run(Engine(runner)), undisturbed, strict=True):
         assert_same_bars(generation.paths, expected)
-    assert runner._states == {}
+    assert runner.held == set()
 
 
 @pytest.mark.parametrize("phase", [*Phase])

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 AMD = {"cpu_name": "AMD EPYC", "avx512_f": True}
 
 needs_onednn = pytest.mark.skipif(
-    not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN"
+    not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN: run it on x86-64"
 )
 
 
@@ -45,8 +45,8 @@ def test_results_and_gradients_are_the_same(shape, bias, monkeypatch):
 
     theirs = all_of_it()
     used = []
-    product = cpu_products._product
-    monkeypatch.setattr(cpu_products, "_product", lambda *args: used.append(1) or product(*args))
+    product = cpu_products.onednn_product
+    monkeypatch.setattr(cpu_products, "onednn_product", lambda *args: used.append(1) or product(*args))
     with OneDnnProducts():
         ours = all_of_it()
     assert len(used) == 3  # forward, and both gradients
@@ -71,7 +71,7 @@ def test_what_it_is_not_made_for_is_left_alone(case, monkeypatch):
     def refuse(*_):
         raise AssertionError("not for this")
 
-    monkeypatch.setattr(cpu_products, "_product", refuse)
+    monkeypatch.setattr(cpu_products, "onednn_product", refuse)
     dtype = getattr(torch, case) if case in ("float64", "bfloat16") else torch.float32
     layer = nn.Linear(3, 2, dtype=dtype)
     x = torch.ones({"vector": (3,), "empty": (0, 3)}.get(case, (4, 3)), dtype=dtype)
@@ -101,7 +101,7 @@ def test_without_the_operator_everything_stays_as_it_is(error, monkeypatch):
         raise error("no such operator")
 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AMD)
-    monkeypatch.setattr(cpu_products, "_product", missing)
+    monkeypatch.setattr(cpu_products, "onednn_product", missing)
     assert not is_onednn_faster()
     assert not isinstance(fast_products(CPU), OneDnnProducts)
 

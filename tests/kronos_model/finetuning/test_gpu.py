@@ -1,17 +1,13 @@
 """Training on a real GPU."""
 
 import pytest
-import torch
 
 from kronos_model.errors import TrainingStopped
 from kronos_model.finetuning import finetune
 
 from .tiny_runs import tiny_config
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("mixed_precision", ["no", "bf16", "fp16"])

@@ -13,7 +13,6 @@ from kronos_model.errors import CheckpointError, OutOfMemory
 from worker.inference import model_loader as loading
 from worker.inference import process as process_module
 from worker.inference.engine_thread import EngineDied
-from worker.inference.probe import preflight
 from worker.inference.process import WorkerProcess
 from worker.monitoring import heartbeat as announcer
 from worker.settings import explain
@@ -250,24 +249,3 @@ def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(set
     worker.start()
     assert (worker.device, worker.device_warning, worker.queue) == (cpu, warning, "cpu")
     worker.stop()
-
-
-def test_preflight_says_the_device_or_why_not(settings, tmp_path):
-    tried = preflight(settings)
-    assert (tried["device"], tried["warning"], tried["description"]["kind"]) == ("cpu", None, "cpu")
-    broken = preflight(settings.model_copy(update={"model": str(tmp_path)}))
-    assert broken.keys() == {"error"}
-    assert str(tmp_path) in broken["error"]
-    assert preflight(settings.model_copy(update={"device": "tpu"}))["error"].startswith("INVALID_DEVICE")
-
-
-def test_preflight_of_a_finetuning_worker_loads_no_model(settings):
-    finetuning = settings.model_copy(update={"role": "finetune", "model": "/nowhere", "device": "cuda:0"})
-    tried = preflight(finetuning)
-    assert "error" not in tried
-    assert (tried["warning"] is None) == tried["device"].startswith("cuda")
-
-
-def test_preflight_finds_what_would_end_every_child(settings):
-    tight = settings.model_copy(update={"memory_mb": 1, "max_context": 100_000})
-    assert preflight(tight)["error"].startswith("OUT_OF_MEMORY")

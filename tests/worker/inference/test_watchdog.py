@@ -1,13 +1,10 @@
 """A step that hangs is noticed, one that takes its time is not. The worst in processes of their own."""
 
-import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
-from queue import SimpleQueue
-from types import SimpleNamespace
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -36,12 +33,11 @@ with dog.step():
 """
 TOLD_IN_VAIN = """
 told = threading.Event()
-dog = Watchdog(0.1, on_hang=lambda seen_s: told.set())
+dog = Watchdog(0.5, on_hang=lambda seen_s: told.set())
 dog.start()
 with dog.step():
     told.wait()
-dog._thread.join()
-time.sleep(0.5)
+time.sleep(2)
 """
 LOG_IS_STUCK = """
 ending.LAST_WORDS_S = 0.1
@@ -81,21 +77,54 @@ def watched() -> Iterator[Watched]:
     watched.dog.stop()
 
 
+class Clock:
+    """Seconds that the test adds."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class ByHand:
+    """A watchdog without its thread: the test looks, after as many seconds as it says."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.hangs: list[float] = []
+        self.clock = Clock()
+        self.changes: list[bool] = []
+        self.dog = Watchdog(limit_s, self.hangs.append, self.note_change, clock=self.clock)
+
+    def note_change(self) -> None:
+        self.changes.append(self.dog.is_stalled)
+
+    def look(self, seconds: float = 1.0) -> bool:
+        self.clock.now_s += seconds
+        return self.dog.look()
+
+
+@pytest.fixture
+def by_hand() -> Iterator[ByHand]:
+    by_hand = ByHand(LONG_S)
+    yield by_hand
+    by_hand.look()  # outside of a step: the process is no longer to end
+
+
 def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
     with watched.dog.step():
         assert watched.changes.get(timeout=WAIT_S)
         assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
-        watched.dog._thread.join(WAIT_S)
-    assert watched.hangs.empty()
+        with pytest.raises(Empty):
+            watched.hangs.get(timeout=3 * LIMIT_S)
 
 
-def test_a_step_that_ends_after_all_is_no_longer_stalled():
-    watched = Watched(2.0)
-    with watched.dog.step():
-        assert watched.changes.get(timeout=WAIT_S)
-    assert not watched.changes.get(timeout=WAIT_S)
-    watched.dog.stop()
-    assert watched.hangs.empty()
+def test_a_step_that_ends_after_all_is_no_longer_stalled(by_hand):
+    with by_hand.dog.step():
+        while not by_hand.dog.is_stalled:
+            assert not by_hand.look()
+    by_hand.look()
+    assert (by_hand.changes, by_hand.hangs) == ([True, False], [])
 
 
 def test_nothing_ends_the_process_where_who_was_told_did_not():
@@ -103,32 +132,29 @@ def test_nothing_ends_the_process_where_who_was_told_did_not():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_idle_is_not_hanging_and_many_steps_are_not_one(watched):
-    pause = threading.Event()
+def test_idle_is_not_hanging_and_many_steps_are_not_one(by_hand):
     for _ in range(20):
-        with watched.dog.step():
-            pause.wait(LIMIT_S / 8)
-    pause.wait(3 * LIMIT_S)
-    assert watched.hangs.empty()
-    assert not watched.dog.is_stalled
+        with by_hand.dog.step():
+            assert not any(by_hand.look() for _ in range(LONG_S // 4))
+    assert not any(by_hand.look() for _ in range(2 * LONG_S))
+    assert not by_hand.dog.is_stalled
 
 
-def test_the_first_step_may_take_longer(watched):
-    with watched.dog.step(is_first=True):
-        assert watched.hangs.get(timeout=WAIT_S) > watchdog.FIRST_STEP_FACTOR * LIMIT_S
+@pytest.mark.parametrize(("is_first", "factor"), [(False, 1), (True, watchdog.FIRST_STEP_FACTOR)])
+def test_the_first_step_may_take_longer(by_hand, is_first, factor):
+    with by_hand.dog.step(is_first=is_first):
+        assert not any(by_hand.look() for _ in range(factor * LONG_S))
+        assert by_hand.look()
+    assert by_hand.hangs == [factor * LONG_S + 1]
 
 
-def test_time_in_which_the_process_stood_still_does_not_count(monkeypatch):
-    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0, LONG_S)))
-    monkeypatch.setattr(watchdog, "time", clock)
-    hangs: list[float] = []
-    dog = Watchdog(60.0, hangs.append)
-    answers = iter([*[False] * 10, True])
-    dog._is_over = SimpleNamespace(wait=lambda tick_s: next(answers))
-    dog._step = step = watchdog._Step(60.0)
-    dog._watch()
-    assert step.seen_s == 10 * 2 * watchdog.MAX_TICK_S
-    assert hangs == []
+def test_time_in_which_the_process_stood_still_does_not_count(by_hand):
+    with by_hand.dog.step():
+        for _ in range(10):
+            by_hand.look(seconds=10 * LONG_S)
+        num_more = LONG_S - 10 * 2 * int(watchdog.MAX_TICK_S)
+        assert not any(by_hand.look() for _ in range(num_more))
+        assert by_hand.look()
 
 
 def test_a_step_that_keeps_the_interpreters_lock_ends_the_process():

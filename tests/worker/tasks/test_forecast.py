@@ -15,13 +15,14 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
+from kronos_model.processes.json_child import ChildEnded
 from worker import lifecycle as bootstrap
 from worker.app import app
 from worker.broker.claims import Claims
 from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
-from worker.inference.isolation.isolation import ChildDied, NotNow, Unavailable
+from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.tasks import forecast
 from worker.tasks.delivery import HandedBack
 
@@ -173,14 +174,14 @@ def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process
 
 def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildDied(-9)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9)]
     assert deliver("x") == RESULT
     assert redis.hget(job_key("job"), "lost_alone") == "1"
 
 
 def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildDied(-9), ChildDied(70)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9), ChildEnded("quarantine", 70)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
@@ -189,7 +190,7 @@ def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
 def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
     make_suspect(redis)
     redis.hset(job_key("job"), "lost_alone", 1)
-    process.quarantine.ends = [ChildDied(-9)]
+    process.quarantine.ends = [ChildEnded("quarantine", -9)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert ended.value.code == ErrorCode.WORKER_LOST
@@ -198,9 +199,9 @@ def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
 def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, process, redis):
     make_suspect(redis)
 
-    class TakenAway(ChildDied):
+    class TakenAway(ChildEnded):
         def __init__(self) -> None:
-            super().__init__(-9)
+            super().__init__("quarantine", -9)
 
     def compute(*_: object) -> None:
         redis.hset(job_key("job"), "holder", "other")

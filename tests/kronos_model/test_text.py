@@ -1,11 +1,8 @@
-"""Whoever sent a job learns what is wrong, and no path of the worker's machine."""
+"""Text from outside names no path of this machine, steers no terminal, and stays short."""
 
 import pytest
 
-from kronos_client.contract.errors import JobError
-from kronos_client.contract.paths import without_paths
-from kronos_model.checkpoints.hub import WEIGHTS_NAME
-from kronos_model.errors import CheckpointError, CheckpointMissing, CheckpointUnreachable
+from kronos_model.text import cut, dotted, escaped, excerpt, one_line, printable, without_paths
 
 
 @pytest.mark.parametrize(
@@ -37,11 +34,32 @@ def test_details_are_looked_through() -> None:
     assert without_paths(details) == {"model": {"id": "'…/a'"}, "missing": ["…/b", 3, None], "…/c": True}
 
 
-@pytest.mark.parametrize("kind", [CheckpointError, CheckpointMissing, CheckpointUnreachable])
-def test_an_error_that_goes_over_the_wire_has_none(kind: type[CheckpointError]) -> None:
-    error = JobError.from_kronos(
-        kind(f"/secret/place/{WEIGHTS_NAME} is damaged", details={"path": "/secret/place"}), prefix="model"
-    )
-    assert "secret" not in str(error.args)
-    assert error.message == f"…/{WEIGHTS_NAME} is damaged"
-    assert error.code == kind.code
+def test_unprintable_characters_are_replaced_or_escaped() -> None:
+    text = "a\x1b[31m\nb"
+    assert (printable(text), printable(text, "?")) == ("a�[31m�b", "a?[31m?b")
+    assert escaped(text, 100) == "a\\x1b[31m\\nb"
+    assert one_line("a\n\t b ") == "a b"
+
+
+def test_long_text_is_cut() -> None:
+    assert (cut("abcd", 4), cut("abcde", 4)) == ("abcd", "abc…")
+    assert escaped("\n" * 10, 5) == "\\n\\n…"
+    assert dotted(["files", 3, "x\n" + 1000 * "y"], 5) == "files.3.x\\nyyy"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("a\n", r"'a\n'"),
+        ("x" * 61, f"'{'x' * 60}'…"),
+        (10**18, "a huge integer"),
+        (1.5, "1.5"),
+        ([1, 2], "an array of 2"),
+        ({"a": 1}, "an object"),
+        (b"", "a bytes"),
+    ],
+)
+def test_a_value_in_a_message_never_shows_what_a_container_holds(value: object, expected: str) -> None:
+    assert excerpt(value) == expected

@@ -1,0 +1,89 @@
+"""The short-lived process that tries devices and the model."""
+
+import json
+from typing import Any
+
+import pytest
+
+from worker.inference import probe
+from worker.inference.probe import ProbeError, run_probe
+from worker.inference.self_test import self_test
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "signal 11: no output"),
+        ("raise ImportError('no torch')", "status 1: ImportError: no torch"),
+        ("import time; time.sleep(600)", "took longer than 0.5 s"),
+        ('print(\'{"event": "error", "message": "bad settings"}\')', "bad settings"),
+    ],
+)
+def test_a_probe_that_dies_or_hangs_is_an_error_and_not_ours(monkeypatch, script: str, reason: str) -> None:
+    replace_probe(monkeypatch, script)
+    with pytest.raises(ProbeError, match=reason):
+        run_probe(["cpu"], timeout_s=0.5 if "longer" in reason else 60)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch) -> None:
+    replace_probe(monkeypatch, "import no_such_package")
+    with pytest.raises(ModuleNotFoundError) as missing:
+        run_probe(["cpu"])
+    assert missing.value.name == "no_such_package"
+
+
+def replace_probe(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    start = probe.JsonChild
+
+    def run(name: str, command: list[str], **given: Any) -> probe.JsonChild:
+        return start(name, [command[0], "-c", script], **given)
+
+    monkeypatch.setattr(probe, "JsonChild", run)
+
+
+def test_a_probe_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRONOS_MODEL", "kronos-tiny")
+    report = run_probe(["cpu", "cuda:99", "gpu"], with_slots=True, with_model=True)
+    cpu, absent, unknown = report["devices"]
+    assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
+    assert "cuda:99" in absent["warning"]
+    assert "INVALID_DEVICE" in unknown["error"]
+    assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)
+    assert json.dumps(report)
+
+
+def test_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ProbeError, match="KRONOS_MAX_JOBS"):
+        run_probe(["cpu"], environment={"KRONOS_MAX_JOBS": "many"})
+
+
+@pytest.fixture
+def settings(settings):
+    return settings.model_copy(update={"model": "kronos-tiny"})
+
+
+def test_slots_follow_the_memory_and_an_unknown_model_has_none(settings) -> None:
+    small = self_test(
+        ["cpu"], settings.model_copy(update={"memory_mb": 16}), with_slots=True, with_model=True
+    )
+    assert 0 < small["devices"][0]["slots"] < 64
+    assert small["devices"][0]["slots"] == small["model"]["slots"]  # those of the engine
+    least, absent = {"memory_mb": 1}, {"memory_mb": 16, "model": "/no/such/model"}
+    for changes, code in ((least, "OUT_OF_MEMORY"), (absent, "CHECKPOINT_MISSING")):
+        changed = settings.model_copy(update=changes)
+        (device,) = self_test(["cpu"], changed, with_slots=True, with_model=False)["devices"]
+        assert device["slots"] is None
+        assert device["slots_error"].startswith(code)
+
+
+def test_a_probe_without_the_model_loads_none(settings) -> None:
+    absent = settings.model_copy(update={"model": "/no/such/model"})
+    report = self_test(["cpu"], absent, with_slots=False, with_model=False)
+    assert report["model"] is None
+    assert "error" not in report["devices"][0]
+
+
+def test_a_model_that_cannot_be_loaded_is_named(settings, tmp_path) -> None:
+    for changes, code in (({"model": str(tmp_path)}, "CHECKPOINT"), ({"memory_mb": 1}, "OUT_OF_MEMORY")):
+        report = self_test(["cpu"], settings.model_copy(update=changes), with_slots=False, with_model=True)
+        assert report["model"]["error"].startswith(code)
