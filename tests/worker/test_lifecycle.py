@@ -256,15 +256,6 @@ def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings
         assert connection.as_uri().startswith("kronos://")
 
 
-def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
-    with make_worker_app(settings) as app:
-        assert app.connection_for_read().transport_cls == "redis"
-        bootstrap.choose_transport(SimpleNamespace(app=app))
-        connection = app.connection_for_read()
-        assert type(connection.transport) is bootstrap.transport.Transport
-        assert connection.as_uri().startswith("kronos://")
-
-
 @pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])
 def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch, is_dead, status):
     process = use(monkeypatch, FakeProcess())
