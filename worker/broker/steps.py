@@ -72,14 +72,14 @@ class ClaimRenewal(bootsteps.StartStopStep):
             self.keep()
 
     def keep(self) -> None:
-        """Do what is due. What fails stays due."""
+        """Do what is due. A renewal that fails stays due."""
         try:
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
                 self._claims.renew(*transport.held_deliveries())
+                self._renewal_due = renewed_at + look_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("%d messages were not renewed: they are delivered again", num_restored)
-                self._renewal_due = renewed_at + look_interval_s(self._timeout_s)
             self._claims.do_chores()
         except RedisError as error:
             log.warning("claims: Redis does not answer as needed, trying again: %s", error)
