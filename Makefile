@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage bench ci
+.PHONY: format lint types contracts test coverage kombu-5.6 bench ci
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -27,6 +27,11 @@ coverage:
 	$(PYTHON) -m coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
+
+# The transport on the earlier kombu. Celery 5.7 excludes it in its metadata, and works with it.
+kombu-5.6:
+	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target output/kombu-5.6 'kombu~=5.6.0'
+	PYTHONPATH=output/kombu-5.6 $(PYTHON) -m pytest --quiet tests/worker/broker/test_transport.py
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

@@ -21,14 +21,14 @@ ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),
     "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
 }
-"""That workers of a role take from."""
+"""The queues that workers of a role take from."""
 
 QUEUES: Final = (*ROLE_QUEUES["forecast"], *ROLE_QUEUES["finetune"])
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
-"""Of each list, the least of Celery's priorities that goes there; 0 is served first.
+"""For each list the lowest of Celery's priority numbers that goes there; 0 is served first.
 
-kombu's own, which is one more than ours: a plain sender's priority 9 has a list that somebody must serve.
+These are kombu's own, one more than ours: messages with priority 9 from other clients need a list, too.
 """
 
 
@@ -43,13 +43,13 @@ def list_keys(queue: str) -> list[str]:
 
 
 def queue_and_step(key: str) -> tuple[str, int]:
-    """Of which queue a list is, and for which of ``PRIORITY_STEPS``."""
+    """The queue of a list, and which of ``PRIORITY_STEPS`` it is for."""
     queue, _, step = key.partition(Channel.sep)
     return queue, int(step or 0)
 
 
 def priority_of(number: object) -> Priority:
-    """What a message's priority counts as: the nearest that is not below it; high where it has none."""
+    """The priority that a message's number counts as; high if it has none."""
     if not isinstance(number, int | float):
         return "high"
     return max(
@@ -59,7 +59,7 @@ def priority_of(number: object) -> Priority:
 
 
 def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
-    """How many messages wait in each queue with each priority; not those that a worker has taken."""
+    """How many messages wait in each queue with each priority, without those that a worker has taken."""
     queues = list(queues)
     with redis.pipeline(transaction=False) as pipe:
         for queue in queues:

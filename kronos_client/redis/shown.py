@@ -1,4 +1,4 @@
-"""What events and Flower show of a job's arguments, whoever sent it: instruments and horizon, no candles."""
+"""What events and Flower show of a job's arguments: instruments and horizon, no candles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard

@@ -1,4 +1,4 @@
-"""What a worker takes off its queues: looked through, handed over to Celery, or buried. No kombu."""
+"""What a worker takes off its queues: checked, then handed over to Celery or buried. No kombu."""
 
 import logging
 import threading
@@ -19,25 +19,26 @@ from worker.broker.messages import BadMessage, TaskMessage, read_message, too_la
 log = logging.getLogger(__name__)
 
 TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK, STATUS_TASK))
-"""That a message may name; Celery's own could run ours past all checks."""
+"""The tasks that a message may name. Celery's own tasks could run ours past all checks."""
 
 LOOK_INTERVAL_S: Final = 1.0
-"""How often an idle worker looks for messages without having been told of any."""
+"""Seconds after which an idle worker looks for messages, in case a notification was lost."""
 
 MAX_DELAY_S: Final = 7 * 24 * 3600
-"""For how long a message may wait for its ETA: the record of its job lives no longer."""
+"""Seconds that a message may wait for its ETA: the record of its job lives no longer."""
 
 MAX_TAKEN_AT_ONCE: Final = 100
-"""Messages between which nothing else of Celery's event loop runs."""
+"""Messages taken in a row; the rest of Celery's event loop runs after them."""
 
 
 class MessageConsumer:
     """What one process takes off its queues, and what becomes of it.
 
     Args:
-        max_bytes: of a message.
-        answer: called with the id of a job and the error that it ends with; False where it does not end by
-            that, since a worker has it.
+        deliveries: The messages that workers have taken.
+        max_bytes: Of a message.
+        answer: Called with the id of a job and the error that it ends with. Returns False if the job does not
+            end so, since a worker has it.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class MessageConsumer:
         self._wake()
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Call this to have messages taken soon, from any thread."""
+        """Set what makes Celery's event loop take messages soon; it is called from any thread."""
         self._wake = wake
 
     def take(
@@ -69,8 +70,14 @@ class MessageConsumer:
     ) -> None:
         """Take messages while there are some and there is room for them.
 
-        ``hand_over`` is given queue and priority of each; what it raises ends the message, or leaves it to be
-        delivered again where Redis is at fault. Raises the errors of a connection to Redis.
+        Args:
+            queues: In the order in which they are served.
+            has_room: Asked before each message.
+            hand_over: Called with a delivery, its queue, its priority step and its message. An error that it
+                raises buries the message; an error of Redis leaves it to be delivered again.
+
+        Raises:
+            RedisError: The connection to Redis is lost.
         """
         if not self._is_rung.is_set() and time.monotonic() < self._next_look:
             return
@@ -78,7 +85,7 @@ class MessageConsumer:
         for _ in range(MAX_TAKEN_AT_ONCE):
             if not has_room():
                 return
-            self._is_rung.clear()  # before looking: what comes after that rings again
+            self._is_rung.clear()  # before the look: a later message rings again
             self._next_look = time.monotonic() + LOOK_INTERVAL_S
             try:
                 delivery = self.deliveries.take(lists)
@@ -86,7 +93,7 @@ class MessageConsumer:
                     return
                 self._is_rung.set()
                 self._deliver(delivery, hand_over)
-            except ResponseError as error:  # Redis lives and refuses: it is full, or a key is misused
+            except ResponseError as error:  # Redis is full, or a key has another type
                 log.error("Redis refuses what taking a job needs, trying again: %s", error)
                 self._is_rung.clear()
                 return
@@ -98,14 +105,14 @@ class MessageConsumer:
         self._put_back.add(delivery_tag)
 
     def requeue(self, delivery_tag: str) -> None:
-        """As Celery asks for it."""
+        """Have a message delivered again, as Celery asks for it."""
         if delivery_tag in self._put_back:
             self._put_back.discard(delivery_tag)
         else:
             self.deliveries.put_back(delivery_tag)
 
     def reject(self, delivery_tag: str) -> None:
-        """Celery makes nothing of it."""
+        """Bury a message that Celery rejects."""
         raw = self.deliveries.held(delivery_tag)
         if raw is not None:
             self._bury(delivery_tag, raw, "", BadMessage("Celery rejected it", _job_id(raw)))
@@ -122,15 +129,15 @@ class MessageConsumer:
             if self._is_of_this_time(delivery, message):
                 hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
-            raise  # and it comes again
+            raise  # it is delivered again
         except BadMessage as error:
             self._bury(delivery.tag, raw, queue, error)
-        except Exception:  # what Celery stumbles over must not end the worker, nor come again
-            log.exception("Celery stumbled over a message")
+        except Exception:  # an error of Celery's must not end the worker, nor repeat
+            log.exception("Celery cannot read a message")
             self._bury(delivery.tag, raw, queue, BadMessage("Celery cannot read it", _job_id(raw)))
 
     def _is_of_this_time(self, delivery: Delivery, message: TaskMessage) -> bool:
-        """Whether it is to be handed over now; by Redis's clock. Else it waits there, or has expired."""
+        """Whether it is to be handed over now, by Redis's clock. If not, it waits in Redis or has expired."""
         if message.eta is None and message.expires is None:
             return True
         now = self.deliveries.now_s()
@@ -138,18 +145,18 @@ class MessageConsumer:
             late = "the message expired before a worker took it; add workers"
             if self._answer(message.payload["headers"]["id"], JobError(ErrorCode.DEADLINE, late)):
                 self.deliveries.forget(delivery.tag)
-            else:  # its worker may be gone: then the job ends when its lease has
+            else:  # a worker has the job, or had it and is gone: try again once its claim has ended
                 self.deliveries.put_back(delivery.tag, self.deliveries.timeout_s)
             return False
         delay_s = 0.0 if message.eta is None else message.eta - now
         if delay_s > MAX_DELAY_S:
             raise BadMessage(f"its eta is more than {MAX_DELAY_S} s ahead", message.payload["headers"]["id"])
-        if delay_s > 0:  # Celery's timer would hold such messages here, without bound
+        if delay_s > 0:  # Celery's timer would hold any number of such messages here
             self.deliveries.put_back(delivery.tag, delay_s)
         return delay_s <= 0
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
-        """First the answer: a worker that is killed in between leaves the message to the next."""
+        """Answer first: if the worker is killed in between, the next one buries the message."""
         log.warning("a message is moved to the dead ones: %s (id %r)", error.reason, error.job_id)
         if error.job_id is not None:
             remedy = "see the contract for how a job is sent"

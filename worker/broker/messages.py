@@ -1,9 +1,9 @@
-"""Messages as Celery sends them, looked through before Celery sees them.
+"""Messages as clients send them, checked before Celery sees them.
 
-Celery 5.7 and kombu 5.7 end the worker over many a message that is not what they expect, drop others without
-an answer, unpack compressed ones to any size, and log some whole. What comes through here they can read: a
-message of protocol 2 (or 1, which becomes 2) for a task that there is, in JSON, with no header that is not
-checked. Layout: docs.celeryq.dev, "Message Protocol".
+Celery 5.7 and kombu 5.7 end the worker over many messages that are not as they expect, drop others without an
+answer, unpack compressed ones to any size, and log some whole. They can read what passes here: a message of
+protocol 2 (or 1, which becomes 2) for a task of ours, in JSON, with checked headers only. For the layout see
+docs.celeryq.dev, "Message Protocol".
 """
 
 import base64
@@ -22,7 +22,7 @@ from kronos_client.redis.shown import shown_arguments
 from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000
-"""JSON arrays and objects in a message. Empty ones take 30 times their text when they are read."""
+"""JSON arrays and objects in a message. Empty ones take 30 times their text after parsing."""
 
 MAX_DEPTH: Final = 64
 """Of arrays and objects in each other. Python's parser recurses, and Celery's runs on other stacks."""
@@ -31,7 +31,7 @@ BRACKETS: Final = b"[]{}"
 NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
 
 MAX_REPR_CHARS: Final = 200
-"""Of what Flower shows of a job."""
+"""The most that Flower shows of a job."""
 
 NUM_ID_BYTES: Final = 4 * MAX_ID_CHARS
 _ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % NUM_ID_BYTES)
@@ -45,7 +45,7 @@ SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")
 
 
 class BadMessage(Exception):
-    """A message that no task can be given; ``job_id`` is whom to tell, where it says so."""
+    """A message that cannot be given to a task; ``job_id`` is set if the message names one."""
 
     def __init__(self, reason: str, job_id: str | None = None) -> None:
         super().__init__(reason)
@@ -60,8 +60,8 @@ class TaskMessage:
     Attributes:
         payload: as kombu takes it, but for what the delivery adds.
         arguments: its body, ``[args, kwargs, embed]``.
-        eta: Unix time before which the task is not to run.
-        expires: Unix time after which nobody is to take it.
+        eta: Unix time before which the task must not run.
+        expires: Unix time after which no worker may take it.
     """
 
     payload: dict[str, Any]
@@ -71,11 +71,14 @@ class TaskMessage:
 
 
 def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
-    """Look a message through, and leave out what is not checked; raises BadMessage.
+    """Check a message, and leave out what is not checked.
 
     Args:
-        raw: as it was on the list.
-        tasks: names of the tasks that this worker has.
+        raw: As it was on the list.
+        tasks: Names of the tasks that this worker has.
+
+    Raises:
+        BadMessage: It cannot be given to a task.
     """
     envelope = _object(_parse(raw, "the message"), "the message")
     headers = _object(envelope.get("headers") or {}, "its headers")
@@ -109,7 +112,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
 
 
 def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
-    """The error of a message of which only the two ends were read."""
+    """The error of a message that is too large. Only its two ends were read."""
     found = _ID_IN_TEXT.findall(ends)
     job_id = found[-1].decode(errors="replace") if found else None
     return BadMessage(
@@ -119,19 +122,19 @@ def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
 
 
 def is_job_id(value: object) -> TypeGuard[str]:
-    """Whether it may stand in a key and in a log."""
+    """Whether it may be part of a key and of a log line."""
     return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable()
 
 
 def _parse(text: bytes, what: str) -> Any:
-    """As kombu will parse it again: in UTF-8, and nothing else that Python would take for JSON."""
+    """Parse JSON as kombu does: in UTF-8 only, though Python accepts other encodings."""
     if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
     if _depth(text) > MAX_DEPTH:
         raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
     try:
         return json.loads(text.decode(), object_hook=_plain)
-    except (ValueError, RecursionError):  # the first also for what is no UTF-8, and for absurd numbers
+    except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers
         raise BadMessage(f"{what} is not JSON in UTF-8") from None
 
 
@@ -146,7 +149,7 @@ def _depth(text: bytes) -> int:
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
     if "__type__" in value:
-        raise BadMessage("it has an object with __type__, of which kombu makes something else than JSON")
+        raise BadMessage("it has an object with __type__, which kombu does not read as JSON")
     return value
 
 
@@ -209,7 +212,7 @@ def _is_signature(value: Any) -> bool:
 
 
 def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that Celery is given. Results are stored whatever the sender thinks of them."""
+    """The headers that Celery receives. Results are stored even if the sender ignores them."""
     checked: dict[str, Any] = {"lang": "py", "task": headers["task"], "id": headers["id"]}
     for name in IDS:
         value = headers.get(name)
@@ -221,7 +224,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
             raise BadMessage(f"its {name} is not a number of at least 0")
         checked[name] = 0 if value is None and name == "retries" else value
-    # When it expires is not for Celery to say, which goes by this machine's clock.
+    # Celery goes by this machine's clock; consuming.py goes by Redis's.
     checked |= {"expires": None, "timelimit": [None, None]}
     checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
     return checked
@@ -243,5 +246,5 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
 
 
 def _text(value: Any, max_chars: int) -> str:
-    """At most so much of a text, with nothing in it that a terminal or a log obeys."""
+    """The beginning of a text, without characters that control a terminal or a log."""
     return printable(value[:max_chars], "?") if isinstance(value, str) else ""

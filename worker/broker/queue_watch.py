@@ -1,8 +1,8 @@
-"""Hears from Redis when a queue's lists change, so that nobody has to ask all the time.
+"""Subscribes to Redis's invalidation messages, to avoid polling the queues.
 
-By what Redis has for client-side caches (CLIENT TRACKING in broadcasting mode, Redis 6): it names the keys
-under a prefix that were written, whoever wrote them. Celery's blocking pop would hear of a message only by
-taking it, and a worker that is killed just then loses it.
+Redis sends them for client-side caches (CLIENT TRACKING in broadcasting mode, Redis 6): they name the keys
+under a prefix that were written by any client. Celery's blocking pop learns of a message only by taking it,
+and a worker that is killed at that moment loses it.
 """
 
 import logging
@@ -17,10 +17,10 @@ from redis.exceptions import RedisError, ResponseError, TimeoutError
 log = logging.getLogger(__name__)
 
 QUIET_S: Final = 25.0
-"""After so long without a word Redis is asked whether it is there."""
+"""Seconds without a message after which Redis is pinged."""
 
 UNTRACKED_INTERVAL_S: Final = 0.05
-"""How often to look where Redis does not tell."""
+"""Seconds between two looks if Redis sends no invalidation messages."""
 
 RECONNECT_INTERVAL_S: Final = 0.5
 
@@ -29,8 +29,9 @@ class QueueWatch:
     """Calls ``ring`` whenever one of these keys may have changed, from a thread of its own.
 
     Args:
-        redis: speaks RESP3, and answers in bytes.
+        redis: Speaks RESP3, and answers in bytes.
         keys: Redis keys.
+        ring: Called from the thread.
     """
 
     def __init__(self, redis: Redis, keys: Collection[str], ring: Callable[[], object]) -> None:
@@ -43,32 +44,32 @@ class QueueWatch:
         self._thread.start()
 
     def _watch(self) -> None:
-        is_told = False
+        is_logged = False
         while True:
             try:
                 self._listen()
-            except ResponseError as error:  # forbidden, or unknown to what stands in for Redis
-                if not is_told:
-                    log.warning("Redis does not tell of changes (%s): asking it all the time", error)
-                is_told = True
+            except ResponseError as error:  # forbidden, or unknown to this server
+                if not is_logged:
+                    log.warning("Redis sends no invalidation messages (%s): polling the queues", error)
+                is_logged = True
                 time.sleep(UNTRACKED_INTERVAL_S)
-            except (RedisError, OSError):  # the consumer says so, and connects again
+            except (RedisError, OSError):  # the consumer logs it, and connects again
                 time.sleep(RECONNECT_INTERVAL_S)
-            except Exception:  # a worker that hears nothing takes jobs late; one without this thread, too
+            except Exception:  # a worker without this thread takes jobs late
                 log.exception("a defect in watching the queues, trying again")
                 time.sleep(RECONNECT_INTERVAL_S)
             self._ring()
 
     def _listen(self) -> None:
-        """Returns never; raises once the connection is lost."""
+        """Does not return; raises when the connection is lost."""
         connection: Any = self._redis.connection_pool.get_connection()
         try:
-            # As redis-py's own cache does; without a handler what Redis tells is dropped.
+            # As redis-py's own cache does; without a handler it drops the messages.
             connection._parser.set_invalidation_push_handler(lambda push: push)
             prefixes = [word for prefix in self._prefixes() for word in (b"PREFIX", prefix)]
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
             connection.read_response()
-            self._ring()  # for what changed while nobody listened
+            self._ring()  # for what changed before the subscription
             while True:
                 if self._concerns_us(_next_push(connection)):
                     self._ring()
@@ -87,7 +88,7 @@ class QueueWatch:
 
 
 def _next_push(connection: Any) -> Any:
-    """What Redis sends next; raises TimeoutError where it is not there any more."""
+    """What Redis sends next; raises TimeoutError if it does not answer any more."""
     try:
         return connection.read_response(push_request=True, timeout=QUIET_S, disconnect_on_error=False)
     except TimeoutError:
