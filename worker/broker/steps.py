@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import ROLE_QUEUES, list_keys
-from worker.broker import transport
+from worker.broker import self_check, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import LOOKS_PER_TIMEOUT, look_interval_s
 from worker.broker.queue_watch import QueueWatch
@@ -35,8 +35,8 @@ class TransportCheck(bootsteps.StartStopStep):
         if self._is_checked:
             return
         try:
-            transport.check(consumer.app.connection_for_read())
-        except transport.IncompatibleKombu as error:
+            self_check.check(consumer.app.connection_for_read())
+        except self_check.IncompatibleKombu as error:
             log.critical("%s", error)
             raise SystemExit(1) from None
         self._is_checked = True

@@ -9,19 +9,16 @@ The transport is chosen by ``broker_transport``, and nothing of kombu's is chang
 are not affected.
 
 ``LEANS_ON`` lists what this file uses of kombu and Celery beyond their documentation. It was tried with kombu
-5.6.2 and 5.7.0. ``check`` proves at the start of a worker that kombu still calls what is overridden here.
+5.6.2 and 5.7.0. At the start of a worker, ``self_check.py`` proves that kombu calls what is overridden here.
 """
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, Final
 
-import kombu
 from celery import states
 from celery.worker import state
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
@@ -252,38 +249,6 @@ class Transport(redis.Transport):
 
 
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
-
-
-class IncompatibleKombu(Exception):
-    """kombu does not work as this transport needs it."""
-
-
-def check(connection: kombu.Connection) -> None:
-    """Consume from a queue that does not exist, as Celery does, and see that kombu uses this file's classes.
-
-    Raises:
-        IncompatibleKombu: It does not, or lacks something of ``LEANS_ON``.
-    """
-    missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
-    if missing:
-        raise _incompatible(f"it has no {', '.join(missing)}")
-    queue = f"kronos.check.{uuid.uuid4().hex}"
-    with connection:
-        channel: Any = connection.channel()
-        kombu.Consumer(channel, [kombu.Queue(queue)], on_message=log.debug, auto_declare=False).consume()
-        transport: Any = connection.transport
-        transport.cycle.on_poll_start()
-        if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
-            raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
-        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
-            raise _incompatible("it takes messages past the worker's scripts")
-
-
-def _incompatible(why: str) -> IncompatibleKombu:
-    return IncompatibleKombu(
-        f"the broker transport does not work with kombu {version('kombu')}: {why}. Install a version that "
-        "pyproject.toml allows, and leave broker_transport as it is"
-    )
 
 
 def held_deliveries() -> tuple[dict[str, str], set[str]]:

@@ -69,8 +69,8 @@ class WorkerProcess:
         self.device = device
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         taken_key = UNACKED_INDEX_KEYS[settings.role]
-        self.records = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
-        self.claims = Claims(self.records, float(settings.visibility_timeout_s))
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = WorkerMetrics(lambda: self.service.loads, lambda: self.service.num_jobs)
         self.watchdog = Watchdog(settings.step_timeout_s, self._hang, lambda: self._announcer.tell())
         # While a step seems to hang, no load is told: then no further job is taken.

@@ -144,9 +144,9 @@ class _Delivery:
         until = time.monotonic() + STORE_FOR_S
         while True:
             try:
-                if self._backend.finish(self._process.records, self._request, state, outcome):
+                if self._backend.finish(self._process.job_store, self._request, state, outcome):
                     return
-                if self._process.records.has_ended(self._job_id):
+                if self._process.job_store.has_ended(self._job_id):
                     raise Ignore
                 raise Interrupted("another worker has the job")
             except RedisError as error:
@@ -164,7 +164,7 @@ class _Delivery:
         run = self._run
         if run is None:
             return
-        if self._process.records.is_cancelled(self._job_id):
+        if self._process.job_store.is_cancelled(self._job_id):
             run.is_cancelled = True
         now = time.monotonic()
         # What does not change for long must not expire with the result's life.
@@ -173,7 +173,7 @@ class _Delivery:
             return
         if run.progress != self._told or is_old:
             self._told, self._told_at = run.progress, now
-            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, self._told)
+            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, self._told)
 
     def _queue(self) -> str:
         delivery = self._request.delivery_info or {}

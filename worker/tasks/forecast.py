@@ -124,7 +124,7 @@ class _Delivery:
                 ErrorCode.DEADLINE, "the job was not done within its deadline; allow more time", "deadline_s"
             )
         try:
-            return self._process.records.is_cancelled(self._job_id)
+            return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
             log.warning("job %s: nobody can say whether to cancel it: %s", self._job_id, error)
             return False
@@ -133,7 +133,7 @@ class _Delivery:
         """Store how far it is."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
-            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, progress)
+            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
             log.warning("job %s: progress could not be told: %s", self._job_id, error)
 
@@ -180,14 +180,14 @@ class _Delivery:
                     return quarantine.compute(self._job_id, payload, now, self._queue(), self)
                 except ChildEnded as died:
                     log.warning("job %s: %s while it was alone there", self._job_id, died)
-                    num_lost = self._process.records.count_lost_alone(self._job_id, self._tag)
+                    num_lost = self._process.job_store.count_lost_alone(self._job_id, self._tag)
                     if num_lost is None:
                         raise ClaimLost from None
                     if num_lost >= MAX_LOST_ALONE:
                         raise worker_lost(died.exit_status) from None
                 except Unavailable as unavailable:
                     log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
-                    num_put_off = self._process.records.count_put_off(self._job_id, self._tag)
+                    num_put_off = self._process.job_store.count_put_off(self._job_id, self._tag)
                     if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
                         raise unavailable.error from None
                     raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None

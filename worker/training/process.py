@@ -84,8 +84,8 @@ class FinetuneProcess:
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
         self.intake = SingleJobIntake()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
-        self.claims = Claims(self.records, float(settings.visibility_timeout_s))
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.training: dict[str, Any] | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0

@@ -18,7 +18,7 @@ from redis import Redis
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import DEAD_KEY
 from tests.worker.broker.test_messages import message
-from worker.broker import steps, transport
+from worker.broker import self_check, steps, transport
 from worker.broker.transport import held_deliveries
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
@@ -243,33 +243,33 @@ def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server
 
 
 def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
-    transport.check(app.connection_for_read())
+    self_check.check(app.connection_for_read())
     assert redis.keys() == []
 
 
 def test_another_transport_is_refused(app):
     app.conf.broker_transport = None
-    with pytest.raises(transport.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_takes_messages_in_another_way_is_refused(app, monkeypatch):
     monkeypatch.setattr(kombu_redis.MultiChannelPoller, "on_poll_start", lambda poller: None)
-    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_asks_for_queues_in_another_way_is_refused(app, monkeypatch):
     real = kombu_redis.Channel._update_queue_cycle
     monkeypatch.setattr(transport.Channel, "_update_queue_cycle", real)
-    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_lacks_something_is_refused_with_its_name(app, monkeypatch):
     monkeypatch.delattr(virtual.Transport, "_deliver")
-    with pytest.raises(transport.IncompatibleKombu, match=r"it has no Transport\._deliver"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match=r"it has no Transport\._deliver"):
+        self_check.check(app.connection_for_read())
 
 
 def test_what_is_refused_ends_the_worker_with_one_line(app, monkeypatch, caplog):

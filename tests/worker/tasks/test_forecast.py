@@ -62,7 +62,7 @@ def process(redis, monkeypatch):
     process = SimpleNamespace(
         node="test",
         queue="cpu",
-        records=records,
+        job_store=records,
         claims=Claims(records, TIMEOUT_S),
         intake=SimpleNamespace(admitted=lambda job_id: None),
         quarantine=ScriptedQuarantine(),
