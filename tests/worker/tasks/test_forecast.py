@@ -256,7 +256,7 @@ def test_what_is_no_deadline_is_left_to_the_check_of_the_job(deliver, process, r
 
 def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):
     def compute_(*arguments: Any) -> None:
-        process.records._on_repeated("x")
+        process.job_store._on_repeated("x")
         arguments[-1].is_cancelled()
 
     monkeypatch.setattr(forecast, "compute", compute_)
