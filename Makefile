@@ -2,7 +2,11 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: format lint types contracts test coverage kombu-5.6 bench ci
+.PHONY: system-deps format lint types contracts test coverage kombu-5.6 reference docs docs-deps bench release ci
+
+# What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
+system-deps:
+	.ci/system-deps
 
 format:
 	$(PYTHON) -m ruff check --fix-only --quiet .
@@ -19,7 +23,19 @@ contracts:
 	$(dir $(PYTHON))lint-imports
 
 test:
-	$(PYTHON) -m pytest
+	./kronos test
+
+# The pages of docs/ that come from the code.
+reference:
+	$(PYTHON) -m kronos_client.contract.schemas docs
+	$(PYTHON) -m docs.generate
+
+docs-deps:
+	$(PYTHON) -m pip install -r requirements-docs.txt
+
+# The site, in output/site; needs docs-deps once, and no network.
+docs:
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
 
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
@@ -35,6 +51,10 @@ kombu-5.6:
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done
+
+# Builds dist/ anew, and checks it by installing it.
+release:
+	.ci/release
 
 ci:
 	.ci/run

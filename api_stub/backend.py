@@ -19,12 +19,13 @@ from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_channel import connect_async
 from kronos_client.core.handle import JobHandle
 from kronos_client.core.result_store import reachable
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import queue_lengths
-from kronos_client.redis.routing import Status, live_workers
+from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
 """That enqueue and read. More would only wait for Python's one lock, or for a Redis that is away."""
@@ -49,7 +50,7 @@ T = TypeVar("T")
 class Pool:
     """The workers that are alive, and how many jobs wait in each queue with each priority."""
 
-    workers: list[Status]
+    workers: list[AnyWorkerStatus]
     lengths: Mapping[str, Mapping[Priority, int]]
 
 

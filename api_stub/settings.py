@@ -11,16 +11,21 @@ class ApiSettings(ServiceSettings):
     """The settings of the HTTP API."""
 
     api_keys: SecretStr | None = Field(
-        None, description="keys of which each request names one, with commas or line ends between them"
+        None,
+        description="keys, separated by commas or line ends, of which each request needs one; default: none",
     )
     api_wait_s: float = Field(
-        60, ge=0, description="how long a request waits for its forecast before it is told where that will be"
+        60,
+        ge=0,
+        description="seconds that a request waits for its forecast before the answer says where to find it",
     )
-    api_max_body_bytes: int = Field(16 * 2**20, ge=1024, description="size of one request")
-    api_max_upload_bytes: int = Field(256 * 2**20, ge=1024, description="size of one file of candles")
+    api_max_body_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one request")
+    api_max_upload_bytes: int = Field(
+        256 * 2**20, ge=1024, description="bytes of one uploaded file of candles"
+    )
     api_cors_origins: str | None = Field(
         None,
-        description="other sites whose pages may use the API, as https://example.org, with commas between",
+        description="origins whose pages may use the API, separated by commas, such as `https://example.org`",
     )
 
 

@@ -173,6 +173,8 @@ def ensure_installed(venv: Path, dev: bool) -> None:
     except BlockingIOError:
         print("Another kronos is installing here; waiting for it.", file=sys.stderr)
         fcntl.flock(lock, fcntl.LOCK_EX)
-    if not is_installed(venv, dev):
-        install(venv, dev)
-    os.close(lock)
+    try:
+        if not is_installed(venv, dev):
+            install(venv, dev)
+    finally:
+        os.close(lock)

@@ -12,7 +12,7 @@ class CliSettings(WorkerSettings):
 
     flower_user: str = Field("kronos", description="Flower's user name")
     flower_password: SecretStr | None = Field(
-        None, description="Flower's password; made up by `up` if not set"
+        None, description="Flower's password; default: `up` makes one up, `flower` refuses to start"
     )
 
 

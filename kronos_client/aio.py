@@ -16,11 +16,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.names import Priority
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.async_handle import (
-    AsyncFinetuneHandle,
-    AsyncForecastHandle,
-    AsyncHandle,
-)
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core.async_handle import AsyncFinetuneHandle, AsyncForecastHandle, AsyncHandle
 from kronos_client.core.async_many import AsyncMany
 from kronos_client.core.async_result_events import AsyncEndings, AsyncRedisEndings
 from kronos_client.core.async_sending import sent
@@ -32,7 +29,6 @@ from kronos_client.core.job_ids import checked_job_id
 from kronos_client.core.many import MAX_IN_FLIGHT, RETRY_FOR_S, ForecastOutcome, not_in_time
 from kronos_client.core.retrying import Retries
 from kronos_client.core.series import CandleSource
-from kronos_client.redis.routing import Status
 from kronos_client.settings import ClientSettings
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
@@ -70,7 +66,7 @@ class AsyncForecastClient:
         """The workers' Redis, password and all."""
         return self._client.redis_url
 
-    async def workers(self) -> list[Status]:
+    async def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""
         return await asyncio.to_thread(self._client.workers)
 

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CELERY_PRIORITIES, Priority
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.base import BaseClient
 from kronos_client.core.handle import FinetuneHandle, FinetuneState, ForecastHandle, JobState
 from kronos_client.core.many import ForecastOutcome
@@ -24,7 +25,7 @@ from kronos_client.core.result_store import CeleryOutcome, Outcome, reachable
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import Status, jobs_per_s, live_workers
+from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings, get_settings
 
 __all__ = [
@@ -58,7 +59,7 @@ class ForecastClient(BaseClient):
         self._admission = Admission(
             self._redis, result_ttl_s=settings.result_ttl_s, max_queue_jobs=settings.max_queue_jobs
         )
-        self._workers: list[Status] = []
+        self._workers: list[AnyWorkerStatus] = []
         self._workers_read_at = float("-inf")
 
     def close(self) -> None:
@@ -71,12 +72,12 @@ class ForecastClient(BaseClient):
         self._app.close()
         self._redis.close()
 
-    def workers(self) -> list[Status]:
+    def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""
         with reachable():
             return live_workers(self._redis)
 
-    def _known_workers(self) -> list[Status]:
+    def _known_workers(self) -> list[AnyWorkerStatus]:
         """The live workers, read at most once a second."""
         now = time.monotonic()
         if now - self._workers_read_at > WORKERS_KNOWN_FOR_S:

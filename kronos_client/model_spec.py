@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class ModelName:
+class ModelSpec:
     """What to load. ``model`` is also what jobs call it.
 
     Attributes:
@@ -19,9 +19,9 @@ class ModelName:
     tokenizer_revision: str | None = None
 
 
-def parse_model_names(text: str | None) -> dict[str, ModelName]:
+def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
     """Names with commas between, by what jobs call them; raises ValueError for what is no such list."""
-    names: dict[str, ModelName] = {}
+    names: dict[str, ModelSpec] = {}
     for entry in (text or "").split(","):
         if not entry.strip():
             continue
@@ -30,7 +30,7 @@ def parse_model_names(text: str | None) -> dict[str, ModelName]:
         tokenizer, tokenizer_revision = _split_revision(second, entry) if has_tokenizer else (None, None)
         if model in names:
             raise ValueError(f"{model!r} is there twice")
-        names[model] = ModelName(model, tokenizer, model_revision, tokenizer_revision)
+        names[model] = ModelSpec(model, tokenizer, model_revision, tokenizer_revision)
     return names
 
 

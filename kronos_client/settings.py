@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from redis.exceptions import RedisError
 
 from kronos_client.contract.jobs import Limits
-from kronos_client.model_spec import ModelName, parse_model_names
+from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
 
@@ -70,13 +70,14 @@ class ClientSettings(BaseSettings):
 
     # The files come before the URL, whose validator reads them.
     redis_ca_file: Path | None = Field(
-        None, description="certificates that sign Redis's, for rediss://; beside those of the system"
+        None,
+        description="authorities that sign Redis's certificate, for rediss://, in addition to the system's",
     )
     redis_certificate_file: Path | None = Field(
-        None, description="certificate that this process shows a Redis which asks for one"
+        None, description="this process's own certificate, for a Redis that asks for one"
     )
     redis_key_file: Path | None = Field(
-        None, description="its private key, without passphrase; where not set, it is in the same file"
+        None, description="private key of that certificate, without passphrase; default: in the same file"
     )
     redis_url: SecretStr = Field(
         SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
@@ -86,16 +87,16 @@ class ClientSettings(BaseSettings):
     max_bars: int = Field(8192, ge=1, description="bars of lookback in one series")
     max_sample_count: int = Field(256, ge=1, description="sample paths of one series")
     max_paths: int = Field(4096, ge=1, description="sample paths of one job, over all its series")
-    max_message_bytes: int = Field(8 * 2**20, ge=1024, description="size of one job as JSON")
-    max_result_bytes: int = Field(16 * 2**20, ge=1024, description="size of one result as JSON, estimated")
+    max_message_bytes: int = Field(8 * 2**20, ge=1024, description="bytes of one job as JSON")
+    max_result_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one result as JSON, estimated")
     max_inline_bars: int = Field(
         100_000, ge=1, description="bars of all instruments that a finetuning job may carry itself"
     )
 
     max_queue_jobs: int = Field(
-        10_000, ge=1, description="jobs that one queue holds, of all priorities; further ones are refused"
+        10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
-    result_ttl_s: int = Field(3600, ge=1, description="how long results stay")
+    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result stays")
 
     @field_validator("redis_url")
     @classmethod
@@ -169,34 +170,34 @@ class ServiceSettings(ClientSettings):
 
     models: str | None = Field(
         None,
-        description="further models that jobs may name: `MODEL` or `MODEL=TOKENIZER`, each may end in "
-        "`@REVISION`, with commas between",
+        description="further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, "
+        "each with or without `@REVISION`",
     )
     model_folder: Path | None = Field(
-        None, description="folder of registered models, which jobs may name; finetuning registers them there"
+        None, description="folder of registered models: finetuning writes them, forecast jobs name them"
     )
     data_folder: Path | None = Field(
         None,
-        description="folder that finetuning jobs name their candles in; only inline candles where not set",
+        description="folder of candles that finetuning jobs name; default: jobs must carry their candles",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="logs as text, or as json: one object a line, and one line a job"
+        "text", description="form of logs; json is one object a line, and one line a job"
     )
     api_host: str = Field(
-        "127.0.0.1", description="address of the HTTP API; any other than this machine's own needs keys"
+        "127.0.0.1", description="address of the HTTP API; one that other machines reach needs keys"
     )
-    api_port: int = Field(8000, ge=0, le=65535, description="its port; 0 takes a free one")
+    api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
 
     @field_validator("models")
     @classmethod
     def _check_models(cls, text: str | None) -> str | None:
-        parse_model_names(text)
+        parse_model_specs(text)
         return text
 
     @property
-    def further_models(self) -> dict[str, ModelName]:
-        """The models that jobs may name beside the worker's own."""
-        return parse_model_names(self.models)
+    def further_models(self) -> dict[str, ModelSpec]:
+        """The models that jobs may name in addition to the worker's own."""
+        return parse_model_specs(self.models)
 
 
 @cache

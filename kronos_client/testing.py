@@ -34,6 +34,7 @@ from kronos_client.contract.names import (
     Priority,
 )
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.async_result_events import AsyncEndings
 from kronos_client.core.base import BaseClient
 from kronos_client.core.forgetting import FORGOTTEN
@@ -41,7 +42,6 @@ from kronos_client.core.result_events import Endings
 from kronos_client.core.result_store import NOT_BEGUN, Outcome, Stored
 from kronos_client.core.stand_in import STAND_IN, stand_in_finetuning, stand_in_forecast
 from kronos_client.redis.job_store import fingerprint
-from kronos_client.redis.routing import Status
 from kronos_client.settings import ClientSettings
 
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
@@ -54,18 +54,16 @@ RETRY_AFTER_S: Final = 1
 """What a full queue answers."""
 
 
-def fake_worker(queue: str = CPU_QUEUE, state: str = "ready") -> dict[str, Any]:
-    """A worker's announcement, with what apps read of one."""
-    device = "cpu" if queue.startswith("cpu") else "cuda:0"
-    return {
+def fake_worker(queue: str = CPU_QUEUE, state: State = "ready", **fields: Any) -> AnyWorkerStatus:
+    """A worker's announcement; ``fields`` are further ones of its status."""
+    announced = {
         "node": f"{STAND_IN}@{queue}",
         "state": state,
         "role": "finetune" if queue.endswith("finetune") else "forecast",
         "queue": queue,
-        "device": device,
-        "device_warning": None,
-        "jobs_per_s": 0.0,
+        "device": "cpu" if queue.startswith("cpu") else "cuda:0",
     }
+    return WORKER_STATUS.validate_python(announced | fields)
 
 
 @dataclass
@@ -176,7 +174,7 @@ class FakeForecastClient(BaseClient):
     def __init__(self, *, settings: ClientSettings | None = None, hold: bool = False) -> None:
         super().__init__(settings or ClientSettings.model_construct())
         self.hold = hold
-        self.live_workers: list[Status] = [fake_worker(CPU_QUEUE), fake_worker(CPU_FINETUNE_QUEUE)]
+        self.live_workers: list[AnyWorkerStatus] = [fake_worker(CPU_QUEUE), fake_worker(CPU_FINETUNE_QUEUE)]
         self._jobs = _Jobs()
         self._refusals: deque[JobError] = deque()
         self._num_finetuned: dict[str, int] = {}
@@ -218,10 +216,10 @@ class FakeForecastClient(BaseClient):
     def close(self) -> None:
         """Nothing: what was accepted stays to be looked at."""
 
-    def workers(self) -> list[Status]:
+    def workers(self) -> list[AnyWorkerStatus]:
         return list(self.live_workers)
 
-    def _known_workers(self) -> list[Status]:
+    def _known_workers(self) -> list[AnyWorkerStatus]:
         return self.workers()
 
     def _enqueue(

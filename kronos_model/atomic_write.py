@@ -43,9 +43,10 @@ def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
         path: what is written, for the message.
         further: errors to take for the system's; safetensors wraps those in its own.
     """
+    kinds: tuple[type[Exception], ...] = (OSError, *further)
     try:
         yield
-    except (OSError, *further) as error:
+    except kinds as error:
         raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
 
 

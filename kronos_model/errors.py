@@ -2,6 +2,7 @@
 
     KronosError                  INTERNAL
     ├── InputError               INVALID_INPUT            what was asked for cannot be computed
+    │   ├── CandleFileError      INVALID_INPUT            a file that candles cannot be read from
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
     ├── DeviceError              INVALID_DEVICE           a device name nobody knows
@@ -54,6 +55,14 @@ class InputError(KronosError, ValueError):
     """What was asked for cannot be computed; also a ``ValueError``, which the reference raises."""
 
     code = "INVALID_INPUT"
+
+
+class CandleFileError(InputError):
+    """A file that candles cannot be read from.
+
+    ``field`` is the column at fault: as the file calls it if one cell is at fault, else by our name.
+    ``details`` has the ``line`` in a CSV file, from 1, or the ``row`` in a Parquet file, from 0.
+    """
 
 
 class CandleError(InputError):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kronos_cli.stack.local_redis import free_port
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[1]
-START_TIMEOUT_S = 30
 
 
 class ApiUnderTest:
@@ -40,7 +40,7 @@ class ApiUnderTest:
             self.process = subprocess.Popen(
                 self._command, cwd=ROOT, env=self._env, stdout=output, stderr=subprocess.STDOUT
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}v1/healthz", timeout=1):
                 return

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import yaml
@@ -56,6 +57,12 @@ def test_the_schema_refuses_what_is_not_compose() -> None:
         jsonschema.Draft201909Validator(schema).validate(broken)
 
 
+def command_named(name: str) -> click.Command:
+    _, command, _ = cli.resolve_command(click.Context(cli), [name])
+    assert command is not None
+    return command
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_every_command_and_option_exists(name: str) -> None:
     command, *arguments = SERVICES[name]["command"]
@@ -64,7 +71,7 @@ def test_every_command_and_option_exists(name: str) -> None:
         if not arguments:
             return
         command, *arguments = arguments
-    options = {option for parameter in cli.commands[command].params for option in parameter.opts}
+    options = {option for parameter in command_named(command).params for option in parameter.opts}
     assert {argument for argument in arguments if argument.startswith("--")} <= options
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NO_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc")
-TIMEOUT_S = 100
+TIMEOUT_S = 120
 
 BUILD = """
 import sys

@@ -1,4 +1,4 @@
-"""Worker signals: resolve the device, pick the queue, load once, announce, stop cleanly.
+"""Handlers of Celery's worker signals: device, queue and model at the start, a clean stop at the end.
 
 With the threads and solo pools this process itself holds the model. With prefork each child does, and the
 parent, which must not have run torch before it forks, learns the device from a probe. So does a finetuning
@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, NoReturn, ParamSpec
 
@@ -19,7 +20,6 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from celery.utils.nodenames import gethostname
-from click.core import ParameterSource
 
 from kronos_client.contract.names import FINETUNE_TASK
 from kronos_client.logs import PER_JOB, log_json, use_json
@@ -33,8 +33,8 @@ from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
-from worker.inference.gpu_failover import GpuTakeover
-from worker.inference.pools import WaitingThreadsPool
+from worker.inference.gpu_failover import GpuFailover
+from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.monitoring.job_log import OUTCOMES, log_job
@@ -43,24 +43,28 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update({GpuTakeover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
+app.steps["consumer"].update({GpuFailover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
 
 P = ParamSpec("P")
 
-# Not Celery's own defaults, which click calls a default map.
-GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
-_is_told_to_end = False
-_num_children = 0  # of the prefork pool; 0 where this process holds the model itself
-# A WorkerProcess or a FinetuneProcess; not annotated, since importing the first imports torch.
-_process: Any = None
+@dataclass
+class Current:
+    """This process. ``process`` is a WorkerProcess, whose import imports torch, or a FinetuneProcess."""
+
+    process: Any = None
+    num_children: int = 0  # of the prefork pool; 0 where this process holds the model itself
+    is_ending: bool = False
+
+
+current = Current()
 
 
 def current_process() -> Any:
-    """This process's WorkerProcess or FinetuneProcess; there is one wherever tasks run."""
-    if _process is None:
+    """This process's WorkerProcess or FinetuneProcess. Each process that runs tasks has one."""
+    if current.process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
-    return _process
+    return current.process
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -70,7 +74,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
-    """Of a signal without which the worker must not run: Celery logs a handler's exception and goes on."""
+    """End the worker if this handler fails: Celery would only log its exception."""
 
     @wraps(handler)
     def handle(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -80,7 +84,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
             _refuse(explain(error))
         except SettingsError as error:
             _refuse(str(error))
-        except Exception:  # whatever it was, a worker without its model must not take jobs
+        except Exception:  # a worker without its model must not take jobs
             log.exception("the worker cannot start")
             raise SystemExit(1) from None
 
@@ -88,31 +92,29 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
-    """Resolve the device and load, in this process, which is one of several."""
-    global _process
+    """Resolve the device and load the models in this process, which may be one of several."""
     from worker.inference.process import WorkerProcess
 
     settings = get_settings()
     if settings.metrics_port is not None:
         # Each child has metrics of its own.
         settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
-    _process = WorkerProcess(settings, node, on_engine_death=end_process)
-    _process.start(num_processes)
-    return _process
+    current.process = WorkerProcess(settings, node, on_engine_death=end_process)
+    current.process.start(num_processes)
+    return current.process
 
 
 def _start_finetuning(node: str) -> Any:
-    """As ``_start`` for a finetuning worker: there is nothing to load."""
-    global _process
+    """Start a finetuning worker, which loads nothing."""
     from worker.training.process import FinetuneProcess
 
-    _process = FinetuneProcess(get_settings(), node, _probed_device())
-    _process.start()
-    return _process
+    current.process = FinetuneProcess(get_settings(), node, probed_device())
+    current.process.start()
+    return current.process
 
 
 @cache
-def _probed_device() -> dict[str, Any]:
+def probed_device() -> dict[str, Any]:
     """The device that processes started from here will resolve, found without running torch here."""
     settings = get_settings()
     try:
@@ -126,7 +128,7 @@ def _probed_device() -> dict[str, Any]:
     (device,), model = report["devices"], report["model"]
     if "error" in device:
         _refuse(device["error"])
-    if _num_children and device["device"] != "cpu":
+    if current.num_children and device["device"] != "cpu":
         _refuse(f"the prefork pool works on the CPU only, not on {device['device']}; use --pool threads")
     if model is not None and "error" in model:
         _refuse(model["error"])
@@ -136,74 +138,59 @@ def _probed_device() -> dict[str, Any]:
 @signals.worker_init.connect
 @or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
-    """Threads unless the command line names a pool; as many jobs as that pool is good for.
+    """Use threads unless the command line names a pool, and as many jobs as the pool can hold.
 
-    Not by ``worker_pool`` in the configuration: Celery 5.7 lets it override ``--pool prefork``. This signal
-    comes just before Celery reads both attributes.
+    ``worker_pool`` in the configuration does not serve: in Celery 5.7 it overrides ``--pool prefork``. This
+    signal comes just before Celery reads both attributes.
     """
-    if click.get_current_context(silent=True) is not None and not _is_given("pool"):
+    if click.get_current_context(silent=True) is not None and not is_given("pool"):
         sender.pool_cls = "threads"
-    if _is_given("queues"):
-        log.warning("--queues is not heeded: the device decides which queue a worker takes jobs from")
+    if is_given("queues"):
+        log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
-        if _is_given("concurrency"):
-            log.warning("--concurrency is not heeded: a finetuning worker trains one model at a time")
+        if is_given("concurrency"):
+            log.warning("--concurrency is ignored: a finetuning worker trains one model at a time")
         return
     if issubclass(pool, ThreadsPool):
         sender.pool_cls = WaitingThreadsPool
     is_prefork = issubclass(pool, PreforkPool)
-    if not _is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
+    if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
         sender.concurrency = (
             num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
-    global _num_children
-    _num_children = sender.concurrency if is_prefork else 0
-
-
-def _is_given(parameter: str) -> bool:
-    """On the command line or in the environment."""
-    context = click.get_current_context(silent=True)
-    return context is not None and context.get_parameter_source(parameter) in GIVEN
-
-
-@signals.worker_init.connect
-def choose_transport(sender: Any, **_: Any) -> None:
-    """In a worker's process alone: Flower reads the transport's name as part of a URL."""
-    sender.app.conf.broker_transport = transport.TRANSPORT
-
-
-@signals.worker_init.connect
-def end_quickly(**_: Any) -> None:
-    collect_nothing_at_exit()
+    current.num_children = sender.concurrency if is_prefork else 0
 
 
 @signals.worker_init.connect
 @or_exit
-def leave_gossip(sender: Any, **_: Any) -> None:
-    """Workers of ours elect nobody, and Celery (5.7) leaves its connections open whenever Redis ends."""
+def set_options(sender: Any, **_: Any) -> None:
+    """Set what only a worker's process needs, not Flower's, which reads the transport as part of a URL."""
+    sender.app.conf.broker_transport = transport.TRANSPORT
+    # Our workers elect no leader, and Celery 5.7 leaks gossip's connections whenever Redis ends.
     sender.options["without_gossip"] = True
+    collect_nothing_at_exit()
 
 
 @signals.celeryd_init.connect
 @or_exit
 def choose_log_format(instance: Any, **_: Any) -> None:
-    """Before Celery says anything; it sets logging up only later."""
+    """Set it before Celery logs its first line; it sets logging up only later."""
     if get_settings().log_format == "json":
         log_json()
-        instance.quiet = True  # its banner is no JSON
+        instance.quiet = True  # its banner is not JSON
 
 
 @signals.worker_init.connect
 @or_exit
 def name_worker(sender: Any, **_: Any) -> None:
-    """Unless the command line names it. After ``choose_pool``, and just before Celery hands the name on."""
-    if click.get_current_context(silent=True) is None or _is_given("hostname"):
+    """Name the worker unless the command line does. Celery uses the name just after this signal."""
+    if click.get_current_context(silent=True) is None or is_given("hostname"):
         return
-    if _num_children or get_settings().role == "finetune":
-        device = str(_probed_device()["device"])
+    if current.num_children or get_settings().role == "finetune":
+        device = str(probed_device()["device"])
     else:
         from kronos_model.devices.resolution import resolve_device  # imports torch
 
@@ -212,16 +199,19 @@ def name_worker(sender: Any, **_: Any) -> None:
 
 
 class FinetuningPool(WaitingThreadsPool):
-    """Its job is saved and goes back to the queue."""
+    """The pool of a finetuning worker: at its end, the job is saved and goes back to the queue."""
 
     def on_stop(self) -> None:
-        """It waits for the job, which must therefore know that it is to end."""
+        """Stop the job first, since the pool waits for it."""
         drain()
         super().on_stop()
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
-    """One thread, which waits for the training process. Its folders first: to find a device takes seconds."""
+    """Use one thread, which waits for the training process.
+
+    The folders are checked first: to find a device takes seconds.
+    """
     from worker.training.process import check_folders
 
     check_folders(get_settings())
@@ -233,36 +223,36 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 @signals.celeryd_after_setup.connect
 @or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
-    """Before the first connection: the device decides the queue, and the model is there before any job."""
-    if _num_children:
-        queue = queue_for(_probed_device()["device"])
+    """Before the first connection, select the device's queue and load the model."""
+    if current.num_children:
+        queue = queue_for(probed_device()["device"])
     else:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-        queue, instance.intake, instance.claims = process.queue, process.intake, process.claims
+        queue, instance.capacity, instance.claims = process.queue, process.capacity, process.claims
     instance.app.amqp.queues.select([queue])
 
 
 @signals.worker_process_init.connect
 @or_exit
 def set_up_child(sender: Any = None, **_: Any) -> None:
-    """A prefork child loads for itself. The solo pool sends this signal too, for its only process."""
-    if _num_children:
+    """Load in a prefork child. The solo pool sends this signal too, for its only process."""
+    if current.num_children:
         index = getattr(billiard.current_process(), "index", os.getpid())
-        _start(f"{sender}/{index}", end_child, _num_children, index).ready()
+        _start(f"{sender}/{index}", end_child, current.num_children, index).ready()
 
 
 @signals.worker_ready.connect
 def announce_ready(**_: Any) -> None:
-    if _process is not None:
-        _process.ready()
+    if current.process is not None:
+        current.process.ready()
 
 
 @signals.after_setup_logger.connect
 @signals.after_setup_task_logger.connect
 def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
-    """Plain ``celery worker`` logs from WARNING up; what a worker runs on must be there too."""
+    """Log our lines from INFO up: plain ``celery worker`` logs from WARNING up."""
     logging.getLogger("worker").setLevel(logging.INFO)
     if get_settings().log_format == "json":
         use_json(logger)
@@ -271,33 +261,32 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
 
 
 @signals.task_postrun.connect
-def tell_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
-    """What ended is logged, and counted where the task does not count."""
-    if _process is None:
+def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
+    """Log a job that ended, and count it if its task does not."""
+    if current.process is None:
         return
     if get_settings().log_format == "json":
-        log_job(task.name, task_id, state, retval, _process.node, str(_process.device))
+        log_job(task.name, task_id, state, retval, current.process.node, str(current.process.device))
     if task.name == FINETUNE_TASK and state in OUTCOMES:
-        _process.metrics.count_job(getattr(retval, "code", None))
+        current.process.metrics.count_job(getattr(retval, "code", None))
 
 
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
-    """``sig`` is the signal that asked for it."""
-    global _is_told_to_end
-    _is_told_to_end = _is_told_to_end or sig is not None
-    if _process is not None:
-        _process.drain()
+    """Announce the shutdown; ``sig`` is the signal that asked for it."""
+    current.is_ending = current.is_ending or sig is not None
+    if current.process is not None:
+        current.process.drain()
 
 
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def stop(sender: Any = None, **_: Any) -> None:
-    if _process is not None:
-        _process.stop()
+    if current.process is not None:
+        current.process.stop()
     if not hasattr(sender, "exitcode"):
         return
-    if _process is not None and _process.is_dead:
+    if current.process is not None and current.process.is_dead:
         sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again
-    elif _is_told_to_end:
+    elif current.is_ending:
         sender.exitcode = 0  # Celery takes SIGINT for a failure

@@ -12,81 +12,81 @@ from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 class WorkerSettings(ServiceSettings):
     """The settings of a worker process."""
 
-    role: Literal["forecast", "finetune"] = Field(
-        "forecast", description="what a worker does: forecast, or finetune"
-    )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    role: Literal["forecast", "finetune"] = Field("forecast", description="what the worker does")
+    device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:N` or `mps`")
     model: str | None = Field(
-        None, description="hub id, folder, bundled or registered name; NeoQuasar/Kronos-small where not set"
+        None, description="hub id, folder, bundled or registered name; default: `NeoQuasar/Kronos-small`"
     )
     tokenizer: str | None = Field(
-        None, description="likewise; the one that belongs to the model where not set"
+        None, description="hub id, folder or bundled name; default: the tokenizer that belongs to the model"
     )
     model_revision: str | None = Field(None, description="branch, tag or commit of the model on the hub")
     tokenizer_revision: str | None = Field(None, description="branch, tag or commit of the tokenizer")
     max_context: int | None = Field(
-        None, ge=1, description="bars the model sees at most; what the model was published with where not set"
+        None, ge=1, description="bars that the model sees at most; default: as the model was published"
     )
-    max_models: int = Field(2, ge=1, description="models that one worker process holds at once, with its own")
+    max_models: int = Field(2, ge=1, description="models that one worker process holds, its own included")
     memory_mb: int | None = Field(
         None,
         ge=1,
         description="MiB for weights and slots of all models of one worker process; "
-        "where not set, 80 % of what is free on a GPU, no limit on a CPU",
+        "default: 80 % of what is free on a GPU, no limit on a CPU",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="in which weights are multiplied: float32 or bfloat16"
+        "float32", description="number format in which weights are multiplied"
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads that one worker process computes with; where not set, `OMP_NUM_THREADS`, "
-        "else the cores it may use, divided among the processes of its pool",
+        description="CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, "
+        "else its cores, divided among the processes of its pool",
     )
-    max_jobs: int = Field(64, ge=1, description="jobs that one worker process holds at once")
+    max_jobs: int = Field(64, ge=1, description="jobs that one worker process holds")
     max_slots: int | None = Field(
         None,
         ge=1,
-        description="sample paths that one model computes at once; where not set, 64 on the CPU, on a GPU as "
+        description="sample paths that one model computes at once; default: 64 on the CPU, on a GPU as "
         "many as fit its memory, up to 512",
     )
     max_prefill_bars: int | None = Field(
         None,
         ge=1,
-        description="bars of lookback that one step computes; where not set, 512 on the CPU, 8192 on a GPU",
+        description="bars of lookback that one step computes; default: 512 on the CPU, 8192 on a GPU",
     )
     low_priority_max_wait_s: float = Field(
-        600, gt=0, description="a job of low priority counts as normal once it waited for this time"
+        600, gt=0, description="seconds after which a waiting job of low priority counts as normal"
     )
     max_dead_messages: int = Field(
         1000,
         ge=1,
-        description="messages that nobody can read, the newest, which Redis keeps in `kronos:dead`",
+        description="unreadable messages that Redis keeps in `kronos:dead`; the oldest go first",
     )
     visibility_timeout_s: int = Field(
-        60, ge=1, description="a job whose worker vanished is delivered again after this time"
+        60, ge=1, description="seconds after which a job whose worker vanished is delivered again"
     )
     step_timeout_s: float = Field(
         120,
         gt=0,
-        description="a step of the engine that takes longer hangs: the worker ends, its jobs run elsewhere",
+        description="seconds after which a step of the engine counts as hung and ends the worker",
     )
     gpu_grace_s: float = Field(
-        60, ge=0, description="CPU workers take from the gpu queue once no GPU worker was ready for this time"
+        60,
+        ge=0,
+        description="seconds without a ready GPU worker after which CPU workers take from the gpu queue",
     )
     finetune_time_limit_s: float | None = Field(
-        None, gt=0, description="how long one finetuning job may train; no limit where not set"
+        None, gt=0, description="seconds that one finetuning job may train; default: no limit"
     )
     finetune_grace_s: int = Field(
-        60, ge=1, description="how long training that is to stop may take to save what it has"
+        60, ge=1, description="seconds that training may take to save its state when it is stopped"
     )
     metrics_port: int | None = Field(
         None,
         ge=1,
         le=65535,
-        description="a worker's metrics for Prometheus are served there; nowhere where not set",
+        description="port of a worker's metrics for Prometheus; default: none are served",
     )
-    metrics_host: str = Field("127.0.0.1", description="address that metrics are served on")
+    metrics_host: str = Field("127.0.0.1", description="address of a worker's metrics")
 
 
 def explain(error: KronosError) -> str:

@@ -1,10 +1,14 @@
-/** Candles from a CSV file as people keep them: columns in any order and case, more of them than needed. */
+/** Candles from a CSV file, by the rules of kronos_model/bars/files. Tests hold both to the same files. */
+
+import { hasOffset, isTime } from "./times.js"
 
 export const PRICES = ["open", "high", "low", "close"]
 const OPTIONAL = ["volume", "amount"]
 const TIMES = ["timestamps", "timestamp", "datetime", "date", "time"]
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/
+const REPLACED = "\uFFFD" // what browsers put in the place of bytes that are not UTF-8
 const MAX_BYTES = 64 * 2 ** 20
-const MAX_SHOWN_CHARS = 40
+const MAX_SHOWN_CHARS = 300
 
 /** A file that cannot be used; the message says where and why. */
 export class FileProblem extends Error {}
@@ -30,76 +34,158 @@ export class Candles {
 /** Reads a File; throws FileProblem. */
 export async function readCandles(file) {
   if (file.size > MAX_BYTES) {
-    throw new FileProblem(`${file.name} has ${Math.ceil(file.size / 2 ** 20)} MiB; at most 64 are read here.`)
+    throw new FileProblem(`${file.name} has ${Math.ceil(file.size / 2 ** 20)} MiB; at most 64 are read here`)
   }
   return parseCandles(await file.text(), file.name)
 }
 
 /** The bars in a text; throws FileProblem. */
 export function parseCandles(text, name) {
-  const [header, ...rows] = records(text.replace(/^\uFEFF/, ""), name)
-  if (!header) throw new FileProblem(`${name} is empty.`)
-  const titles = header.cells.map((cell) => cell.toLowerCase())
-  const at = Object.fromEntries(titles.map((title, index) => [title, index]))
-  const has = `the file has ${shown(header.cells.join(", "))}`
-  const timeTitle = TIMES.find((title) => title in at)
-  if (!timeTitle) {
-    throw new FileProblem(`${name} has no column with the times, named one of ${TIMES.join(", ")}; ${has}.`)
-  }
-  const missing = PRICES.filter((title) => !(title in at))
-  if (missing.length) throw new FileProblem(`${name} has no column ${missing.join(", ")}; ${has}.`)
-  if (!rows.length) throw new FileProblem(`${name} has a header and no rows.`)
-
-  const isSplit = timeTitle === "date" && "time" in at
-  const used = [...PRICES, ...OPTIONAL.filter((title) => title in at)]
-  const columns = Object.fromEntries(used.map((title) => [title, []]))
-  const timestamps = []
-  for (const { cells, line } of rows) {
-    const time = cells[at[timeTitle]] ?? ""
-    const stamp = isSplit ? `${time} ${cells[at.time] ?? ""}` : time
-    if (!isTime(stamp)) throw cellProblem(name, line, timeTitle, stamp, "a time like 2024-06-18 11:15:00")
-    timestamps.push(stamp)
-    for (const title of used) {
-      const cell = cells[at[title]] ?? ""
-      const number = cell === "" ? NaN : Number(cell)
-      if (!Number.isFinite(number)) throw cellProblem(name, line, title, cell, "a number")
-      columns[title].push(number)
+  const records = recordsOf(text.replace(/^\uFEFF/, ""), name)
+  const header = records.next().value
+  if (!header) throw new FileProblem(`${name} is empty`)
+  const titles = header.cells
+  const at = placesOf(header, name)
+  const [long, rows] = rowsOf([...records], titles.length, Object.values(at))
+  const odd = rows.find(({ cells }) => Object.values(at).some((place) => cells[place]?.includes(REPLACED)))
+  if (odd) throw encodingProblem(name, odd)
+  if (!rows.length && !long) throw new FileProblem(`${name} has a header and no rows`)
+  const stamps = stampsOf(rows, at, name)
+  const columns = columnsOf(rows, at)
+  rows.forEach(({ cells, line }, row) => {
+    if (long && long.line < line) throw lengthProblem(name, long)
+    const wrong = Object.keys(columns).find((title) => Number.isNaN(columns[title][row]))
+    if (!isTime(stamps[row])) {
+      const cell = [cells[at.timestamps], cells[at.time]].filter(Boolean).join(" ")
+      throw cellProblem(name, line, titles[at.timestamps], cell, "a time like 2024-06-18 11:15:00")
     }
-  }
-  return new Candles(name, timestamps, columns, rows.map(({ line }) => line))
+    if (wrong) throw cellProblem(name, line, titles[at[wrong]], cells[at[wrong]] ?? "", "a number")
+  })
+  if (long) throw lengthProblem(name, long)
+  return new Candles(name, stamps, columns, rows.map(({ line }) => line))
 }
 
-function isTime(text) {
-  return /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?$/.test(text)
+/** The place of each column that is used; of dates and times of day in two columns, `timestamps` and `time`. */
+function placesOf(header, name) {
+  const titles = header.cells
+  try {
+    return knownPlacesOf(titles, name)
+  } catch (error) {
+    throw titles.some((title) => title.includes(REPLACED)) ? encodingProblem(name, header) : error
+  }
+}
+
+function knownPlacesOf(titles, name) {
+  const has = `it has ${shown(titles.join(", "))}`
+  if (titles.length === 1 && /[;\t|]/.test(titles[0])) {
+    throw new FileProblem(
+      `${name} has one column, '${shown(titles[0])}': write the file with commas between its cells`,
+    )
+  }
+  const placeOf = (title) => {
+    const spelt = [...new Set(titles.filter((each) => each.toLowerCase() === title))]
+    if (spelt.length < 2) return titles.indexOf(spelt[0])
+    throw new FileProblem(`${name} has the columns ${spelt.map(shown).join(" and ")}: keep one of them`)
+  }
+  const times = TIMES.filter((title) => placeOf(title) >= 0)
+  if (!times.length) {
+    throw new FileProblem(
+      `${name} has no column with the times; ${has}: name one ${TIMES.slice(0, -1).join(", ")} or ${TIMES.at(-1)}`,
+    )
+  }
+  const at = { timestamps: placeOf(times[0]) }
+  if (times[0] === "date" && times[1] === "time") at.time = placeOf("time")
+  for (const title of [...PRICES, ...OPTIONAL]) if (placeOf(title) >= 0) at[title] = placeOf(title)
+  const missing = PRICES.filter((title) => !(title in at))
+  if (!missing.length) return at
+  throw new FileProblem(
+    `${name} has no column ${missing.join(" and no column ")}; ${has}: rename those that are meant`,
+  )
+}
+
+/** The first row with more cells than the header, and the rows in which a used cell is not empty. */
+function rowsOf(records, width, places) {
+  const isLong = ({ cells }) => cells.slice(width).some((cell) => cell !== "")
+  const isBlank = ({ cells }) => places.every((place) => !cells[place])
+  return [records.find(isLong), records.filter((record) => !isLong(record) && !isBlank(record))]
+}
+
+function stampsOf(rows, at, name) {
+  const stamps = at.time === undefined ? rows.map(({ cells }) => cells[at.timestamps] ?? "") : joined(rows, at, name)
+  const known = rows.map(({ line }, row) => ({ line, text: stamps[row] })).filter(({ text }) => isTime(text))
+  const odd = known.find(({ text }) => hasOffset(text) !== hasOffset(known[0].text))
+  if (!odd) return stamps
+  throw new FileProblem(
+    `${name}, line ${odd.line}: the file has times with an offset and times without one: write all of them alike`,
+  )
+}
+
+/** Dates and times of day, "" where one is missing. Midnight after a date does not count. */
+function joined(rows, at, name) {
+  const parts = rows.map(({ cells }) => [
+    (cells[at.timestamps] ?? "").replace(/[T ]00:00(:00([.,]0+)?)?$/, ""), cells[at.time] ?? "",
+  ])
+  const isApart = parts.every(([date]) => !/^\d{4}-\d\d-\d\d[T ]\d/.test(date))
+  if (isApart && (!parts.length || parts.some(([, time]) => /^\d\d:\d\d/.test(time)))) {
+    return parts.map(([date, time]) => (time === "" ? "" : `${date} ${time}`))
+  }
+  throw new FileProblem(
+    `${name} has several columns that could be the times, date, time: rename the one that is meant to timestamps`,
+  )
+}
+
+/** Numbers by column, NaN if a cell is none; without volume or amount if no cell of theirs is a number. */
+function columnsOf(rows, at) {
+  const columns = {}
+  for (const title of [...PRICES, ...OPTIONAL].filter((title) => title in at)) {
+    const numbers = rows.map(({ cells }) => numberOf(cells[at[title]] ?? ""))
+    if (PRICES.includes(title) || !numbers.every(Number.isNaN)) columns[title] = numbers
+  }
+  return columns
+}
+
+function numberOf(cell) {
+  const number = NUMBER.test(cell) ? Number(cell) : NaN
+  return Number.isFinite(number) ? number : NaN
 }
 
 function cellProblem(name, line, title, cell, wanted) {
-  const there = cell === "" ? "nothing" : `“${shown(cell)}”`
-  return new FileProblem(`${name}, line ${line}, column ${title}: there is ${there} where ${wanted} is needed.`)
+  const there = cell === "" ? "nothing" : `'${shown(cell)}'`
+  return new FileProblem(
+    `${name}, line ${line}, column ${shown(title)}: there is ${there} where ${wanted} is needed`,
+  )
+}
+
+function encodingProblem(name, { line }) {
+  return new FileProblem(`${name}, line ${line}: the text is not UTF-8: save the file as UTF-8`)
+}
+
+function lengthProblem(name, { cells, line }) {
+  return new FileProblem(`${name}, line ${line}: there are ${cells.length} cells, more than in the header`)
 }
 
 function shown(text) {
-  return text.length > MAX_SHOWN_CHARS ? `${text.slice(0, MAX_SHOWN_CHARS)}…` : text
+  return text.slice(0, MAX_SHOWN_CHARS).replace(/(?! )[\p{C}\p{Z}]/gu, "�")
 }
 
-/** Rows that are not empty, each with the line it begins in (RFC 4180, with quotes). */
-function* records(text, name) {
-  const cellAndEnd = /[ \t]*(?:"((?:[^"]|"")*)"[ \t]*|([^",\r\n]*))(,|\r?\n|\r|$)/y
+/** Rows that are not blank, each with the line in which it begins (RFC 4180, with quotes). */
+function* recordsOf(text, name) {
+  const cellAndEnd = /[ \t]*(?:"((?:[^"]|"")*)"[ \t]*|([^", \t\r\n][^,\r\n]*)?)(,|\r?\n|\r|$)/y
   let cells = []
   let line = 1
   let start = 1
   while (cellAndEnd.lastIndex < text.length) {
     const match = cellAndEnd.exec(text)
-    if (!match) throw new FileProblem(`${name}, line ${line}: there is a quotation mark where none belongs.`)
-    const [, quoted, plain, end] = match
+    if (!match) throw new FileProblem(`${name}, line ${start}: a quotation mark stands where none belongs`)
+    const [, quoted, plain = "", end] = match
     const cell = quoted?.replaceAll('""', '"') ?? plain
     cells.push(cell.trim())
-    line += cell.split("\n").length - 1
+    line += cell.split(/\r\n|\r|\n/).length - 1
     if (end === ",") continue
     line += 1
-    if (cells.some((text) => text !== "")) yield { cells, line: start }
+    if (cells.length > 1 || cells[0] !== "") yield { cells, line: start }
     cells = []
     start = line
   }
-  if (cells.some((text) => text !== "")) yield { cells, line: start }
+  if (cells.length) yield { cells, line: start }
 }

@@ -1,6 +1,10 @@
 /** Timestamps as the file has them, and as the chart wants them: ascending seconds. */
 
-const PARTS = /^(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d(?:\.\d+)?))?)?(Z|[+-]\d\d:\d\d)?$/
+const PARTS = new RegExp(
+  String.raw`^(\d{4})-(\d\d)-(\d\d)` +
+  String.raw`(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?$`,
+)
+const DAY = 86400
 
 /**
  * Seconds of each timestamp. The chart shows the wall clock as written, which is what the model sees; only
@@ -17,13 +21,30 @@ export function isAscending(times) {
 
 /** Whether a bar is shorter than a day, so that the time of day is worth showing. */
 export function isIntraday(times) {
-  return times.some((time) => time % 86400 !== times[0] % 86400)
+  return times.some((time) => time % DAY !== times[0] % DAY)
+}
+
+/** Whether a text is an ISO 8601 time that exists. */
+export function isTime(text) {
+  return Number.isFinite(seconds(text, true))
+}
+
+export function hasOffset(text) {
+  return Boolean(PARTS.exec(text)?.[8])
 }
 
 function seconds(text, isInstant) {
-  const [, year, month, day, hour = "0", minute = "0", second = "0", zone] = PARTS.exec(text) ?? []
-  const wall = Date.UTC(year, month - 1, day, hour, minute) / 1000 + Number(second)
-  if (!isInstant || !zone || zone === "Z") return wall
-  const [hours, minutes] = zone.slice(1).split(":").map(Number)
-  return wall - (zone[0] === "-" ? -1 : 1) * (hours * 3600 + minutes * 60)
+  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone] = PARTS.exec(text) ?? []
+  const date = new Date(0)
+  date.setUTCFullYear(year, month - 1, day)
+  if (date.getUTCDate() !== Number(day) || year === "0000" || hour > 23 || minute > 59 || second > 59) return NaN
+  const wall = date / 1000 + hour * 3600 + minute * 60 + Number(`${second}.${fraction}`)
+  return isInstant ? wall - offset(zone) : wall
+}
+
+function offset(zone) {
+  if (!zone || zone === "Z") return 0
+  const [hours, minutes = 0, rest = 0] = zone.slice(1).replaceAll(":", "").match(/../g)
+  const east = hours * 3600 + minutes * 60 + Number(rest)
+  return east < DAY ? (zone[0] === "-" ? -east : east) : NaN
 }

@@ -35,7 +35,7 @@ FinetuneBody = Annotated[dict[str, Any], AsDocumented(FinetuneJob)]
 async def enqueue(
     job: FinetuneBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeated: MayBeRepeated
 ) -> Response:
-    """Enqueue a finetuning job in the form of docs/contract.md; answered at once."""
+    """Enqueue a finetuning job in the form of docs/reference/contract.md; answered at once."""
     handle = await backend.call(backend.client.submit_finetune_job, job, job_id=job_id)
     # A new job waits in its queue; only one that was sent before may be further.
     meta = (await backend.wait(handle, 0)).meta if is_repeated else None

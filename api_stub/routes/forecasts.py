@@ -36,7 +36,7 @@ AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="of a job, as i
 async def enqueue(
     job: ForecastBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeated: MayBeRepeated
 ) -> Response:
-    """Enqueue a forecast job in the form of docs/contract.md; answered at once."""
+    """Enqueue a forecast job in the form of docs/reference/contract.md; answered at once."""
     handle = await backend.call(backend.client.submit_job, job, job_id=job_id)
     # A new job waits in its queue; only one that was sent before may be further.
     meta = (await backend.wait(handle, 0)).meta if is_repeated else None

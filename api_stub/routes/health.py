@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import psutil
 from fastapi import APIRouter
@@ -15,8 +15,9 @@ from pydantic import BaseModel, Field
 from api_stub.backend import Backend, BackendDependency, Pool
 from api_stub.routes.job_views import Json
 from kronos_client.contract.errors import JobError
-from kronos_client.redis.queues import QUEUES, ROLE_QUEUES
-from kronos_client.redis.routing import Status
+from kronos_client.contract.names import GPU_QUEUE
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
 
@@ -130,13 +131,13 @@ async def detailed(backend: BackendDependency) -> Detailed:
 def readiness(pool: Pool) -> Ready:
     """By the workers for forecasts, those on a GPU first: they are who jobs for any device go to."""
     first = _first_ready(pool.workers)
-    told = first or next(iter(_forecasting(pool.workers)), None)
+    shown = first or next(iter(_forecasting(pool.workers)), None)
     return Ready(
         status="loading" if first is None else "ok",
         model_loaded=first is not None,
-        device=None if told is None else told["device"],
-        device_warning=None if told is None else told["device_warning"],
-        model=None if told is None else model_version(told),
+        device=None if shown is None else shown.device,
+        device_warning=None if shown is None else shown.device_warning,
+        model=None if shown is None else model_version(shown),
         queues=queue_views(pool),
     )
 
@@ -145,31 +146,30 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
     """By queue."""
     views = {}
     for queue in QUEUES:
-        workers = [worker for worker in pool.workers if worker["queue"] == queue]
-        ready = sum(worker["state"] == "ready" for worker in workers)
+        workers = [worker for worker in pool.workers if worker.queue == queue]
+        ready = sum(worker.is_ready for worker in workers)
         lengths = {str(priority): length for priority, length in pool.lengths[queue].items()}
         views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
     return views
 
 
-def model_version(worker: Status) -> str | None:
+def model_version(worker: ForecastWorkerStatus) -> str | None:
     """A worker's own model, as predictions name it; None while it loads."""
-    model: dict[str, Any] | None = worker.get("model")
+    model = worker.model
     if model is None:
         return None
-    return str(model["id"]) if model["revision"] is None else f"{model['id']}@{model['revision']}"
+    return model.id if model.revision is None else f"{model.id}@{model.revision}"
 
 
-def _forecasting(workers: Iterable[Status]) -> list[Status]:
-    cpu, gpu = ROLE_QUEUES["forecast"]
+def _forecasting(workers: Iterable[AnyWorkerStatus]) -> list[ForecastWorkerStatus]:
     return sorted(
-        (worker for worker in workers if worker["queue"] in (cpu, gpu)),
-        key=lambda worker: worker["queue"] != gpu,
+        (worker for worker in workers if isinstance(worker, ForecastWorkerStatus)),
+        key=lambda worker: worker.queue != GPU_QUEUE,
     )
 
 
-def _first_ready(workers: Iterable[Status]) -> Status | None:
-    return next((worker for worker in _forecasting(workers) if worker["state"] == "ready"), None)
+def _first_ready(workers: Iterable[AnyWorkerStatus]) -> ForecastWorkerStatus | None:
+    return next((worker for worker in _forecasting(workers) if worker.is_ready), None)
 
 
 async def _check_model(backend: Backend) -> ModelCheck:

@@ -46,7 +46,9 @@ class ForecastView(BaseModel):
     state: State
     bars_done: int | None = Field(default=None, description="of all paths of all series, while it runs")
     bars_total: int | None = None
-    result: ForecastResult | None = Field(default=None, description="once done, as docs/contract.md has it")
+    result: ForecastResult | None = Field(
+        default=None, description="once done, as docs/reference/contract.md has it"
+    )
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
 

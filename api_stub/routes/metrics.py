@@ -17,6 +17,7 @@ from starlette.types import Scope
 from api_stub.backend import BackendDependency
 from api_stub.routes.health import queue_views
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.redis.queues import ROLE_QUEUES
 
 router = APIRouter(tags=["operation"])
@@ -100,7 +101,11 @@ async def metrics(backend: BackendDependency, known: Annotated[HttpMetrics, Depe
             for priority, length in view.lengths.items():
                 known.queue_jobs.labels(queue, priority).set(length)
         for queue in ROLE_QUEUES["finetune"]:
-            workers = [worker for worker in pool.workers if worker["queue"] == queue]
+            training = (
+                worker.training
+                for worker in pool.workers
+                if isinstance(worker, FinetuneWorkerStatus) and worker.queue == queue
+            )
             # An announcement has the job only from its training's first word on.
-            known.jobs_training.labels(queue).set(sum(bool(worker.get("training")) for worker in workers))
+            known.jobs_training.labels(queue).set(sum(job is not None for job in training))
     return Response(generate_latest(known.registry), media_type=CONTENT_TYPE_LATEST)

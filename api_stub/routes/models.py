@@ -17,9 +17,9 @@ from api_stub.routes.job_views import JobProblem, Json
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.result_store import reachable
-from kronos_client.redis.queues import ROLE_QUEUES
-from kronos_client.redis.routing import Status, queue_for
+from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
 from kronos_model.errors import CheckpointError
 
@@ -104,8 +104,8 @@ async def load(request: LoadRequest, backend: BackendDependency) -> Response:
             "no worker of that kind is ready; start one, or wait until one is",
             "device",
         )
-    answers = await _ask(backend, request.model, [str(worker["node"]) for worker in workers])
-    told = [_loaded_by(worker, answers.get(str(worker["node"]))) for worker in workers]
+    answers = await _ask(backend, request.model, [worker.node for worker in workers])
+    told = [_loaded_by(worker, answers.get(worker.node)) for worker in workers]
     states = {one.state for one in told}
     if not states & {"ready", "loading"}:
         raise _nobody(told)
@@ -157,19 +157,19 @@ def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str,
     }
 
 
-def _is_meant(worker: Status, device: str) -> bool:
+def _is_meant(worker: AnyWorkerStatus, device: str) -> bool:
     """Whether it serves forecasts on such a device; a prefork child hears of its parent only."""
-    if worker["state"] != "ready" or worker["queue"] not in ROLE_QUEUES["forecast"]:
+    if not worker.is_ready or not isinstance(worker, ForecastWorkerStatus):
         return False
-    return device == "auto" or worker["queue"] == queue_for(device)
+    return device == "auto" or worker.queue == queue_for(device)
 
 
-def _loaded_by(worker: Status, answer: Mapping[str, Any] | None) -> LoadedBy:
+def _loaded_by(worker: AnyWorkerStatus, answer: Mapping[str, Any] | None) -> LoadedBy:
     if answer is None:
-        return LoadedBy(worker=worker["node"], state="silent")
+        return LoadedBy(worker=worker.node, state="silent")
     error = answer.get("error")
     return LoadedBy(
-        worker=worker["node"],
+        worker=worker.node,
         state=answer["state"],
         device=answer.get("device"),
         device_warning=answer.get("device_warning"),
@@ -199,21 +199,20 @@ def _registered(backend: Backend) -> list[ModelView]:
 
 
 def _known(
-    workers: Iterable[Status], backend: Backend, registered: Iterable[ModelView]
+    workers: Iterable[AnyWorkerStatus], backend: Backend, registered: Iterable[ModelView]
 ) -> dict[str, ModelView]:
     """By id."""
     known: dict[str, ModelView] = {}
-    forecasting = [worker for worker in workers if worker["queue"] in ROLE_QUEUES["forecast"]]
+    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     for worker in forecasting:
-        for place, model in enumerate(worker.get("models") or []):
-            kind: Literal["own", "further"] = "further" if place else "own"
-            known.setdefault(str(model["id"]), ModelView(id=str(model["id"]), kind=kind))
+        for place, model in enumerate(worker.models):
+            known.setdefault(model.id, ModelView(id=model.id, kind="further" if place else "own"))
     for name in backend.settings.further_models:
         known.setdefault(name, ModelView(id=name, kind="further"))
     for view in registered:
         known[view.id] = view
     for worker in forecasting:
-        for model in worker.get("models") or []:
-            if model["state"] == "ready":
-                known[str(model["id"])].loaded_by.append(str(worker["node"]))
+        for model in worker.models:
+            if model.state == "ready":
+                known[model.id].loaded_by.append(worker.node)
     return known

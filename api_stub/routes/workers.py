@@ -24,4 +24,4 @@ class WorkersView(BaseModel):
 async def workers(backend: BackendDependency) -> Response:
     """The status of every worker, at most a second old here and five where it is made."""
     pool = await backend.pool()
-    return Json(WorkersView(workers=[dict(worker) for worker in pool.workers], queues=queue_views(pool)))
+    return Json(WorkersView(workers=[worker.as_json() for worker in pool.workers], queues=queue_views(pool)))

@@ -17,11 +17,11 @@ MAX_CPU_S: Final = 120
 
 def check(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """What the file holds; raises KronosError if finetuning could not read it."""
+    from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import parse_config
-    from kronos_model.finetuning.instruments import read_instruments
 
     data = parse_config({"data": {"path": str(path), **config}}).data
-    _, report = read_instruments(data)
+    _, report = read_training_candles(data)
     return report.short()
 
 

@@ -40,7 +40,7 @@ class StoredFile(BaseModel):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredDataset:
     """A file that was taken in; ``report`` is what was read in it."""
 
     name: str
@@ -93,7 +93,7 @@ class DatasetFolder:
         *,
         may_replace: bool,
         reading: asyncio.Semaphore,
-    ) -> Stored:
+    ) -> StoredDataset:
         """Take a file in: write it beside its place, read it as finetuning would, then put it there.
 
         Args:
@@ -126,7 +126,7 @@ class DatasetFolder:
             ) from error
         finally:
             await asyncio.to_thread(shutil.rmtree, staging.parent, ignore_errors=True)
-        return Stored(name, num_bytes, is_replaced, report)
+        return StoredDataset(name, num_bytes, is_replaced, report)
 
     @staticmethod
     async def _write(staging: Path, chunks: AsyncIterator[bytes]) -> int:

@@ -1,16 +1,16 @@
-"""The engine alone, in a process of its own: a line on standard input is one run, its seconds the answer."""
+"""The engine alone, in a process of its own: each message runs all series once, the event has the seconds."""
 
 import argparse
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.json_child import JsonChild, JsonParent
 
+RUN_TIMEOUT_S: Final = 600.0
 MAX_CONTEXT: Final = 512
 MAX_SLOTS: Final = 64
 
@@ -21,14 +21,9 @@ class DirectEngine:
     def __init__(self, model: str, tokenizer: str, *, jobs: int, lookback: int, horizon: int) -> None:
         sizes = {"--jobs": jobs, "--lookback": lookback, "--horizon": horizon}
         arguments = [text for name, value in sizes.items() for text in (name, str(value))]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, "--model", model, "--tokenizer", tokenizer, *arguments],
-            cwd=PACKAGE_ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = module_command(__spec__.name, "--model", model, "--tokenizer", tokenizer, *arguments)
+        threads = str(len(os.sched_getaffinity(0)))
+        self._child = JsonChild("engine", command, env=own_environment({"OMP_NUM_THREADS": threads}))
 
     def __enter__(self) -> Self:
         self.run_s()  # loads and warms up
@@ -37,15 +32,15 @@ class DirectEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.communicate()
+        self._child.end()
 
     def run_s(self) -> float:
         """Seconds from submitting all series at once to the last one's end."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        self._child.send({})
+        event = self._child.next_event(RUN_TIMEOUT_S)
+        if event is None:
+            raise TimeoutError(f"the engine took longer than {RUN_TIMEOUT_S:g} s")
+        return float(event["seconds"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -55,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("--jobs", "--lookback", "--horizon"):
         parser.add_argument(name, type=int, required=True)
     given = parser.parse_args(arguments)
+    parent = JsonParent()
 
     from benchmarks.support.workload import series_request
     from kronos_model.engine.build import build_engine
@@ -68,13 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_slots=MAX_SLOTS,
     )
     requests = [series_request(seed, given.lookback, given.horizon) for seed in range(given.jobs)]
-    for _ in sys.stdin:
+    while True:
+        parent.next_message()
         start = time.perf_counter()
         for request in requests:
             engine.submit(request)
         while engine.has_work:
             engine.step()
-        print(time.perf_counter() - start, flush=True)
+        parent.send("done", seconds=time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Workers:
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         with Redis.from_url(self.redis.url, decode_responses=True) as redis:
-            while sum(worker["state"] == "ready" for worker in live_workers(redis)) < self._num_workers:
+            while sum(worker.is_ready for worker in live_workers(redis)) < self._num_workers:
                 for child in self._children:
                     if child.exit_status is not None or time.monotonic() > deadline:
                         log = "\n".join(child.tail(50))

@@ -1,5 +1,6 @@
 """Finding: what one check found."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,3 +19,8 @@ class Finding:
     level: Level
     message: str
     remedy: str = ""
+
+
+def is_ok(findings: Iterable[Finding]) -> bool:
+    """Whether none failed."""
+    return all(finding.level != "failed" for finding in findings)

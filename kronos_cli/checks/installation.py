@@ -9,17 +9,18 @@ from kronos_cli.checks.finding import Finding
 from kronos_cli.checks.machine import compute_findings, folder_findings, port_findings
 from kronos_cli.checks.packages import INSTALL, package_findings, python_finding
 from kronos_cli.checks.redis_server import redis_findings
+from kronos_cli.checks.variables import variable_findings
 from kronos_cli.settings import CliSettings
-from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
-from kronos_client.redis.routing import Status, live_workers
+from kronos_client.redis.routing import live_workers
 from kronos_client.settings import SettingsError
 from kronos_model.text import one_line
 
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
-    """Everything, as the environment is now; ``with_compute`` tries device and model too."""
-    findings = [python_finding(), *_findings_of("packages", package_findings)]
+    """Run all checks on the present environment; ``with_compute`` also tries device and model."""
+    findings = [python_finding(), *_findings_of("packages", package_findings), *variable_findings()]
     try:
         settings = CliSettings.load()
     except SettingsError as error:
@@ -30,29 +31,29 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
     workers = _workers(settings) if redis[0].level != "failed" else None
     if workers is not None:
         findings += _findings_of("workers", lambda: worker_findings(workers))
-    here = [str(worker.get("node")) for worker in workers or [] if worker.get("host") == platform.node()]
+    here = [worker.node for worker in workers or [] if worker.host == platform.node()]
     findings += _findings_of("folders", lambda: folder_findings(settings))
     findings += _findings_of("ports", lambda: port_findings(settings, here))
     return findings + (_findings_of("device", lambda: compute_findings(settings)) if with_compute else [])
 
 
 def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]:
-    """What a check finds; a check that fails itself is a finding too."""
+    """Run one check; if the check itself fails, that is a finding."""
     try:
         return look()
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other checks are to be told of
+    except Exception as error:  # noqa: BLE001  # any failure of one check must not hide the others
         text = one_line(f"{type(error).__name__}: {error}")
-        return [Finding(check, "failed", f"could not be looked at: {text}", "report it, with this line")]
+        return [Finding(check, "failed", f"this check failed: {text}", "report it, with this line")]
 
 
-def worker_findings(workers: Sequence[Status]) -> list[Finding]:
-    """How many there are, and the warnings that they announce."""
+def worker_findings(workers: Sequence[WorkerStatus]) -> list[Finding]:
+    """Count the workers, and repeat the warnings that they announce."""
     if not workers:
         return [Finding("workers", "warning", "none is alive on this Redis", "start one: kronos worker")]
-    forecasting = [worker for worker in workers if worker["queue"] in (CPU_QUEUE, GPU_QUEUE)]
-    num_ready = sum(worker["state"] == "ready" for worker in forecasting)
+    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    num_ready = sum(worker.is_ready for worker in forecasting)
     num_others = len(workers) - len(forecasting)
     text = f"{len(forecasting)} for forecasts alive, {num_ready} ready"
     text += f"; {num_others} for finetuning" if num_others else ""
@@ -62,26 +63,31 @@ def worker_findings(workers: Sequence[Status]) -> list[Finding]:
         remedy = "wait until it has loaded, or see its log" if forecasting else "start one: kronos worker"
         findings = [Finding("workers", "warning", text, remedy)]
     for worker in workers:
-        if worker["device_warning"]:
-            text = f"{worker['node']}: {worker['device_warning']}"
+        if worker.device_warning:
+            text = f"{worker.node}: {worker.device_warning}"
             findings.append(Finding("workers", "warning", text, "run kronos devices on its machine"))
     return findings
 
 
-def worker_here(workers: Sequence[Status]) -> Finding:
+def worker_here(settings: CliSettings) -> Finding:
     """Whether a worker on this host is ready."""
     host = platform.node()
-    here = [worker for worker in workers if worker["host"] == host]
-    states = ", ".join(f"{worker['node']} is {worker['state']}" for worker in here)
-    if any(worker["state"] == "ready" for worker in here):
+    try:
+        with connect(settings.redis_url.get_secret_value()) as redis:
+            here = [worker for worker in live_workers(redis) if worker.host == host]
+    except RedisError as error:
+        problem = f"Redis (KRONOS_REDIS_URL) does not answer: {error}"
+        return Finding("worker", "failed", problem, "kronos check says more")
+    states = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
+    if any(worker.is_ready for worker in here):
         return Finding("worker", "ok", states)
     remedy = "see its log; start one with: kronos worker"
     return Finding("worker", "failed", states or f"no worker on {host} has announced itself", remedy)
 
 
-def _workers(settings: CliSettings) -> list[Status] | None:
+def _workers(settings: CliSettings) -> list[AnyWorkerStatus] | None:
     try:
         with connect(settings.redis_url.get_secret_value()) as redis:
             return live_workers(redis)
-    except (RedisError, ValueError):  # it answered a moment ago, does not let us ask, or has what is not ours
+    except RedisError:  # it answered a moment ago, or does not let us ask
         return None

@@ -32,7 +32,9 @@ def redis_findings(settings: CliSettings) -> list[Finding]:
             try:
                 findings += check(redis)
             except NoPermissionError as error:
-                remedy = "allow it by ACL SETUSER, or leave it: docs/security.md has what each user needs"
+                remedy = (
+                    "allow it by ACL SETUSER, or leave it: docs/operate/security.md has what each user needs"
+                )
                 findings.append(Finding("redis", "warning", f"not all could be asked: {error}", remedy))
             except (RedisError, TypeError, ValueError) as error:
                 remedy = "see that nothing stands between that renames or forbids INFO, TIME and LLEN"
@@ -78,7 +80,7 @@ def _transport(url: str) -> Finding:
         "tls",
         "warning",
         f"no {missing} on the way to {parts.hostname}",
-        "unless the network is private: rediss:// and users, as docs/security.md has it",
+        "unless the network is private: rediss:// and users, as docs/operate/security.md has it",
     )
 
 
@@ -150,6 +152,6 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
 def _dead_messages(redis: Redis) -> list[Finding]:
     num_messages = int(redis.llen(DEAD_KEY))
     if num_messages:
-        remedy = "kronos queues --dead shows who sends what nobody can read; --purge-dead deletes them"
+        remedy = "kronos queues --dead shows them and their senders; --purge-dead deletes them"
         return [Finding("dead messages", "warning", f"{num_messages}", remedy)]
     return [Finding("dead messages", "ok", "none")]

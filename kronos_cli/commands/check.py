@@ -1,16 +1,14 @@
-"""``kronos check`` and ``kronos healthcheck``."""
+"""``kronos check``."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-from kronos_cli.commands.status import announced_workers
-
-if TYPE_CHECKING:
-    from kronos_cli.checks.finding import Finding
+from kronos_cli.checks.finding import Finding, is_ok
+from kronos_cli.checks.installation import check_installation, worker_here
+from kronos_cli.settings import get_settings
 
 SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
@@ -30,53 +28,23 @@ def check(only_worker: bool, no_compute: bool, as_json: bool) -> None:
     Exit status: 0, also with warnings; 1 where something failed.
     """
     if only_worker:
-        findings = [_health()]
+        findings = [worker_here(get_settings())]
     else:
-        from kronos_cli.checks.installation import check_installation
-
         findings = check_installation(with_compute=not no_compute)
     if as_json:
-        _print_json(findings)
+        print_json(findings)
     else:
         _print(findings)
-    raise SystemExit(0 if _is_ok(findings) else 1)
+    raise SystemExit(0 if is_ok(findings) else 1)
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="The finding as JSON, as check has it.")
-def healthcheck(as_json: bool) -> None:
-    """Exit with 0 when a worker on this host is ready, else with 1 and the reason: `check --worker`."""
-    finding = _health()
-    if as_json:
-        _print_json([finding])
-        raise SystemExit(0 if _is_ok([finding]) else 1)
-    if finding.level != "ok":
-        raise click.ClickException(finding.message)
-
-
-def _health() -> "Finding":
-    from redis.exceptions import RedisError
-
-    from kronos_cli.checks.finding import Finding
-    from kronos_cli.checks.installation import worker_here
-
-    try:
-        return worker_here(announced_workers())
-    except RedisError as error:
-        remedy = "kronos check says more"
-        return Finding("worker", "failed", f"Redis (KRONOS_REDIS_URL) does not answer: {error}", remedy)
-
-
-def _is_ok(findings: "Sequence[Finding]") -> bool:
-    return all(finding.level != "failed" for finding in findings)
-
-
-def _print_json(findings: "Sequence[Finding]") -> None:
+def print_json(findings: Sequence[Finding]) -> None:
+    """Print the findings as one object, with ``ok`` for all together."""
     found = [asdict(finding) for finding in findings]
-    click.echo(json.dumps({"ok": _is_ok(findings), "findings": found}, indent=2))
+    click.echo(json.dumps({"ok": is_ok(findings), "findings": found}, indent=2))
 
 
-def _print(findings: "Sequence[Finding]") -> None:
+def _print(findings: Sequence[Finding]) -> None:
     try:
         from rich.console import Console
         from rich.table import Table

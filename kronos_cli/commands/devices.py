@@ -3,6 +3,12 @@
 import json
 
 import click
+from rich.console import Console
+
+from kronos_cli.checks.machine import OFFLINE, PROBE_TIMEOUT_S
+from kronos_cli.settings import get_settings
+from kronos_cli.tables.devices import devices_table
+from worker.inference.probe import ALL, ProbeError, run_probe
 
 
 @click.command()
@@ -18,10 +24,6 @@ def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
 
     Exit status: 0, or 1 where a device cannot be asked for.
     """
-    from kronos_cli.checks.machine import OFFLINE, PROBE_TIMEOUT_S
-    from worker.inference.probe import ALL, ProbeError, run_probe
-    from worker.settings import get_settings
-
     get_settings()  # what cannot be read ends here with one line
     environment = OFFLINE if model is None else OFFLINE | {"KRONOS_MODEL": model}
     try:
@@ -34,9 +36,5 @@ def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        from rich.console import Console
-
-        from kronos_cli.tables.devices import devices_table
-
         Console().print(devices_table(found))
     raise SystemExit(1 if any("error" in one for one in found) else 0)

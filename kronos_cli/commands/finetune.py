@@ -1,11 +1,52 @@
-"""``kronos finetune``."""
+"""``kronos finetune``: trains here, or puts a job on Redis and follows it."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.live import Live
 
-from kronos_cli.settings import get_settings
+from kronos_cli.settings import CliSettings, get_settings
+from kronos_cli.tables.finetune_job import result_view, state_line, state_view
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune import PLACEHOLDER_PATH
+from kronos_client.contract.names import Priority
+from kronos_client.contract.worker_status import FinetuneWorkerStatus
+from kronos_client.core.handle import FinetuneHandle, FinetuneState
+from kronos_model.bars.files.lookback import read_candles
+from kronos_model.errors import KronosError
+from kronos_model.finetuning.config_file import load_config
+
+INTERRUPTED = 130
+NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}
+"""Errors of waiting; the state of the job itself is not known."""
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """What to train with; None: as in the config.
+
+    Attributes:
+        config: a file; None if the overrides have all.
+        data: files or folders of candles; for a job, below the workers' data folder.
+        inline: CSV files that the job carries itself, one instrument each.
+    """
+
+    config: Path | None = None
+    overrides: Sequence[str] = ()
+    data: Sequence[str] = ()
+    inline: Sequence[Path] = ()
+    device: str | None = None
+    output: Path | None = None
+    priority: Priority = "normal"
+    allow_fallback: bool = True
+    deadline_s: float | None = None
+    job_id: str | None = None
 
 
 @click.command()
@@ -52,7 +93,183 @@ def finetune(
 
     Exit status: 0 when done, 1 when the job failed, 2 where what was given cannot be used.
     """
-    from kronos_cli import finetune_command
+    options = FinetuneOptions(allow_fallback=not no_fallback, **given)
+    raise SystemExit(_run(options, get_settings(), name, watch, cancel, as_json=as_json))
 
-    options = finetune_command.FinetuneOptions(allow_fallback=not no_fallback, **given)
-    raise SystemExit(finetune_command.run(options, get_settings(), name, watch, cancel, as_json=as_json))
+
+def _run(
+    options: FinetuneOptions,
+    settings: CliSettings,
+    name: str | None,
+    watched: str | None,
+    cancelled: str | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Run the command; returns the exit status.
+
+    Args:
+        name: of the model that a job makes; None trains here.
+        watched: id of the job to follow; empty for the one that is enqueued.
+        cancelled: id of the job to end.
+
+    Raises:
+        click.UsageError: options that do not go together, or cannot be used.
+    """
+    _check_together(options, name, watched, cancelled)
+    if name is None and watched is None and cancelled is None:
+        return train_here(options)
+    with ForecastClient(settings=settings) as client:
+        if cancelled is not None:
+            handle = client.finetune_handle(cancelled)
+            handle.check()
+            handle.cancel()
+            click.echo(f"The job {cancelled} is asked to end.", err=True)
+            return 0
+        if name is None:
+            return follow(client.finetune_handle(str(watched)), as_json=as_json)
+        try:
+            handle = enqueue(client, name, options, settings.max_inline_bars)
+        except (KronosError, JobError) as error:
+            if error.field is None:
+                raise
+            code = "" if str(error).startswith(error.code) else f"{error.code}: "
+            raise click.UsageError(f"{code}{error}") from error
+        _print_enqueued(client, handle, as_json=as_json)
+        return 0 if watched is None else follow(handle, as_json=as_json)
+
+
+def _check_together(
+    options: FinetuneOptions, name: str | None, watched: str | None, cancelled: str | None
+) -> None:
+    if sum(choice is not None for choice in (name, watched or None, cancelled)) > 1:
+        raise click.UsageError("--enqueue, --watch ID and --cancel ID are three commands: give one of them")
+    if watched == "" and name is None:
+        raise click.UsageError("--watch needs the id of a job, or --enqueue")
+    is_new = name is not None or (watched is None and cancelled is None)
+    if not is_new and options != FinetuneOptions():
+        raise click.UsageError("a job that is there already takes no further options")
+    if name is None and options != FinetuneOptions(
+        options.config, options.overrides, options.data, device=options.device, output=options.output
+    ):
+        raise click.UsageError(
+            "--inline, --priority, --no-fallback, --deadline and --id are for jobs: give --enqueue NAME"
+        )
+    if name is not None and options.output is not None:
+        raise click.UsageError("--output is for training here: a job's model is registered by its name")
+    if options.inline and options.data:
+        raise click.UsageError("give --data or --inline, not both")
+    if len({file.stem for file in options.inline}) < len(options.inline):
+        raise click.UsageError("two files of --inline have the same name, which is to be the instrument's")
+
+
+def train_here(options: FinetuneOptions) -> int:
+    """Train in this process; returns the exit status."""
+    from kronos_model.finetuning.__main__ import main  # torch
+
+    arguments = [f"--set={override}" for override in options.overrides]
+    for name, value in (("config", options.config), ("device", options.device), ("output", options.output)):
+        if value is not None:
+            arguments.append(f"--{name}={value}")
+    if options.data:
+        arguments += ["--data", *options.data]
+    return main(arguments)
+
+
+def enqueue(
+    client: ForecastClient, name: str, options: FinetuneOptions, max_inline_bars: int
+) -> FinetuneHandle:
+    """Put a job on Redis.
+
+    Raises:
+        KronosError, JobError: the options cannot be used, or Redis does not answer.
+    """
+    overrides = list(options.overrides)
+    data: dict[str, Any] | None = None
+    if options.inline:
+        # One more than the limit, so that too many are refused and not cut.
+        data = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
+    path = PLACEHOLDER_PATH if data is not None else _one_or_several(options.data)
+    if path is not None:
+        overrides.append(f"data.path={json.dumps(path)}")
+    return client.finetune(
+        load_config(options.config, overrides),
+        name=name,
+        data=data,
+        device=options.device or "auto",
+        allow_fallback=options.allow_fallback,
+        deadline_s=options.deadline_s,
+        priority=options.priority,
+        job_id=options.job_id,
+    )
+
+
+def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:
+    """Print the job's id; hints go to standard error, so that scripts read only the id."""
+    sent = json.dumps({"id": handle.id, "state": "PENDING", "queue": handle.queue})
+    click.echo(sent if as_json else handle.id)
+    click.echo(f"Enqueued on {handle.queue}. To watch it: kronos finetune --watch {handle.id}", err=True)
+    if not any(isinstance(worker, FinetuneWorkerStatus) for worker in client.workers()):
+        click.echo("No finetuning worker is alive; start one with: kronos worker --role finetune", err=True)
+
+
+def _one_or_several(paths: Sequence[str]) -> str | list[str] | None:
+    if len(paths) > 1:
+        return list(paths)
+    return paths[0] if paths else None
+
+
+def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
+    """Follow a job to its end, live or as JSON lines; returns the exit status."""
+    try:
+        _follow_as_json(handle) if as_json else _follow_live(handle)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Stopped watching; the job goes on.\n"
+            f"To watch again: kronos finetune --watch {handle.id}\n"
+            f"To end it:      kronos finetune --cancel {handle.id}",
+            err=True,
+        )
+        return INTERRUPTED
+    except JobError as error:
+        _print_error(handle, error, as_json=as_json)
+        return 1
+    return 0
+
+
+def _follow_live(handle: FinetuneHandle) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        _follow_by_lines(handle, console)
+    else:
+        with Live(console=console, transient=True) as live:
+            handle.wait(on_progress=lambda state: live.update(state_view(state), refresh=True))
+    console.print(result_view(handle.wait()))
+
+
+def _follow_by_lines(handle: FinetuneHandle, console: Console) -> None:
+    last = ""
+    for state in handle.progress():
+        if not state.has_ended and (line := state_line(state)) != last:
+            console.print(last := line, markup=False, soft_wrap=True)
+
+
+def _follow_as_json(handle: FinetuneHandle) -> None:
+    def show(state: FinetuneState) -> None:
+        if not state.has_ended:
+            shown = asdict(state) | {"progress": state.progress.model_dump(exclude_none=True)}
+            click.echo(json.dumps({"id": handle.id, "state": shown.pop("name"), **shown}))
+
+    result = handle.wait(on_progress=show)
+    click.echo(json.dumps({"id": handle.id, "state": "SUCCESS", "result": result.model_dump(mode="json")}))
+
+
+def _print_error(handle: FinetuneHandle, error: JobError, *, as_json: bool) -> None:
+    if as_json:
+        names = ("code", "message", "field", "details")
+        content = dict(zip(names, error.args, strict=True))
+        state = "UNKNOWN" if error.code in NOT_OF_THE_JOB else "FAILURE"
+        click.echo(json.dumps({"id": handle.id, "state": state, "error": content}))
+    click.echo(f"Error: {error}", err=True)
+    if error.code == ErrorCode.BROKER_UNREACHABLE:
+        click.echo(f"The job may well go on. To watch again: kronos finetune --watch {handle.id}", err=True)

@@ -1,14 +1,30 @@
 """``kronos forecast``."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
 
-from kronos_cli.commands.one_line_errors import error_as_json, note_told
+from kronos_cli.files.bulk import BulkOptions
+from kronos_cli.files.inputs import find_inputs
+from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
+from kronos_cli.files.run import ForecastRun, Tally
+from kronos_cli.one_line_errors import error_as_json, note_told
 from kronos_cli.settings import get_settings
+from kronos_client.client import ForecastClient
+from kronos_client.contract import forecast as contract
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_model.checkpoints.source import read_metadata
+from kronos_model.errors import CheckpointError, InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
+LOOKBACK = 400
+MAX_ERRORS_SHOWN = 50
 TABLE_KINDS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
 
 
@@ -35,12 +51,8 @@ class Device(click.ParamType[str]):
     name = "device"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from pydantic import TypeAdapter, ValidationError
-
-        from kronos_client.contract import forecast
-
         try:
-            device: str = TypeAdapter(forecast.Device).validate_python(value)
+            device: str = TypeAdapter(contract.Device).validate_python(value)
         except ValidationError:
             self.fail(f"{value!r} is none of auto, cpu, cuda, cuda:N and mps", param, ctx)
         return device
@@ -121,15 +133,6 @@ def forecast(
     Exit status: 0 when all is forecast, 1 when a file failed, 2 where what was given cannot be used, 130
     after Ctrl-C.
     """
-    from rich.console import Console
-
-    from kronos_cli.files import command as forecast_command
-    from kronos_cli.files.bulk import BulkOptions
-    from kronos_cli.files.inputs import find_inputs
-    from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
-    from kronos_client.client import ForecastClient
-    from kronos_model.errors import InputError
-
     settings = get_settings()
     table_kind: Any = TABLE_KINDS.get(output.suffix.lower())
     if table_kind is not None and kind is not None:
@@ -148,11 +151,11 @@ def forecast(
         raise click.UsageError(str(error)) from None
     with ForecastClient(settings=settings) as client:
         workers = client.workers()
-        if all(map(forecast_command.is_finetuning, workers)):
+        if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        bars = lookback or forecast_command.default_lookback(given["model"], workers, settings.model_folder)
+        bars = lookback or default_lookback(given["model"], workers, settings.model_folder)
         options = BulkOptions(bars, allow_fallback=not no_fallback, **given)
-        run = forecast_command.ForecastRun(
+        run = ForecastRun(
             client,
             inputs,
             target,
@@ -173,8 +176,48 @@ def forecast(
             if isinstance(error, Exception):
                 run.tally.error = error_as_json(error)
             if as_json or run.tally.num_done:  # what is done is kept, and its errors are not to be lost
-                forecast_command.tell(run.tally, run.path, as_json=as_json)
+                _print_summary(run.tally, run.path, as_json=as_json)
                 note_told(click.get_current_context())
             raise error from None
-    forecast_command.tell(tally, run.path, as_json=as_json)
+    _print_summary(tally, run.path, as_json=as_json)
     raise SystemExit(tally.exit_status)
+
+
+def default_lookback(
+    model: str | None, workers: Sequence[AnyWorkerStatus], model_folder: Path | None = None
+) -> int:
+    """What the model was trained on where that is known here, else 400 bars.
+
+    A registered model of that name comes first, as it does for workers.
+    """
+    ready = [worker.model.id for worker in workers if worker.model]
+    name = model or (ready[0] if ready else None)
+    if name is None:
+        return LOOKBACK
+    try:
+        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
+        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
+    except CheckpointError:  # damaged here; the worker's is its own
+        lookback = None
+    return lookback if isinstance(lookback, int) else LOOKBACK
+
+
+def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:
+    """The summary on standard output, errors and warnings on standard error."""
+    if as_json:
+        click.echo(json.dumps(tally.as_dict(output), indent=2))
+        return
+    for entry in tally.failed[:MAX_ERRORS_SHOWN]:
+        where = "" if entry["message"].startswith(entry["file"]) else f"{entry['file']}: "
+        click.echo(f"{entry['code']}: {where}{entry['message']}", err=True)
+    if len(tally.failed) > MAX_ERRORS_SHOWN:
+        click.echo(f"… and {len(tally.failed) - MAX_ERRORS_SHOWN} more; --json has all", err=True)
+    for text in tally.warnings:
+        click.echo(f"Warning: {text}", err=True)
+    counts = [f"{tally.num_forecast} forecast"]
+    counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
+    counts += [f"{len(tally.failed)} failed"] if tally.failed else []
+    if tally.is_interrupted:
+        counts.append(f"{tally.num_files - tally.num_done} left; the same command goes on")
+    files = "1 file" if tally.num_files == 1 else f"{tally.num_files} files"
+    click.echo(f"{files}: {', '.join(counts)}. {output}")

@@ -3,17 +3,17 @@
 import json
 
 import click
+from rich.console import Console
 
 from kronos_cli.settings import get_settings
+from kronos_cli.tables import models as models_table
+from kronos_client.registry.model_registry import ModelRegistry
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The folder and the whole metadata, as JSON.")
 def models(as_json: bool) -> None:
     """Show the registered models, which forecast jobs may name as NAME or NAME@VERSION."""
-    from kronos_cli.tables import models as models_table
-    from kronos_client.registry.model_registry import ModelRegistry
-
     folder = get_settings().model_folder
     if folder is None:
         raise click.ClickException(
@@ -26,6 +26,4 @@ def models(as_json: bool) -> None:
         return
     click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
     if registered:
-        from rich.console import Console
-
         Console().print(models_table.models_table(registered))

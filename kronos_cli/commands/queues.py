@@ -3,12 +3,15 @@
 import json
 
 import click
+from rich.console import Console
 
 from kronos_cli.settings import get_settings
+from kronos_cli.tables import queues as queues_table
+from kronos_client.redis.connection import connect
 
 
 @click.command()
-@click.option("--dead", is_flag=True, help="Show the messages that nobody can read, the newest first.")
+@click.option("--dead", is_flag=True, help="Show the messages that no worker can read, the newest first.")
 @click.option("--purge-dead", is_flag=True, help="Delete them for good.")
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
@@ -17,11 +20,6 @@ def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
 
     The wait is that of a job which comes now with normal priority, by the rate of the last minute.
     """
-    from rich.console import Console
-
-    from kronos_cli.tables import queues as queues_table
-    from kronos_client.redis.connection import connect
-
     if dead and purge_dead:
         raise click.UsageError("--dead shows and --purge-dead deletes: give one of them")
     settings = get_settings()

@@ -1,12 +1,70 @@
-"""``kronos up``."""
+"""``kronos up``: Redis, workers, API and Flower on one machine, their logs side by side, until Ctrl-C."""
 
+import json
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.text import Text
 
-from kronos_cli.settings import get_settings
+from kronos_cli.settings import CliSettings, get_settings
+from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis
+from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
+from kronos_cli.stack.services import (
+    check_ports,
+    metrics_share,
+    shared_folders,
+    start_api,
+    start_flower,
+    start_worker,
+    worker_names,
+    worker_share,
+)
+from kronos_model.processes.children import ChildProcess, LineSink
 
-PORT = click.IntRange(1, 65535)
+PORT: Final = click.IntRange(1, 65535)
+REDIS_PORT: Final = 6379
+WORKER_GRACE_S: Final = 60
+FINETUNE_MARGIN_S: Final = 15
+"""In addition to the time that training may take to save its state."""
+STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
+
+
+@dataclass(frozen=True)
+class UpOptions:
+    """``data`` is the folder of jobs, candles and trained models. None: as the settings say."""
+
+    data: Path
+    redis_port: int | None = None
+    flower_port: int | None = None
+    api_port: int | None = None
+    device: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    num_workers: int = 1
+    finetune: bool = True
+    api: bool = True
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses of what was started; ``--json`` prints them.
+
+    ``redis_url`` is None for a Redis that ran before, ``api_url`` without API, ``flower_password`` if set.
+    """
+
+    redis_url: str | None
+    api_url: str | None
+    flower_url: str
+    flower_user: str
+    flower_password: str | None
+    data_folder: str
+    model_folder: str
 
 
 @click.command()
@@ -27,29 +85,131 @@ PORT = click.IntRange(1, 65535)
 @click.option("--api/--no-api", default=True, show_default=True, help="The HTTP API and its page.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
-@click.option("--tokenizer", help="Likewise, for KRONOS_TOKENIZER.")
-@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; what happens goes to stderr.")
-def up(
-    data: Path,
-    redis_port: int | None,
-    flower_port: int | None,
-    api_port: int | None,
-    num_workers: int,
-    finetune: bool,
-    api: bool,
-    device: str | None,
-    model: str | None,
-    tokenizer: str | None,
-    as_json: bool,
-) -> None:
+@click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
+@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; logs go to stderr.")
+def up(as_json: bool, **given: Any) -> None:
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
     With KRONOS_REDIS_URL set, that Redis is used and none is started. Without KRONOS_MODEL it serves the
     bundled checkpoint. A process that crashes is started again, a few times.
     """
-    from kronos_cli.stack.up import UpOptions, run_up
+    raise SystemExit(run_up(UpOptions(**given), get_settings(), as_json=as_json))
 
-    options = UpOptions(
-        data, redis_port, flower_port, api_port, device, model, tokenizer, num_workers, finetune, api
-    )
-    raise SystemExit(run_up(options, get_settings(), as_json=as_json))
+
+def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
+    """Run until a signal (returns 0), or until a process ends that is not started again (returns 1).
+
+    With ``as_json`` the first line of standard output is the addresses; logs go to standard error.
+
+    Raises:
+        LocalStackError: Redis or a process cannot be started.
+    """
+    console = Console(highlight=False, stderr=as_json)
+    workers = worker_names(options.num_workers)
+    restarts = Restarts()
+    show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
+
+    def sink(name: str, line: str) -> None:
+        restarts.note_line(name, line)
+        show(name, line)
+
+    api_port = options.api_port if options.api else None
+    check_ports({"--api-port": api_port, "--flower-port": options.flower_port})
+    with ExitStack() as exits:
+        redis: LocalRedis | None = None
+        url = settings.redis_url.get_secret_value()
+        if not names_redis(settings):
+            port = options.redis_port or free_port(REDIS_PORT)
+            redis = exits.enter_context(LocalRedis(data=options.data / "redis", port=port, sink=sink))
+            url = redis.url
+        stack = exits.enter_context(ProcessStack(sink))
+        if redis is not None:
+            stack.adopt(redis.child)
+        choice = model_choice(settings, options.model, options.tokenizer)
+        device = {"KRONOS_DEVICE": options.device} if options.device else {}
+        folders = shared_folders(options.data, settings)
+        common = {"KRONOS_REDIS_URL": url, **choice, **device, **folders}
+        for index, name in enumerate(workers):
+            start_worker(stack, name, common | worker_share(settings, index, len(workers)), WORKER_GRACE_S)
+        if options.finetune:
+            start_worker(
+                stack,
+                "finetune",
+                common | {"KRONOS_ROLE": "finetune"} | metrics_share(settings, len(workers)),
+                settings.finetune_grace_s + FINETUNE_MARGIN_S,
+            )
+        flower_url, flower_password = start_flower(stack, options.flower_port, settings, common)
+        api_url = start_api(stack, options.api_port, settings, common, console) if options.api else None
+        addresses = Addresses(
+            redis_url=None if redis is None else url,
+            api_url=api_url,
+            flower_url=flower_url,
+            flower_user=settings.flower_user,
+            flower_password=flower_password,
+            data_folder=folders["KRONOS_DATA_FOLDER"],
+            model_folder=folders["KRONOS_MODEL_FOLDER"],
+        )
+        if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
+            console.print(
+                f"No model is set, so this serves the bundled {BUNDLED_MODEL}; for a published one:\n"
+                "  KRONOS_MODEL=NeoQuasar/Kronos-small kronos up"
+            )
+        if as_json:
+            click.echo(json.dumps(asdict(addresses)))
+        else:
+            _print_addresses(addresses, console, finetune=options.finetune)
+        try:
+            dead = keep_running(stack, restarts, console)
+        except KeyboardInterrupt:
+            console.print("Stopping; running jobs are finished first. Ctrl-C again ends at once.")
+            return 0
+        console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
+        return 1
+
+
+def _print_addresses(addresses: Addresses, console: Console, *, finetune: bool) -> None:
+    """Print the addresses for people."""
+    lines = []
+    if addresses.redis_url is not None:
+        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses.redis_url}"]
+    if finetune:
+        lines.append(
+            f"Candles for finetuning: {addresses.data_folder}, trained models: {addresses.model_folder}"
+        )
+    if addresses.api_url is not None:
+        lines.append(f"API and page: {addresses.api_url}")
+    password = addresses.flower_password
+    shown = "" if password is None else f", password {password}"
+    lines.append(f"Flower: {addresses.flower_url}, user {addresses.flower_user}{shown}")
+    console.print("\n".join(lines) + "\n", soft_wrap=True)
+
+
+def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
+    """Start crashed processes again; returns the first that is not started again.
+
+    Raises:
+        KeyboardInterrupt: a signal asked for the end.
+        LocalStackError: a process cannot be started again.
+    """
+    while True:
+        dead = stack.wait()
+        status = dead.exit_status
+        assert status is not None, "it has ended"
+        if not stack.can_restart(dead) or not restarts.allow(dead.name, status):
+            return dead
+        console.print(
+            f"{dead.name} ended with status {status}; it is started again, "
+            f"at most {MAX_RESTARTS} times in {WINDOW_S / 60:g} minutes."
+        )
+        stack.restart(dead)
+
+
+def prefixed_lines(console: Console, width: int) -> LineSink:
+    """A sink that prints each line with its process's name in front."""
+
+    def show(name: str, line: str) -> None:
+        prefix = Text(f"{name:<{width}} | ", style=STYLES.get(name.partition("-")[0], ""))
+        # Not Text.from_ansi or markup: a log line is printed as it came.
+        console.print(prefix + Text(line), soft_wrap=True)
+
+    return show

@@ -1,4 +1,4 @@
-"""Forecasts of many files: what is asked for of each, what it is made from, and one outcome for each."""
+"""Forecasts of many files: the options, the fingerprint of each, and one outcome for each."""
 
 import hashlib
 import json
@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pandas as pd
 
-from kronos_cli.files.candle_file import read_candles
 from kronos_cli.files.inputs import ForecastInput
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
 from kronos_client.contract.results import ForecastResult
+from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
 
 OF_ALL: Final = (
@@ -32,7 +32,7 @@ OF_ALL: Final = (
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """What is asked for of each file, as ``ForecastClient.submit`` takes it; ``lookback`` in bars."""
+    """The options of every file, as ``ForecastClient.submit`` takes them; ``lookback`` in bars."""
 
     lookback: int
     pred_len: int = 48
@@ -56,7 +56,7 @@ class BulkOptions:
         return given
 
     def for_fingerprint(self) -> dict[str, Any]:
-        """What decides the forecast, and not who computes it and when."""
+        """The options that decide the forecast; not where and when it is computed."""
         given = self.for_client()
         for name in ("device", "allow_fallback", "priority", "deadline_s"):
             del given[name]
@@ -74,7 +74,7 @@ class ForecastWork:
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """What came of a file: a result, or an error."""
+    """The result of a file, or its error."""
 
     work: ForecastWork
     job_id: str
@@ -83,11 +83,11 @@ class FileOutcome:
 
 
 def read_work(one: ForecastInput, options: BulkOptions) -> ForecastWork:
-    """Raises JobError where the file cannot be used."""
+    """Read a file's candles; raises JobError if they cannot be used."""
     try:
         candles = read_candles(one.path, options.lookback)
     except KronosError as error:
-        # With its path, which is this user's own.
+        # With its path: the file is this user's own.
         raise JobError(error.code, error.message, error.field, error.details) from None
     digest = hashlib.sha256(json.dumps(options.for_fingerprint(), sort_keys=True).encode())
     for name in candles:
@@ -106,10 +106,12 @@ def forecast_all(
     max_in_flight: int,
     timeout_s: float | None,
 ) -> Generator[FileOutcome, None, None]:
-    """The outcomes, each as soon as it is there. Files are taken as there is room for their jobs.
+    """Yield each outcome as soon as it is there. Files are read when there is room for their jobs.
 
-    Raises JobError where every further file would fail as well; what is under way then, or as the iterator is
-    closed, is cancelled.
+    Jobs under way are cancelled at an error, and when the iterator is closed.
+
+    Raises:
+        JobError: every further file would fail as well.
     """
     outcomes: Any = client.forecast_many(
         ((work, work.candles) for work in works),

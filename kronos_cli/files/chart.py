@@ -16,7 +16,7 @@ NUM_TICKS = 8
 
 
 @dataclass(frozen=True)
-class ForecastView:
+class ChartForecast:
     """What is drawn of one series' forecast, all of the horizon's length.
 
     ``band`` is the close's lower and upper quantile, ``band_label`` says which ("10–90 %").
@@ -31,7 +31,7 @@ class ForecastView:
 
 def draw_chart(
     lookback: pd.DataFrame,
-    forecast: ForecastView,
+    forecast: ChartForecast,
     path: Path,
     *,
     title: str,
@@ -94,7 +94,7 @@ def _draw_candles(axes: Axes, candles: pd.DataFrame) -> None:
     axes.bar(candles.index, body.clip(lower=thinnest), bottom=bottom, width=0.65, color=colours)
 
 
-def _draw_forecast(axes: Axes, forecast: ForecastView, first_bar: int, last_close: float) -> None:
+def _draw_forecast(axes: Axes, forecast: ChartForecast, first_bar: int, last_close: float) -> None:
     bars = range(first_bar - 1, first_bar + len(forecast.close))  # from the last close on
     if forecast.band is not None:
         low, high = ([last_close, *side] for side in forecast.band)
@@ -106,7 +106,7 @@ def _draw_forecast(axes: Axes, forecast: ForecastView, first_bar: int, last_clos
     )
 
 
-def _draw_volume(axes: Axes, lookback: pd.DataFrame, forecast: ForecastView) -> None:
+def _draw_volume(axes: Axes, lookback: pd.DataFrame, forecast: ChartForecast) -> None:
     if "volume" in lookback:
         axes.bar(lookback.index, lookback["volume"], width=0.65, color=candle_colours(lookback), alpha=0.8)
     bars = range(len(lookback), len(lookback) + len(forecast.volume))
@@ -125,14 +125,14 @@ def forecast_view(
     close: Sequence[float],
     volume: Sequence[float],
     close_quantiles: Mapping[str, Sequence[float]],
-) -> ForecastView:
+) -> ChartForecast:
     """The view of a mean and its quantiles by level ("0.1"); the band is the widest pair of them."""
     band, label = None, ""
     levels = sorted(close_quantiles, key=float)
     if len(levels) >= 2:
         band = (close_quantiles[levels[0]], close_quantiles[levels[-1]])
         label = f"{100 * float(levels[0]):g}–{100 * float(levels[-1]):g} %"
-    return ForecastView(timestamps, close, volume, band, label)
+    return ChartForecast(timestamps, close, volume, band, label)
 
 
 def draw_forecast(

@@ -1,10 +1,10 @@
-"""The candle files that a command is given: by themselves, in folders, or by a pattern."""
+"""The candle files that a command is given, by name, folder or pattern."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kronos_cli.files.candle_file import SUFFIXES
+from kronos_model.bars.files.find import SUFFIXES, files_below
 from kronos_model.errors import InputError
 
 
@@ -12,8 +12,7 @@ from kronos_model.errors import InputError
 class ForecastInput:
     """A candle file.
 
-    ``name`` is what its forecast is called: the file's name without suffix, behind the folders between it and
-    the one that was named.
+    ``name`` is the name of its forecast: the path without suffix, below the folder that was given.
     """
 
     path: Path
@@ -21,16 +20,15 @@ class ForecastInput:
 
 
 def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
-    """The files, each once, in the order of ``paths`` and sorted within a folder.
+    """List the files, each once, in the order of ``paths`` and sorted within a folder.
 
     Args:
-        paths: files; folders, which stand for the CSV and Parquet files in them and in their folders; and
-            patterns such as ``candles/*_1d.csv``, for shells that leave them as they are. What is hidden is
-            passed over.
-        output: the file or folder where forecasts go; what a folder or a pattern has there is passed over.
+        paths: files; folders, for all CSV and Parquet files below them; and patterns such as
+            ``candles/*_1d.csv``, for shells that do not expand them. Hidden files are left out.
+        output: the file or folder where forecasts go. Files in it are left out.
 
-    Raises InputError: a path that is not there or leads to no files, a file that would be overwritten, or two
-    of one name.
+    Raises:
+        InputError: a path does not exist or has no files, lies in ``output``, or two files have one name.
     """
     found: dict[Path, ForecastInput] = {}
     for text in paths:
@@ -60,11 +58,8 @@ def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
 def _inputs_of(text: str) -> Iterator[ForecastInput]:
     path = Path(text)
     if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            below = file.relative_to(path)
-            is_hidden = any(part.startswith(".") for part in below.parts)
-            if file.suffix.lower() in SUFFIXES and not is_hidden and file.is_file():
-                yield ForecastInput(file, below.with_suffix("").as_posix())
+        for file in files_below(path):
+            yield ForecastInput(file, file.relative_to(path).with_suffix("").as_posix())
     elif path.exists():
         yield ForecastInput(path, path.stem)
     elif any(sign in text for sign in "*?["):

@@ -1,4 +1,4 @@
-"""Where the forecasts of many files are kept, and which of them need not be asked for again."""
+"""The folder or table that keeps forecasts, and what is in it already."""
 
 import fcntl
 import json
@@ -15,7 +15,7 @@ JOURNAL: Final = ".kronos-forecasts.jsonl"
 
 
 class OutputExists(InputError):
-    """A file lies where a forecast goes, and it is none of an earlier run's."""
+    """A forecast would replace a file that no earlier run wrote."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -27,18 +27,25 @@ class OutputExists(InputError):
 class ForecastFolder:
     """A folder with one file for each forecast, and a journal of what each was made from.
 
-    Used in a ``with`` block, by one process at a time. Every file is there whole or not at all, and what the
-    journal names is there.
+    The journal protects two things. A run that was stopped goes on where it was: what is there from the same
+    candles and options is not computed again. And a file that no run of this command wrote is not replaced.
+    Times of files would not show other options or candles, and a CSV file has no place for a fingerprint.
+    Each line is ``output`` and ``fingerprint``; the fingerprint is null in a claim, which is written before
+    the file, since a run may be killed between the two.
 
-    Raises InputError where another process uses the folder, DiskFull where nothing can be written there.
+    Used in a ``with`` block, by one process at a time. Every file is there whole or not at all, and what the
+    journal gives a fingerprint for is there.
+
+    Raises:
+        InputError: another process uses the folder.
+        DiskFull: nothing can be written there.
     """
 
     def __init__(self, folder: Path, kind: Kind) -> None:
         self.folder = folder
         self._kind: Kind = kind
         self._journal: IO[str] | None = None
-        self._made_from: dict[str, str] = {}
-        self._claimed: set[str] = set()
+        self._made_from: dict[str, str | None] = {}  # None: claimed, and not there yet
 
     def __enter__(self) -> Self:
         path = self.folder / JOURNAL
@@ -57,7 +64,6 @@ class ForecastFolder:
         self._journal.seek(0)
         text = self._journal.read()
         self._made_from = dict(_entries(text))
-        self._claimed = {*self._made_from, *_claims(text)}
         if text and not text.endswith("\n"):  # cut short by a crash: what follows is a line of its own
             self._journal.write("\n")
         return self
@@ -69,7 +75,7 @@ class ForecastFolder:
             self._journal.close()
 
     def path_of(self, name: str, suffix: str | None = None) -> Path:
-        """Where the forecast of that name is, or what is beside it."""
+        """The file of this forecast, or with ``suffix`` another file of the same name."""
         return self.folder / f"{name}.{suffix or self._kind}"
 
     def has(self, name: str, fingerprint: str, also: Sequence[Path] = ()) -> bool:
@@ -80,24 +86,24 @@ class ForecastFolder:
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
         """Note in the journal that these names are to be forecast here, each with its further files.
 
-        Raises OutputExists, unless ``overwrite``, where one would replace a file of nobody's run; DiskFull.
+        Raises:
+            OutputExists: a forecast would replace a file that no run wrote; not with ``overwrite``.
+            DiskFull: the journal cannot be written.
         """
-        new = [name for name in files if self._key(name) not in self._claimed]
+        new = [name for name in files if self._key(name) not in self._made_from]
         for name in [] if overwrite else new:
-            is_known = any(f"{name}.{kind}" in self._claimed for kind in KINDS)  # charts are of all formats
+            is_known = any(f"{name}.{kind}" in self._made_from for kind in KINDS)  # charts are of all formats
             for path in (self.path_of(name), *([] if is_known else files[name])):
                 if path.is_file():
                     raise OutputExists(path)
-        if new:
-            keys = [self._key(name) for name in new]
-            self._claimed.update(keys)
-            # Now, since a run may be killed between a file and its line.
-            self._note({"claimed": keys})
+        claims = dict.fromkeys(map(self._key, new))
+        self._made_from |= claims
+        self._note(*({"output": key, "fingerprint": None} for key in claims))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever put here."""
-        return not self._made_from
+        """Whether no forecast was ever put here."""
+        return not any(self._made_from.values())
 
     def put(self, fingerprint: str, record: Record) -> None:
         """Keep a forecast. Raises DiskFull."""
@@ -106,10 +112,10 @@ class ForecastFolder:
         self._made_from[self._key(name)] = fingerprint
         self._note({"output": self._key(name), "fingerprint": fingerprint, "job_id": record["job_id"]})
 
-    def _note(self, entry: Mapping[str, Any]) -> None:
+    def _note(self, *entries: Mapping[str, Any]) -> None:
         assert self._journal is not None, "not entered"
         try:
-            self._journal.write(json.dumps(entry) + "\n")
+            self._journal.writelines(json.dumps(entry) + "\n" for entry in entries)
             self._journal.flush()
         except OSError as error:
             raise DiskFull(f"{self._journal.name} cannot be written: {error.strerror}") from None
@@ -120,9 +126,9 @@ class ForecastFolder:
 
 
 class ForecastTable:
-    """One table of all forecasts, put together from a hidden folder beside it with a file for each.
+    """One table of all forecasts, put together from a hidden folder with one file for each forecast.
 
-    The folder is what the next run goes on from.
+    The hidden folder lies next to the table; the next run goes on from it.
     """
 
     def __init__(self, path: Path, kind: Kind) -> None:
@@ -131,17 +137,17 @@ class ForecastTable:
         self.parts = ForecastFolder(path.with_name(f".{path.name}.parts"), "json")
 
     def check_free(self) -> None:
-        """Raises OutputExists where the table would replace a file that no run of this command wrote.
+        """Raise OutputExists if the table would replace a file that no run wrote.
 
-        For within the parts' block.
+        Call it within the block of ``parts``.
         """
         if self.parts.is_empty and self.path.is_file():
             raise OutputExists(self.path)
 
     def write(self, names: Iterable[str]) -> int:
-        """Write the table of these forecasts, as far as they are there; how many it has.
+        """Write the table of those forecasts that are there, and return how many there are.
 
-        Where there is none, the table stays as it is. Raises DiskFull.
+        Without any, the table stays as it is. Raises DiskFull.
         """
         paths = [path for path in map(self.parts.path_of, names) if path.is_file()]
         if paths:
@@ -150,24 +156,9 @@ class ForecastTable:
         return len(paths)
 
 
-def _entries(journal: str) -> Iterator[tuple[str, str]]:
-    """From each output to what it was made from."""
-    for entry in _lines(journal):
-        with suppress(KeyError):
-            yield entry["output"], entry["fingerprint"]
-
-
-def _claims(journal: str) -> Iterator[str]:
-    """The outputs that runs said they would write."""
-    for entry in _lines(journal):
-        claimed = entry.get("claimed")
-        yield from claimed if isinstance(claimed, list) else ()
-
-
-def _lines(journal: str) -> Iterator[dict[str, Any]]:
-    """A line that was cut short says nothing."""
+def _entries(journal: str) -> Iterator[tuple[str, str | None]]:
+    """From each output to what it was made from. A line that was cut short is passed over."""
     for line in journal.splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, TypeError, KeyError):
             entry = json.loads(line)
-            if isinstance(entry, dict):
-                yield entry
+            yield entry["output"], entry["fingerprint"]

@@ -82,7 +82,7 @@ def redis_version(path: Path) -> tuple[int, int, int] | None:
 
 
 def free_port(preferred: int = 0) -> int:
-    """A loopback port that nobody listens on at this moment: the preferred one if it is free."""
+    """A free loopback port: the preferred one if it is free."""
     with socket.socket() as probe:
         # As servers do: a port that was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +99,7 @@ class LocalRedis:
 
     It listens on 127.0.0.1 only and asks for a password, refuses writes rather than evicting what it holds,
     and either keeps everything in memory (``data=None``) or appends every write to a file in ``data``. The
-    password is new each time, or kept beside the data, so that the URL stays the same.
+    password is new each time, or kept with the data, so that the URL stays the same.
 
     :param port: None takes a free one
     :param sink: called with ``("redis", line)`` for every line that it logs

@@ -53,7 +53,7 @@ class ProcessStack:
     ) -> ChildProcess:
         """Start a child; its lines go to the stack's sink.
 
-        :param group: children of one group are told to end together, before any of them is waited for
+        :param group: children of one group get their signal together, before any of them is waited for
         :raises LocalStackError: when it cannot be started
         """
 

@@ -40,7 +40,7 @@ class Restarts:
     """Decides by how a process ended, and whether it had been ready. May be shared by threads.
 
     One that crashed goes on with what Redis holds for it. One that refuses to start would refuse again, and
-    one that was told to end has ended.
+    one that got a signal to end has ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

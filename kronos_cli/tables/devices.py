@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
+
+from kronos_cli.tables.parts import simple_table
 
 
 def devices_table(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One row for each device in a probe's report, and below why any is not as asked."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, justify in (("asked for", "left"), ("device", "left"), ("name", "left")):
-        table.add_column(name, overflow="fold", justify=justify)  # type: ignore[arg-type]
-    for name in ("free", "memory", "slots"):
-        table.add_column(name, no_wrap=True, justify="right")
+    """One row for each device in a probe's report, and below why any differs from the request."""
+    table = simple_table(
+        "asked for", "device", "name", "free", "memory", "slots", names=("asked for", "device", "name")
+    )
     remarks: dict[str, str] = {}
     for device in devices:
         if "error" in device:

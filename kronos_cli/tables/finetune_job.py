@@ -1,12 +1,11 @@
-"""A finetuning job for the terminal: how far it is, and what came of it."""
+"""A finetuning job for the terminal: its progress and its result."""
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kronos_cli.tables.status import duration
+from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.core.handle import FinetuneState
 
@@ -20,7 +19,7 @@ WAITING = {
 
 
 def state_view(state: FinetuneState) -> RenderableType:
-    """The job as it is now: where it is, a bar over the stage's steps, its losses."""
+    """The job as it is now: its stage, a bar of the stage's steps, its losses."""
     progress = state.progress
     if progress.stage is None:
         return Text(WAITING.get(state.name, f"{state.name}."))
@@ -57,7 +56,7 @@ def place(progress: FinetuneProgress) -> str:
 
 
 def losses(progress: FinetuneProgress) -> str:
-    """Those that are known, with the learning rate."""
+    """The losses that are known, with the learning rate."""
     values = {
         "loss": progress.loss,
         "validation": progress.validation_loss,
@@ -70,20 +69,18 @@ def losses(progress: FinetuneProgress) -> str:
 
 
 def state_line(state: FinetuneState) -> str:
-    """The same in one line, for where lines cannot be drawn anew: a new one for each stage and epoch."""
+    """The job in one line that changes with each stage and epoch, for output that cannot be redrawn."""
     progress = state.progress
     if progress.stage is None:
         return WAITING.get(state.name, f"{state.name}.")
     fields = {"step": None, "num_steps": None, "loss": None, "learning_rate": None}
-    told = progress.model_copy(update=fields)
-    return ": ".join(filter(None, [place(told), losses(told)]))
+    shown = progress.model_copy(update=fields)
+    return ": ".join(filter(None, [place(shown), losses(shown)]))
 
 
 def result_view(result: FinetuneResult) -> RenderableType:
-    """The registered model, how it fares, and what to know about it. What the job says is never markup."""
-    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    """The registered model, its verdict and its warnings. Text of the job is never read as markup."""
+    table = simple_table("what", "value", texts=("what",), names=("value",), show_header=False)
     rows = [("Model", result.model.id), ("Device", result.device)]
     rows += [("" if index else "Verdict", line) for index, line in enumerate(result.verdict)]
     trained_s = result.timings_ms.training / 1000

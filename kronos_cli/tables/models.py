@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from kronos_cli.tables.parts import simple_table
 from kronos_client.registry.model_registry import DamagedModel
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 
@@ -21,13 +20,15 @@ LEGEND: Final = (
 
 
 def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> RenderableType:
-    """One row a version for what it is and one for how good, and below why damaged ones are.
+    """One row a version for what it is, one for how good it is, and below the reasons of damaged ones.
 
-    What metadata says is shown as it is, never read as markup.
+    Text of the metadata is never read as markup.
     """
-    what = _empty_table(left=("model", "parent", "created", "data"), right=())
-    how_good = _empty_table(
-        left=("model",), right=("tokenizer", "predictor", "over parent", "over last value")
+    what = simple_table(
+        "model", "parent", "created", "data", names=("model", "parent"), texts=("created", "data")
+    )
+    how_good = simple_table(
+        "model", "tokenizer", "predictor", "over parent", "over last value", names=("model",)
     )
     damaged = []
     for model in models:
@@ -40,18 +41,8 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
     return Group(what, how_good, Text(LEGEND, style="dim"), *damaged)
 
 
-def _empty_table(left: Sequence[str], right: Sequence[str]) -> Table:
-    """Of long names the end is what differs, so names are folded and never cut."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in left:
-        table.add_column(column, overflow="fold", no_wrap=column not in ("model", "parent"))
-    for column in right:
-        table.add_column(column, no_wrap=True, justify="right")
-    return table
-
-
 def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
-    """The whole metadata, or ``damaged`` with the reason; ``id`` is what jobs name it by."""
+    """The whole metadata, or ``damaged`` with the reason; jobs name the model by ``id``."""
     if isinstance(model, DamagedModel):
         return {
             "id": model.reference,
@@ -63,13 +54,13 @@ def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
 
 
 def _origin(metadata: Metadata) -> tuple[str, ...]:
-    """Behind the model; empty where finetuning did not say it."""
+    """The cells behind the model: parent, date, data; empty if not known."""
     fingerprint = str(metadata.data_fingerprint or "")[:SHORT_CHARS]
     return _parent(metadata.parent), f"{metadata.created_at:%Y-%m-%d}", fingerprint
 
 
 def _quality(metadata: Metadata) -> tuple[str, ...]:
-    """Likewise."""
+    """The cells of the second table; empty if not known."""
     return (
         _loss(_at(metadata.metrics, "tokenizer", "best_loss")),
         _loss(_at(metadata.metrics, "predictor", "best_loss")),
@@ -94,7 +85,7 @@ def _percent(percent: Any) -> str:
 
 
 def _at(value: Any, *keys: str) -> Any:
-    """What lies there in nested objects, None where nothing does."""
+    """The value at this path of nested objects, or None."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value

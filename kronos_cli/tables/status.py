@@ -1,122 +1,104 @@
 """Live workers as a table for the terminal."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Final
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from kronos_client.redis.routing import Status
+from kronos_cli.tables.parts import duration, simple_table
+from kronos_client.contract.worker_status import AnyWorkerStatus, FinetuneWorkerStatus, TrainingStatus
 
-MAX_JOBS_SHOWN = 5
+MAX_JOBS_SHOWN: Final = 5
 """Of one worker."""
-STATE_STYLES = {"ready": "green", "loading": "yellow", "draining": "magenta"}
+STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
-def status_table(workers: Sequence[Status]) -> RenderableType:
-    """One row a worker for what it is and one for its load; below how far its jobs are, and device warnings.
+def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
+    """One row a worker for what it is, one for its load; below its running jobs and device warnings.
 
-    What announcements say is shown as it is, never read as markup.
+    Text of announcements is never read as markup.
     """
-    what = empty_table("worker", "state", "device", "queue", "model", "up")
-    load = empty_table("worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s")
+    what = simple_table(
+        "worker",
+        "state",
+        "device",
+        "queue",
+        "model",
+        "up",
+        names=("worker", "model"),
+        texts=("state", "device", "queue"),
+    )
+    load = simple_table(
+        "worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s", names=("worker",)
+    )
     for worker in workers:
-        node, state = Text(str(worker["node"])), str(worker["state"])
+        node = Text(worker.node)
         what.add_row(
             node,
-            Text(state, style=STATE_STYLES.get(state, "")),
-            Text(str(worker["device"])),
-            Text(str(worker["queue"])),
+            Text(worker.state, style=STATE_STYLES[worker.state]),
+            Text(worker.device),
+            Text(worker.queue),
             model_text(worker),
-            duration(float(worker["uptime_s"])),
+            duration(worker.uptime_s),
         )
-        load.add_row(node, str(worker["jobs_done"]), str(worker["jobs_failed"]), *load_cells(worker))
+        load.add_row(node, str(worker.jobs_done), str(worker.jobs_failed), *load_cells(worker))
     warnings = [
-        Text(f"{worker['node']}: {worker['device_warning']}", style="yellow")
+        Text(f"{worker.node}: {worker.device_warning}", style="yellow")
         for worker in workers
-        if worker["device_warning"]
+        if worker.device_warning
     ]
     return Group(what, load, *_running(workers), *warnings)
 
 
-def _running(workers: Sequence[Status]) -> list[RenderableType]:
-    """How far forecast jobs are; nothing where none runs."""
-    table = empty_table("worker", "job", "done", "bars")
+def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
+    """The progress of running forecast jobs; no table if none runs."""
+    table = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
     for worker in workers:
-        jobs = worker.get("jobs_running", [])  # an older release does not say
-        for job in jobs[:MAX_JOBS_SHOWN]:
-            done = job["bars_done"] / job["bars_total"]
-            table.add_row(
-                Text(str(worker["node"])), Text(str(job["id"])), f"{done:.0%}", f"{job['bars_total']:,}"
-            )
-        num_left = worker.get("num_jobs_running", 0) - len(jobs[:MAX_JOBS_SHOWN])
+        if isinstance(worker, FinetuneWorkerStatus):
+            continue
+        shown = worker.jobs_running[:MAX_JOBS_SHOWN]
+        for job in shown:
+            done = job.bars_done / job.bars_total
+            table.add_row(Text(worker.node), Text(job.id), f"{done:.0%}", f"{job.bars_total:,}")
+        num_left = worker.num_jobs_running - len(shown)
         if num_left > 0:
-            table.add_row(Text(str(worker["node"])), Text(f"and {num_left} more", style="dim"), "", "")
+            table.add_row(Text(worker.node), Text(f"and {num_left} more", style="dim"), "", "")
     return [table] if table.row_count else []
 
 
-def empty_table(*columns: str) -> Table:
-    """Of long names the end is what differs, so names are folded and never cut."""
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        if column in ("worker", "model", "job"):
-            table.add_column(column, overflow="fold")
-        else:
-            text = column in ("state", "device", "queue")
-            table.add_column(column, no_wrap=True, justify="left" if text else "right")
-    return table
-
-
-def model_text(worker: Status) -> Text:
-    """The model's id, with the first letters of its revision where it has one; what is trained now."""
-    if is_finetuning(worker):
-        return training_text(worker["training"])
-    model = worker["model"]
+def model_text(worker: AnyWorkerStatus) -> Text:
+    """The model's id with the start of its revision, or the training that runs."""
+    if isinstance(worker, FinetuneWorkerStatus):
+        return training_text(worker.training)
+    model = worker.model
     if model is None:
         return Text("…", style="dim")
-    revision = f" @{model['revision'][:8]}" if model["revision"] else ""
-    return Text(f"{model['id']}{revision}")
+    return Text(f"{model.id} @{model.revision[:8]}" if model.revision else model.id)
 
 
-def is_finetuning(worker: Status) -> bool:
-    """An older release says nothing of its role."""
-    return bool(worker.get("role", "forecast") == "finetune")
-
-
-def training_text(training: Mapping[str, Any] | None) -> Text:
+def training_text(training: TrainingStatus | None) -> Text:
     """As "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000"."""
     if training is None:
         return Text("finetuning, idle", style="dim")
-    parts = [f"{training['stage']}"] if training["stage"] else []
-    for name in ("epoch", "step"):
-        if training[name] is not None:
-            parts.append(f"{name} {training[name]}/{training[f'num_{name}s']}")
-    if training["loss"] is not None:
-        parts.append(f"loss {training['loss']:.4f}")
-    return Text(f"finetuning {training['name']}: {', '.join(parts) or '…'}")
+    parts = [training.stage] if training.stage else []
+    if training.epoch is not None:
+        parts.append(f"epoch {training.epoch}/{training.num_epochs}")
+    if training.step is not None:
+        parts.append(f"step {training.step}/{training.num_steps}")
+    if training.loss is not None:
+        parts.append(f"loss {training.loss:.4f}")
+    return Text(f"finetuning {training.name}: {', '.join(parts) or '…'}")
 
 
-def load_cells(worker: Status) -> tuple[str, ...]:
-    """Paths in slots and waiting, slots, how long series waited for them lately, and bars per second."""
-    if is_finetuning(worker):
-        return str(int(worker["training"] is not None)), "", "1", "", ""
-    if "sequences_running" not in worker:  # an older release
-        return "?", "?", str(worker["slots"]), "", ""
-    waited_s = worker["queue_wait_s"]
+def load_cells(worker: AnyWorkerStatus) -> tuple[str, ...]:
+    """Paths in slots and waiting, slots, mean wait for slots lately, and bars per second."""
+    if isinstance(worker, FinetuneWorkerStatus):
+        return str(int(worker.training is not None)), "", "1", "", ""
     return (
-        str(worker["sequences_running"]),
-        str(worker["sequences_waiting"]),
-        str(worker["slots"]),
-        "" if waited_s is None else f"{waited_s:.1f} s",
-        f"{worker['bars_per_s']:,.0f}",
+        str(worker.sequences_running),
+        str(worker.sequences_waiting),
+        str(worker.slots),
+        "" if worker.queue_wait_s is None else f"{worker.queue_wait_s:.1f} s",
+        f"{worker.bars_per_s:,.0f}",
     )
-
-
-def duration(seconds: float) -> str:
-    """As "12 s", "5 min", "3 h" or "2 d"."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"

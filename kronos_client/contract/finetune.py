@@ -3,22 +3,20 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
     Field,
-    PlainSerializer,
-    PlainValidator,
     ValidationError,
     WithJsonSchema,
-    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import CandleInput, Device, WireModel
+from kronos_client.contract.finetune_data import FinetuneData
+from kronos_client.contract.forecast import Device, WireModel
 from kronos_client.contract.instruments import PreparedInstrument, prepare_instruments
 from kronos_client.contract.jobs import check_version
 from kronos_client.contract.limits import Limits, check_finetune_payload
@@ -30,8 +28,6 @@ from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
 from kronos_model.text import MAX_INTEGER, dotted, escaped, excerpt
 
 MAX_CONFIG_BYTES: Final = 2**16
-MAX_DATA_PATHS: Final = 1000
-MAX_PATH_CHARS: Final = 1000
 MAX_MESSAGE_CHARS: Final = 280
 MAX_PARAMETERS: Final = 10**9
 """Of a model that a job makes from scratch; the largest published one has half as many."""
@@ -62,81 +58,11 @@ def _free_name(name: str) -> str:
     return name
 
 
-def _paths(value: Any) -> str | tuple[str, ...]:
-    """By hand, so that what is wrong is named by its place in the list and not by pydantic's tries."""
-    if isinstance(value, str):
-        _check_path(value, {})
-        return value
-    if not isinstance(value, list | tuple):
-        raise PydanticCustomError("paths_type", "a string, or an array of them")
-    if not 1 <= len(value) <= MAX_DATA_PATHS:
-        raise PydanticCustomError("num_paths", f"an array of 1 to {MAX_DATA_PATHS}")
-    for index, path in enumerate(value):
-        if not isinstance(path, str):
-            raise PydanticCustomError("path_type", "a string", {"index": index})
-        _check_path(path, {"index": index})
-    return tuple(value)
-
-
-def _check_path(path: str, context: dict[str, Any]) -> None:
-    if not 1 <= len(path) <= MAX_PATH_CHARS or not path.isprintable():
-        raise PydanticCustomError("path", f"1 to {MAX_PATH_CHARS} printable characters", context)
-    if path.startswith(("/", "~")) or "\\" in path or ".." in path.split("/"):
-        raise PydanticCustomError(
-            "path_outside", "relative to the worker's data folder, with / and without ..", context
-        )
-
-
 ModelName = Annotated[
     str,
     AfterValidator(_free_name),
     WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"}),
 ]
-DataPaths = Annotated[
-    str | tuple[str, ...],
-    PlainValidator(_paths),
-    PlainSerializer(lambda paths: paths, return_type=Any),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1},
-                {
-                    "type": "array",
-                    "items": {"type": "string", "minLength": 1},
-                    "minItems": 1,
-                    "maxItems": MAX_DATA_PATHS,
-                },
-            ]
-        }
-    ),
-]
-
-
-class FinetuneData(WireModel):
-    """The candles to train on: files that the worker sees, or the candles themselves."""
-
-    path: DataPaths | None = Field(
-        default=None,
-        description="CSV or Parquet files, or folders of them, relative to the worker's data folder",
-    )
-    instruments: (
-        Annotated[tuple[CandleInput, ...], Field(strict=False, min_length=1, fail_fast=True)] | None
-    ) = Field(default=None, description="the candles themselves, for small data")
-
-    @model_validator(mode="after")
-    def _check_kind(self) -> Self:
-        if self.path is None and self.instruments is None:
-            raise PydanticCustomError("no_data", "a path, or instruments")
-        if self.path is not None and self.instruments is not None:
-            raise PydanticCustomError("two_kinds_of_data", "either a path or instruments")
-        seen: set[str] = set()
-        for index, instrument in enumerate(self.instruments or ()):
-            if instrument.id in seen:
-                raise PydanticCustomError(
-                    "duplicate_instrument", "an id that no other instrument has", {"index": index}
-                )
-            seen.add(instrument.id)
-        return self
 
 
 class FinetuneJob(WireModel):

@@ -14,23 +14,26 @@ __all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
 
 
 def parse_job(payload: object, limits: Limits) -> ForecastJob:
-    """A job from decoded JSON, whoever sent it.
+    """Check a job from decoded JSON: its form, ranges and size. ``prepare`` checks columns and timestamps.
 
-    Its form, ranges and size are checked here, in this order: version, absurd sizes, fields and types,
-    limits. The content of columns and timestamps is left to ``prepare``.
-
-    Raises JobError, and nothing else, naming the first field at fault.
+    Raises:
+        JobError: Names the first field at fault; nothing else is raised.
     """
+    job = read_job(payload, limits)
+    check_job(job, limits)
+    return job
+
+
+def read_job(payload: object, limits: Limits) -> ForecastJob:
+    """The part of ``parse_job`` that needs no model: version, absurd sizes, then fields and types."""
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
     check_version(payload.get("schema_version", SCHEMA_VERSION))
     check_payload(payload, limits)
     try:
-        job = ForecastJob.model_validate(payload)
+        return ForecastJob.model_validate(payload)
     except ValidationError as error:
         raise refusal(error) from None
-    check_job(job, limits)
-    return job
 
 
 def check_version(version: object) -> None:

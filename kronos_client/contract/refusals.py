@@ -74,6 +74,12 @@ def refusal(error: ValidationError) -> JobError:
     return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
 
 
+def first_reason(error: ValidationError) -> str:
+    """Say what is wrong first in content that is no job, as ``field: message``."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, [dotted(first["loc"]), first["msg"]]))
+
+
 def _code(kind: str) -> ErrorCode:
     if kind in _CODES:
         return _CODES[kind]

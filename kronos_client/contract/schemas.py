@@ -12,11 +12,13 @@ from kronos_client.contract.examples import (
     example_finetune_result,
     example_job,
     example_result,
+    example_worker_status,
 )
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.results import ErrorReport, ForecastResult
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.finetuning.config import FinetuneConfig
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -40,11 +42,13 @@ def documents() -> dict[str, dict[str, Any]]:
             "$schema": DIALECT,
             **FinetuneResult.model_json_schema(mode="serialization"),
         },
+        "schemas/worker-status.json": {"$schema": DIALECT, **WORKER_STATUS.json_schema()},
         "schemas/error.json": {"$schema": DIALECT, **ErrorReport.model_json_schema(mode="serialization")},
         "examples/forecast-job.json": example_job(),
         "examples/forecast-result.json": example_result(),
         "examples/finetune-job.json": example_finetune_job(),
         "examples/finetune-result.json": example_finetune_result(),
+        "examples/worker-status.json": example_worker_status(),
         "examples/error.json": example_error(),
     }
 

@@ -16,6 +16,7 @@ from kronos_client.contract.names import (
     Priority,
 )
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.finetune_request import ConfigSource, DataSource, finetune_payload
 from kronos_client.core.forecast_request import ForecastOptions, forecast_payload, plain
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobState
@@ -31,7 +32,7 @@ from kronos_client.core.result_events import Endings
 from kronos_client.core.result_store import Outcome
 from kronos_client.core.retrying import Retries
 from kronos_client.core.series import CandleSource
-from kronos_client.redis.routing import Status, choose_finetune_queue, choose_queue
+from kronos_client.redis.routing import choose_finetune_queue, choose_queue
 from kronos_client.redis.shown import shown_arguments
 from kronos_client.settings import ClientSettings
 
@@ -62,11 +63,11 @@ class BaseClient(ABC):
         """Give up the connections; handles that are left cannot be waited for any more."""
 
     @abstractmethod
-    def workers(self) -> list[Status]:
+    def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""
 
     @abstractmethod
-    def _known_workers(self) -> list[Status]:
+    def _known_workers(self) -> list[AnyWorkerStatus]:
         """Likewise, at most a second old."""
 
     @abstractmethod

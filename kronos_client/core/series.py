@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.reading import readable
-from kronos_model.bars.columns import COLUMNS
-
-TIMESTAMP_NAMES: Final = ("timestamps", "timestamp", "datetime", "date", "time")
+from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 
 NO_NUMBERS: Final = "bcmMV"
 """Kinds of NumPy's that it would convert quietly, times and truth values among them."""
@@ -41,7 +39,7 @@ def series_payload(
     """One series as the contract has it, its columns as base64 of float32.
 
     Column names count without regard to case. Timestamps are taken from the argument, else from a column
-    named like one of ``TIMESTAMP_NAMES``, else from a DataFrame's DatetimeIndex; strings stay as they are.
+    named like one of ``TIME_COLUMNS``, else from a DataFrame's DatetimeIndex; strings stay as they are.
 
     Raises JobError, and nothing else, where timestamps or columns cannot be read; whether they make sense is
     for the contract.
@@ -114,7 +112,7 @@ def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterable[Any]:
-    for name in TIMESTAMP_NAMES:
+    for name in TIME_COLUMNS:
         if name in names:
             values: Iterable[Any] = candles[names[name]]
             return values
@@ -124,7 +122,7 @@ def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterabl
         return times
     raise JobError(
         ErrorCode.MISSING_FIELD,
-        f"no timestamps: give a column named one of {', '.join(TIMESTAMP_NAMES)}, a DatetimeIndex, or pass "
+        f"no timestamps: give a column named one of {', '.join(TIME_COLUMNS)}, a DatetimeIndex, or pass "
         "timestamps=",
         "timestamps",
     )

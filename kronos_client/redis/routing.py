@@ -1,14 +1,15 @@
-"""Which queue a job goes to, and which workers are alive.
+"""The queue of a job, and the workers that are alive.
 
-A worker announces itself under its own key every few seconds while its engine is alive, so what is read here
-is true within ``ANNOUNCEMENT_TTL_S`` also while the worker is busy or still loading.
+A worker announces itself under its own key every few seconds, also while it is busy or loading. A worker that
+is gone is seen as such after ``ANNOUNCEMENT_TTL_S``.
 """
 
-import json
+import logging
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from typing import Any, Final, Literal
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
+from pydantic import ValidationError
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -24,7 +25,12 @@ from kronos_client.contract.names import (
     Role,
     worker_key,
 )
+from kronos_client.contract.refusals import first_reason
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
+from kronos_model.text import escaped, excerpt
+
+log = logging.getLogger(__name__)
 
 WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
@@ -36,10 +42,6 @@ GPU_WORKERS: Final[dict[Role, str]] = {
 }
 """As messages call them."""
 
-State = Literal["loading", "ready", "draining"]
-Status = Mapping[str, Any]
-"""A worker's whole status as announced; ``status.WorkerStatus`` makes it."""
-
 
 def queue_for(device: str) -> str:
     """The queue of a worker on this resolved device, or of a job that asks for it by name."""
@@ -47,68 +49,82 @@ def queue_for(device: str) -> str:
 
 
 def finetune_queue_for(device: str) -> str:
-    """Likewise for finetuning."""
+    """The same for finetuning."""
     return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
 
 
-def announce(redis: Redis, node: str, status: Status) -> None:
+def announce(redis: Redis, status: WorkerStatus) -> None:
     """Publish a worker's status, to be renewed before it expires."""
     now_s = float(redis.time()[0])  # Redis's: each machine's own may jump
     with redis.pipeline(transaction=False) as pipe:
-        pipe.set(worker_key(node), json.dumps(status), ex=ANNOUNCEMENT_TTL_S)
+        pipe.set(worker_key(status.node), status.model_dump_json(exclude_unset=True), ex=ANNOUNCEMENT_TTL_S)
         # The index spares readers a scan over all keys of a database that may be shared. It errs towards
         # naming too many: the key decides who is alive.
-        pipe.zadd(WORKERS_KEY, {node: now_s})
+        pipe.zadd(WORKERS_KEY, {status.node: now_s})
         pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
         pipe.execute()
 
 
 def withdraw(redis: Redis, node: str) -> None:
-    """Take a worker's announcement back."""
+    """Remove a worker's announcement."""
     with redis.pipeline(transaction=False) as pipe:
         pipe.delete(worker_key(node))
         pipe.zrem(WORKERS_KEY, node)
         pipe.execute()
 
 
-def live_workers(redis: Redis) -> list[Status]:
-    """The status of every live worker, ordered by node name."""
+def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
+    """Read the status of every live worker, ordered by node name.
+
+    An announcement that is no status, as of a release that is too new, is left out and logged once.
+    """
     nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
     if not nodes:
         return []
     announced = redis.mget([worker_key(node) for node in nodes])
-    return [json.loads(text) for text in announced if text is not None]
+    workers = (
+        _read(node, str(text)) for node, text in zip(nodes, announced, strict=True) if text is not None
+    )
+    return [worker for worker in workers if worker is not None]
 
 
-def is_gpu_ready(workers: Iterable[Status]) -> bool:
+def _read(node: str, text: str) -> AnyWorkerStatus | None:
+    try:
+        return WORKER_STATUS.validate_json(text)
+    except ValidationError as error:
+        _warn_once(node, first_reason(error))
+        return None
+
+
+@lru_cache(maxsize=100)
+def _warn_once(node: str, reason: str) -> None:
+    log.warning("the announcement of worker %s is ignored: %s", excerpt(node), escaped(reason, 200))
+
+
+def is_gpu_ready(workers: Iterable[WorkerStatus]) -> bool:
     """Whether any worker of the gpu pool is ready to take jobs."""
     return _is_ready(GPU_QUEUE, workers)
 
 
-def _is_ready(queue: str, workers: Iterable[Status]) -> bool:
-    return any(worker["queue"] == queue and worker["state"] == "ready" for worker in workers)
+def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
+    return any(worker.queue == queue and worker.is_ready for worker in workers)
 
 
-def jobs_per_s(queue: str, workers: Iterable[Status]) -> float:
-    """Jobs that a queue's ready workers came to an end with each second lately; 0 where that is not known."""
-    rates = (
-        worker.get("jobs_per_s", 0.0)
-        for worker in workers
-        if worker["queue"] == queue and worker["state"] == "ready"
-    )
-    return float(sum(rates))
+def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
+    """Jobs that a queue's ready workers ended per second lately; 0 if not known."""
+    return sum((worker.jobs_per_s for worker in workers if worker.queue == queue and worker.is_ready), 0.0)
 
 
-def choose_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
+def choose_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
     """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
 
-    Raises JobError NO_GPU_WORKER where it needs a GPU, none is ready, and falling back is forbidden.
+    Raises JobError NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
     return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
 
 
-def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[Status]) -> str:
-    """Likewise for a finetuning job, whose workers have queues of their own.
+def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
+    """The same for a finetuning job; finetuning workers have queues of their own.
 
     Raises JobError NO_GPU_WORKER.
     """
@@ -116,7 +132,7 @@ def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[S
 
 
 def _choose(
-    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[Status]
+    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]
 ) -> str:
     if device == "cpu":
         return cpu_queue
@@ -130,13 +146,13 @@ def _choose(
 def why_elsewhere(
     wanted: str, actual: str, own_warning: str | None, *, allow_fallback: bool, role: Role = "forecast"
 ) -> str | None:
-    """Why a job that asks for ``wanted`` does not run there, or its worker not where it was told to.
+    """The warning of a job that does not run on the device it asks for.
 
     Args:
         actual: the device that the worker resolved, as ``cpu`` or ``cuda:0``.
-        own_warning: the worker's, where that is not the device it was told to use.
+        own_warning: the worker's own warning, if it does not run on the device that it is set to.
 
-    Raises JobError NO_GPU_WORKER where the job forbids falling back.
+    Raises JobError NO_GPU_WORKER if the job forbids the CPU.
     """
     kind = actual.partition(":")[0]
     if wanted == kind == "cpu":
@@ -163,7 +179,7 @@ def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
 
 
 class TaskRouter:
-    """Celery's ``task_routes`` for our tasks: whoever sends them through our app need not name a queue."""
+    """Celery's ``task_routes`` for our tasks, so that senders through our app need not name a queue."""
 
     def __init__(self, redis_url: str) -> None:
         self._url = redis_url
@@ -176,10 +192,10 @@ class TaskRouter:
         self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
     ) -> dict[str, str] | None:
         if "queue" in options:
-            return None  # named by the sender, which comes first in any case: spare the look at the workers
+            return None  # the sender's choice wins, so the workers need not be read
         if name == STATUS_TASK:
             workers = live_workers(self._redis)
-            # Not to a finetuning worker, which answers nothing while it trains.
+            # Not a finetuning worker, which does not answer while it trains.
             ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
             return {"queue": ready[0] if ready else CPU_QUEUE}
         if name not in (FORECAST_TASK, FINETUNE_TASK):
@@ -193,5 +209,5 @@ class TaskRouter:
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
         if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
-            return {"queue": cpu_queue}  # what is malformed is for the worker to answer, with its code
+            return {"queue": cpu_queue}  # the worker answers a malformed job with its code
         return {"queue": choose(device, bool(allow_fallback), live_workers(self._redis))}

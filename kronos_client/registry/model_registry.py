@@ -1,7 +1,7 @@
 """Registered models: what finetuning made, in a folder that its workers share. No torch.
 
     <folder>/<name>/<version>/model/         config.json, model.safetensors
-                              tokenizer/     likewise
+                              tokenizer/     config.json, model.safetensors
                               metadata.json
     <folder>/<name>/.last               the highest version ever given
 
@@ -26,6 +26,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from kronos_client.contract.names import MODEL_NAME
+from kronos_client.contract.refusals import first_reason
 from kronos_client.registry.registered_model import (
     FILES,
     METADATA_NAME,
@@ -203,9 +204,7 @@ class ModelRegistry:
             try:
                 content = Metadata.model_validate({**given, **known, "trained": True})
             except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False)[0]
-                field = ".".join(map(str, first["loc"]))
-                raise CheckpointError(f"The metadata's {field} cannot be used: {first['msg']}.") from None
+                raise CheckpointError(f"The metadata cannot be used: {first_reason(error)}.") from None
             path = staging / METADATA_NAME
             path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
             sync(path)
@@ -234,7 +233,7 @@ class ModelRegistry:
     def _registered_before(self, name: str, given: Mapping[str, Any]) -> RegisteredModel | None:
         """What the same job registered with the same content, if it did and that is whole."""
         for version in reversed(self._versions(name)):
-            with suppress(CheckpointError):  # a damaged one is nobody's
+            with suppress(CheckpointError):  # a damaged one does not count
                 model = read_registered(self.folder, name, version)
                 if all(getattr(model.metadata, field) == given[field] for field in _SAME):
                     model.verify()
@@ -258,7 +257,7 @@ class ModelRegistry:
 
 
 def entries_in(folder: Path, what: str) -> Sequence[str]:
-    """Names in a folder, none where it is not there. Jobs are told what it is, not where."""
+    """Names in a folder, none if it does not exist. Errors name ``what``, not the path."""
     try:
         return [entry.name for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
+from kronos_client.contract.refusals import first_reason
 from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
@@ -85,7 +86,7 @@ class RegisteredModel:
 def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
     """The version in ``<root>/<name>/<version>``; both are checked names.
 
-    Errors name the model and the file, never the path: jobs are told them.
+    Errors name the model and the file, never the path, as jobs see them.
 
     Raises:
         CheckpointMissing: it has no metadata: it is no version yet, or is one no longer.
@@ -109,10 +110,8 @@ def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
             f"{METADATA_NAME} of the registered model {reference} cannot be read: {reason_of(error)}."
         ) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        reason = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
         raise CheckpointError(
-            f"{METADATA_NAME} of the registered model {reference} cannot be used: {reason}."
+            f"{METADATA_NAME} of the registered model {reference} cannot be used: {first_reason(error)}."
         ) from None
     if (metadata.name, metadata.version) != (name, version):
         raise CheckpointError(

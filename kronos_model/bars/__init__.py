@@ -1,0 +1,1 @@
+"""Candles as data: columns, timestamps, calendars, validation and files. No torch."""

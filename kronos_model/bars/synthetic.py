@@ -28,7 +28,7 @@ GARCH_OMEGA, GARCH_ALPHA, GARCH_BETA = 0.02, 0.10, 0.88
 """Their mean variance is 1, and a burst of it loses half of its size in 34 bars."""
 
 REVERSION_RATE: Final = 0.04
-"""Share of the way back to the mean that a reverting instrument goes in a bar, beside its noise."""
+"""Share of the way back to the mean that a reverting instrument goes in a bar, besides its noise."""
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,16 @@ def write_like(
     return tuple(texts)
 
 
+def write_times(
+    wall: NDArray[np.datetime64], instants: NDArray[np.datetime64], is_aware: bool
+) -> tuple[str, ...]:
+    """Times as ``2024-06-18T09:35:00``, if ``is_aware`` with the offset that lies between the two."""
+    if not is_aware:
+        return write_like("2024-06-18T09:35:00", wall, None)
+    offsets_s = (wall - instants).astype("timedelta64[s]").astype(np.int64)
+    return write_like("2024-06-18T09:35:00+08:00", wall, offsets_s)
+
+
 def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     """Timestamps that are all written like the first one, at a tenth of the cost of reading each.
 

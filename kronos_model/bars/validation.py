@@ -1,6 +1,6 @@
 """Candles that cannot be forecast from, refused before any tensor is made."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,9 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     column as ``field`` and its first row in ``details["row"]``. That the high is not the bar's greatest value
     is no defect as long as it is not below the low: vendors' data is full of it, and it does no harm.
 
-    Raises CandleError with one of the codes
+    Raises:
+        CandleError: with one of the codes
+
         MISSING_COLUMN      a price column is not there
         UNKNOWN_COLUMN      a column that the model does not have
         LENGTH_MISMATCH     columns of unequal length, or not one-dimensional
@@ -32,28 +34,40 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
         NEGATIVE_VOLUME     volume or amount below zero
     """
     _check_shape(columns)
+    for code, name, at_fault, defect in defects_of(columns):
+        if at_fault.any():
+            row = int(np.argmax(at_fault))
+            raise CandleError(
+                f"column {name!r}, row {row}: {float(columns[name][row])!r} {defect}",
+                code=code,
+                field=name,
+                details={"row": row},
+            )
+
+
+def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
+    """The checks of single bars, in their order.
+
+    Yields:
+        The error's code, the column, whether each bar is at fault (T,), and the defect in words.
+    """
     for name, values in columns.items():
-        _refuse(
-            ~np.isfinite(values), values, "NOT_FINITE", name, "is not a finite number: fill or drop the bar"
-        )
+        yield "NOT_FINITE", name, ~np.isfinite(values), "is not a finite number: fill or drop the bar"
     for name, values in columns.items():
-        _refuse(
-            np.abs(values) > MAX_MAGNITUDE,
-            values,
-            "VALUE_TOO_LARGE",
-            name,
-            f"is beyond ±{MAX_MAGNITUDE:g}: give it in a larger unit",
-        )
+        text = f"is beyond ±{MAX_MAGNITUDE:g}: give it in a larger unit"
+        yield "VALUE_TOO_LARGE", name, np.abs(values) > MAX_MAGNITUDE, text
     for name in PRICE_COLUMNS:
         too_low = np.asarray(columns[name], dtype=np.float32) <= 0
-        _refuse(too_low, columns[name], "NON_POSITIVE_PRICE", name, "is not a price above zero")
+        yield "NON_POSITIVE_PRICE", name, too_low, "is not a price above zero"
     below = np.asarray(columns["high"]) < np.asarray(columns["low"])
-    _refuse(below, columns["high"], "HIGH_BELOW_LOW", "high", "is below the low of the same bar")
+    yield "HIGH_BELOW_LOW", "high", below, "is below the low of the same bar"
     for name in COLUMNS[len(PRICE_COLUMNS) :]:
         if name in columns:
-            values = columns[name]
-            _refuse(np.asarray(values) < 0, values, "NEGATIVE_VOLUME", name, "is below zero")
-    _check_derived_amount(columns)
+            yield "NEGATIVE_VOLUME", name, np.asarray(columns[name]) < 0, "is below zero"
+    if "volume" in columns and "amount" not in columns:
+        amount = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
+        text = f"times the price is beyond {MAX_MAGNITUDE:g}: give volume in a larger unit, or the amount too"
+        yield "VALUE_TOO_LARGE", "volume", amount > MAX_MAGNITUDE, text
 
 
 def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
@@ -81,28 +95,3 @@ def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
             )
     if num_bars == 0:
         raise CandleError("the series has no bars: give a lookback", code="EMPTY_SERIES", field="open")
-
-
-def _check_derived_amount(columns: Mapping[str, NDArray[Any]]) -> None:
-    if "volume" not in columns or "amount" in columns:
-        return
-    amount = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
-    _refuse(
-        amount > MAX_MAGNITUDE,
-        columns["volume"],
-        "VALUE_TOO_LARGE",
-        "volume",
-        f"times the price is beyond {MAX_MAGNITUDE:g}: give volume in a larger unit, or the amount as well",
-    )
-
-
-def _refuse(at_fault: NDArray[np.bool_], values: NDArray[Any], code: str, field: str, defect: str) -> None:
-    if not at_fault.any():
-        return
-    row = int(np.argmax(at_fault))
-    raise CandleError(
-        f"column {field!r}, row {row}: {float(values[row])!r} {defect}",
-        code=code,
-        field=field,
-        details={"row": row},
-    )

@@ -1,7 +1,7 @@
-"""Attention whose result can be merged with that over further keys.
+"""Attention whose result can be merged with the result over further keys.
 
 Attention over two sets of keys is the average of both, weighted by the sums of their exponentiated scores:
-so what several queries share is read for all of them at once, and what is each one's own apart.
+so the keys that several queries share are read once for all of them, and each query's own keys separately.
 """
 
 import math
@@ -15,9 +15,9 @@ def attend(
 ) -> "Mixed":
     """Queries q (B, H, n, hd) on keys and values (B, H, m, hd).
 
-    ``mask`` is added to the scores and broadcasts to (B, H, n, m); ``is_causal``, for n = m, hides what comes
-    after. The kernel, which tells the sums of its scores too, is not public: where it is missing, plain
-    products compute the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
+    ``mask`` is added to the scores and broadcasts to (B, H, n, m). ``is_causal`` (n = m) hides later keys.
+    The kernel that also returns the sums of its scores is not public. Without it, plain products compute
+    the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
     """
     if has_kernel(q.device):
         return Mixed(
@@ -35,7 +35,7 @@ def attend(
 
 
 class Mixed:
-    """What attention gives: ``out`` (B, H, n, hd), and the logarithms of the sums, ``weight`` (B, H, n)."""
+    """The result of attention: ``out`` (B, H, n, hd) and ``weight`` (B, H, n), the logarithms of the sums."""
 
     __slots__ = ("out", "weight")
 

@@ -1,4 +1,4 @@
-"""An engine for a loaded pair, with as many slots as were asked for and as the memory allows."""
+"""Builds an engine for a loaded model and tokenizer, with as many slots as are wanted and fit."""
 
 import torch
 
@@ -17,7 +17,7 @@ GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""
 CPU_CHUNK_BARS = 512
 GPU_CHUNK_BARS = 8192
-"""What running series wait for at most between two bars: about 0.1 s for Kronos-small on two cores."""
+"""The longest wait of running series between two bars: about 0.1 s for Kronos-small on two cores."""
 
 
 def build_engine(
@@ -31,20 +31,20 @@ def build_engine(
     memory_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Engine:
-    """An engine for a model and its tokenizer, both on the device that is to compute.
+    """An engine for a model and its tokenizer, both already on the device that computes.
 
     Args:
         max_context: bars the model sees at most.
         clip: scaled values are clipped to ±clip.
-        max_slots: sample paths that run together; fewer where ``memory_bytes`` holds fewer. None: 64 on the
+        max_slots: sample paths that run together; fewer if ``memory_bytes`` holds fewer. None: 64 on the
             CPU, on a GPU as many as the memory holds, up to 512.
-        max_prefill_bars: bars that a step computes beside the newest ones, of lookbacks for the most part.
+        max_prefill_bars: bars that a step computes in addition to the newest ones, mostly of lookbacks.
             None: 512 on the CPU, 8192 on a GPU.
         memory_bytes: for weights and slots together; None for no limit.
         dtype: in which weights are multiplied, float32 or bfloat16.
 
     Raises:
-        OutOfMemory: not even one slot fits, or the device has less memory than was said.
+        OutOfMemory: not even one slot fits, or the device has less memory than ``memory_bytes``.
     """
     device = model.head.proj_s1.weight.device
     is_cpu = device.type == "cpu"
@@ -71,7 +71,7 @@ def build_engine(
 
 
 def default_slots(device: torch.device) -> int:
-    """Sample paths that run together where memory sets no bound."""
+    """Sample paths that run together if memory sets no bound."""
     return CPU_SLOTS if device.type == "cpu" else GPU_SLOTS
 
 
@@ -85,7 +85,9 @@ def num_slots_on(
     memory_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> int:
-    """The slots that ``build_engine`` makes there; the two need not be on the device yet. Arguments as there.
+    """The slots that ``build_engine`` would make. Model and tokenizer need not be on the device yet.
+
+    The arguments are those of ``build_engine``.
 
     Raises:
         OutOfMemory: not even one slot fits.
@@ -116,7 +118,10 @@ def slot_bytes(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> int:
-    """Bytes of one slot: keys and values of ``max_context`` bars in every layer; None: where the model is."""
+    """Bytes of one slot: keys and values of ``max_context`` bars in every layer.
+
+    ``device`` is the model's if left out.
+    """
     num_layers = len(model.transformer) + 1  # and the dependency-aware layer
     itemsize = cache_dtype(device or model.head.proj_s1.weight.device, dtype).itemsize
     return 2 * num_layers * (max_context + StaticSteps.NUM_SPARE_BARS) * model.d_model * itemsize

@@ -1,7 +1,7 @@
-"""What the first block reads, from tables: everything that is constant is computed once.
+"""The input of the first block, from tables: everything that is constant is computed once.
 
-A bar's two tokens go through the fusion layer, which is linear: so each token has a vector of its own, and
-a bar is their sum. The five time tables become two, by time of day and by date.
+A bar's two tokens go through the fusion layer, which is linear: so each token has its own vector, and a bar
+is their sum. The five time tables become two, by time of day and by date.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ class BarEmbedding:
         self._calendar_offsets = offsets[2:]
 
     def calendar(self, stamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the table for stamps (T, 5) as of ``candles.time_features``: (T, 2)."""
+        """Rows of the table for stamps (T, 5) from ``columns.time_features``: (T, 2)."""
         minute, hour, weekday, day, month = stamps.T
         clock = hour * TIME_TABLES["minute"] + minute
         date = (month * TIME_TABLES["day"] + day) * TIME_TABLES["weekday"] + weekday
@@ -41,11 +41,11 @@ class BarEmbedding:
         return rows
 
     def __call__(self, tokens: Tensor, calendar: Tensor) -> Tensor:
-        """Tokens (N, 2) and what ``calendar`` says (N, 2) → (N, d_model)."""
+        """Tokens (N, 2) and the rows of ``calendar`` (N, 2) → (N, d_model)."""
         rows = torch.cat((tokens + self._token_offsets, calendar), dim=-1)
         return F.embedding(rows, self._table).sum(1)
 
 
 def _exact(weight: Tensor) -> Tensor:
-    """In float64, so that folding rounds once only; on the CPU, as not every device has it."""
+    """The weight in float64, so that folding rounds once; on the CPU, as some devices have no float64."""
     return weight.detach().cpu().double()

@@ -18,15 +18,15 @@ from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosE
 log = logging.getLogger(__name__)
 
 STEPS_UNTIL_MORE = 256
-"""After running out of memory: steps that go well before twice as much is tried again."""
+"""Steps without a failure, after running out of memory, until twice as much is tried again."""
 MIN_CHUNK_BARS = 64
-"""A chunk this small that runs out of memory fails; a larger one is tried again in parts."""
+"""A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
 
 Work = TypeVar("Work", Chunk, Sequence)
 
 
 class Runner(Protocol):
-    """What computes; ``ModelRunner`` in production, a scripted one in tests."""
+    """The computing side of an engine: ``ModelRunner`` in production, a scripted one in tests."""
 
     max_context: int
     num_slots: int
@@ -67,8 +67,8 @@ class Engine:
     Not thread-safe: one thread owns it, submits, steps and cancels.
 
     Args:
-        max_chunk_bars: bars that a step computes beside the newest ones: of lookbacks, of windows that have
-            slid, and of paths on their way back from tokens.
+        max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
+            that have slid, and of paths that are turned back from tokens into bars.
     """
 
     def __init__(self, runner: Runner, *, max_chunk_bars: int = 512) -> None:
@@ -81,7 +81,7 @@ class Engine:
 
     @property
     def load(self) -> EngineLoad:
-        """May be read from any thread."""
+        """The present load. Any thread may read it."""
         return EngineLoad(
             self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
         )
@@ -91,7 +91,7 @@ class Engine:
         return any(not generation.done for generation in self._live)
 
     def submit(self, request: SeriesRequest) -> Generation:
-        """Queue a series; raises InputError where its horizon exceeds the context."""
+        """Queue a series; raises InputError if its horizon exceeds the context."""
         max_context = self._runner.max_context
         if request.horizon > max_context:
             raise InputError(
@@ -113,7 +113,7 @@ class Engine:
     def step(self) -> list[Generation]:
         """One more bar for every sequence that decodes; returns the generations that ended with it.
 
-        Raises what the device does not recover from: nothing can be computed there any more.
+        Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         self._end_late()
         started = time.monotonic()
@@ -150,15 +150,16 @@ class Engine:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> list[Work]:
-        """Run it; where that fails, in halves, so that one cannot take the others along. What succeeded.
+        """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
 
-        What runs out of memory alone fails only where nothing else holds any, and it cannot be made smaller.
+        Work that runs out of memory alone fails for good only if nothing else holds memory and it cannot be
+        made smaller.
         """
         if not work:
             return []
         try:
             run(work)
-        except Exception as error:  # a kernel may raise anything, and only its own sequence shall fail
+        except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
             if is_device_lost(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
@@ -174,7 +175,7 @@ class Engine:
         return list(work)
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
-        """Out of memory alone: whether it is to be tried again, once less is held beside it or by itself."""
+        """Whether work that ran out of memory alone should be tried again, with less memory in use."""
         if self._scheduler.num_running == 1:
             if isinstance(failed, Chunk) or failed.num_paths == 1:
                 return False
@@ -183,9 +184,9 @@ class Engine:
         return True
 
     def _make_room(self) -> None:
-        """After a step in which memory was short for one: what came last starts over later.
+        """After a step that was short of memory, postpone the newest series: it starts over later.
 
-        Never what came first, unless it is alone: so that goes on, and all come to their end.
+        The oldest series is postponed only if it is alone. So the oldest always goes on, and all series end.
         """
         if self._is_short_of_memory and self._scheduler.num_running:
             postponed = self._scheduler.postpone_newest()
@@ -198,7 +199,7 @@ class Engine:
         self._fail(sequence.generation, as_kronos_error(error))
 
     def _shrink(self, failed: tuple[Work, ...]) -> bool:
-        """Out of memory: half as much at once from now on. Whether that is less than before."""
+        """After running out of memory, compute half as much at once. Returns whether that is less."""
         self._steps_until_more = STEPS_UNTIL_MORE
         if not self._scheduler.shrink(failed):
             return False
@@ -206,7 +207,7 @@ class Engine:
         return True
 
     def _recover(self) -> None:
-        """Twice as much, once it went well for a while."""
+        """Compute twice as much at once, after ``STEPS_UNTIL_MORE`` steps without a failure."""
         self._steps_until_more -= 1
         if self._steps_until_more <= 0:
             self._steps_until_more = STEPS_UNTIL_MORE
@@ -221,7 +222,7 @@ class Engine:
         self._scheduler.advance(sequence)
 
     def _follow(self, sequence: Sequence) -> None:
-        """A chunk was computed: the sequence goes on, or with other paths, or has come to its end."""
+        """After a chunk of a sequence: go on, start its next paths, or end it."""
         if not sequence.is_complete:
             self._scheduler.advance(sequence)
             return

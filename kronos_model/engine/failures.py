@@ -1,4 +1,4 @@
-"""What a failed computation means, read off its class's name and its text. No torch: deciding needs none."""
+"""What a failed computation means, from the name of its class and its text. No torch."""
 
 from kronos_model.errors import KronosError, OutOfMemory
 
@@ -11,7 +11,7 @@ OUT_OF_MEMORY_TEXTS = (
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether less at once may help."""
+    """Whether computing less at once may help."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = str(error).lower()
@@ -24,7 +24,7 @@ def is_device_lost(error: Exception) -> bool:
 
 
 def as_kronos_error(error: Exception) -> KronosError:
-    """What a series that failed ends with."""
+    """The error that a failed series ends with."""
     if isinstance(error, KronosError):
         return error
     if is_out_of_memory(error):

@@ -1,4 +1,4 @@
-"""What is submitted to the engine and its handle: a series to forecast, and its generation. No torch."""
+"""``SeriesRequest``, a series that is submitted to the engine, and ``Generation``, its handle. No torch."""
 
 import math
 import time
@@ -16,8 +16,8 @@ ContextPolicy = Literal["exact", "rolling"]
 """What happens once the window slides.
 
 ``exact`` computes the window anew for each bar, as the reference does. ``rolling`` keeps the cached keys and
-values and forgets the oldest bar: an approximation, at the price of a plain step. The bars that are left
-still carry what they took from those that were forgotten, and positions go on counting.
+values and drops the oldest bar: an approximation that costs no more than any other step. The bars that are
+left were computed with the dropped ones in view, and positions go on counting.
 """
 
 
@@ -34,7 +34,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise InputError(
-                f"temperature must be above 0 (top_k=1 picks the best token always), not {self.temperature}",
+                f"temperature must be above 0 (top_k=1 always picks the best token), not {self.temperature}",
                 field="temperature",
             )
         if self.top_k < 0:
@@ -54,7 +54,7 @@ class SeriesRequest:
     """One series to forecast: T bars of lookback, H bars of horizon.
 
     ``bars`` (T, 6) float32 in the order of ``COLUMNS``, unscaled; ``stamps`` (T, 5) and ``future_stamps``
-    (H, 5) int64 as of ``candles.time_features``. ``deadline`` is on the clock of ``time.monotonic``.
+    (H, 5) int64 from ``columns.time_features``. ``deadline`` is on the clock of ``time.monotonic``.
     """
 
     bars: NDArray[np.float32]
@@ -91,8 +91,8 @@ class SeriesRequest:
 
 
 @dataclass
-class Timings:
-    """Moments of a generation on ``time.monotonic``'s clock; None where not reached."""
+class GenerationTimings:
+    """Moments of a generation, by ``time.monotonic``; None if not reached yet."""
 
     submitted: float = field(default_factory=time.monotonic)
     admitted: float | None = None
@@ -117,12 +117,12 @@ class Generation:
     Only the thread that steps the engine writes to it.
 
     Attributes:
-        max_paths: run together at most; what more were too many for the memory. None for no such bound.
+        max_paths: the most paths to run together, after more did not fit the memory. None: no bound.
     """
 
     def __init__(self, request: SeriesRequest) -> None:
         self.request = request
-        self.timings = Timings()
+        self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
@@ -132,12 +132,12 @@ class Generation:
 
     @property
     def num_bars_total(self) -> int:
-        """Bars over all paths."""
+        """Bars to generate, over all paths."""
         return self.request.horizon * self.request.sampling.sample_count
 
     @property
     def num_paths_done(self) -> int:
-        """The first ones, which were accepted."""
+        """How many paths were accepted; they are accepted in order."""
         return self._num_paths_done
 
     @property
@@ -164,11 +164,11 @@ class Generation:
             self._end()
 
     def start_over(self) -> None:
-        """Of what is not accepted yet nothing is left."""
+        """Count only the accepted paths as done: the others are generated again."""
         self.num_bars_done = self._num_paths_done * self.request.horizon
 
     def fail(self, error: KronosError) -> None:
-        """End with an error, without the frames that it was raised in: they hold what held the error."""
+        """End with an error. Its traceback is dropped, because the frames would keep tensors alive."""
         self.error = error.with_traceback(None)
         self._end()
 

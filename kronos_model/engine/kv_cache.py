@@ -1,4 +1,4 @@
-"""Keys and values, in slots, and how a batch's tokens are put there and read.
+"""Keys and values in slots, and how a batch's tokens are written and read.
 
 A batch's tokens lie flat, (N, H, hd), segment after segment; each segment knows where its keys and values go
 and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
@@ -18,9 +18,9 @@ from kronos_model.engine.reads import OwnRead, PromptRead, Span
 
 
 class KVCache:
-    """Room for ``capacity`` bars in each slot of every layer. On the CPU it takes memory as it is written to.
+    """Room for ``capacity`` bars in each slot of every layer. On the CPU, memory is taken as it is written.
 
-    It begins as zeros, since what is masked is multiplied by zero and must be finite.
+    It begins as zeros, because masked values are multiplied by zero and must be finite.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class KVCache:
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     if device.type == "cpu" and dtype is torch.float32:
-        # NumPy's zeros take memory as they are written to, PyTorch's at once.
+        # NumPy's zeros take memory as they are written to; PyTorch's take it at once.
         return torch.from_numpy(np.zeros(shape, dtype=np.float32))
     return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -55,19 +55,19 @@ class Segment(Protocol):
         """Put k and v (N, H, hd) into the cache."""
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store, and the queries' results (N, H, hd) on k, v and on what the cache holds already."""
+        """Store k and v; return the results (N, H, hd) of q over them and what the cache held before."""
 
 
 class DecodeRows(Segment, Protocol):
-    """A segment of the newest bar of each path."""
+    """A segment with the newest bar of each path."""
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        """The results of q (R, H, hd) on what the cache holds, each row on its own path."""
+        """The results of q (R, H, hd) over what the cache holds, each row over its own path."""
 
 
 @dataclass(frozen=True)
 class PromptSegment:
-    """Bars ``[first, last)`` of a prompt; they see the prompt up to themselves."""
+    """Bars ``[first, last)`` of a prompt; each sees the prompt up to itself."""
 
     slot: int
     first: int
@@ -97,9 +97,10 @@ class PromptSegment:
 
 @dataclass(frozen=True)
 class PathsSegment:
-    """``num_bars`` bars of each path, path by path; they see the prompt and their own path up to themselves.
+    """``num_bars`` bars of each path, path by path; each sees the prompt and its own path up to itself.
 
-    ``slots`` and ``first`` say where each path's bars go; no slots: nowhere, as no later step reads them.
+    ``slots`` and ``first`` are where each path's bars go. Without slots they are not kept, because no later
+    step reads them.
     """
 
     num_paths: int
@@ -142,7 +143,7 @@ class PathsSegment:
 
 
 class DecodeSegment:
-    """The newest bar of every path: R rows, each to its own ``slots`` (R,) at ``bars`` (R,)."""
+    """The newest bar of every path: R rows; each is written to its own ``slots`` (R,) at ``bars`` (R,)."""
 
     def __init__(
         self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
@@ -164,7 +165,7 @@ class DecodeSegment:
         return self.read(cache, layer, q)
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        """The results of q (R, H, hd) on what the cache holds, each row on its own path."""
+        """The results of q (R, H, hd) over what the cache holds, each row over its own path."""
         q = q.to(cache.k.dtype)
         keys, values = cache.k[layer], cache.v[layer]
         outs, weights = [], []
@@ -195,7 +196,7 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def _mask(read: OwnRead, device: torch.device) -> Tensor | None:
-    """(rows, 1, 1, bars), −inf at what a row does not see."""
+    """(rows, 1, 1, bars), −inf where a row does not see a bar."""
     if read.seen is None:
         return None
     hidden = torch.arange(read.num_bars) >= torch.tensor(read.seen).unsqueeze(-1)

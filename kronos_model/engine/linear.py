@@ -1,13 +1,13 @@
-"""Linear layers as the engine runs them: several that read the same input as one, weights reordered once.
+"""Linear layers as the engine runs them: layers with the same input fused, weights reordered once.
 
-A decode step reads every weight for a handful of rows, so it costs what reading them costs. On the CPU,
-oneDNN reads weights in a blocked order faster than ``F.linear`` reads rows; what PyTorch's own compiler does
-when it freezes weights is done here by the same two operators. They are not public: where they are missing
-or refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkldnn``).
+A decode step reads every weight for a few rows, so it costs what reading the weights costs. On the CPU,
+oneDNN reads weights in a blocked order faster than ``F.linear`` reads rows. PyTorch's own compiler does this
+when it freezes weights, by the two operators that are used here. They are not public: if they are missing or
+refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkldnn``).
 
-oneDNN (3.12) compiles a kernel for each number of rows that it meets, some 500 kB each, and keeps it for the
-life of the process, whatever the size of its primitive cache. A worker meets every number of rows with time,
-which would come to gigabytes: so rows are multiplied in numbers of which there are few.
+oneDNN (3.12) compiles a kernel of some 500 kB for each number of rows, and keeps it for the life of the
+process, whatever the size of its primitive cache. A worker meets every number of rows in time, which would
+come to gigabytes. So rows are padded to one of a few numbers.
 """
 
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ROWS_HINT = 16
-"""Batch that the blocked order is chosen for; measured no slower than ``F.linear`` from 1 to 2000 rows."""
+"""Batch size that the blocked order is chosen for; not slower than ``F.linear`` from 1 to 2000 rows."""
 
 MAX_ROWS = 512
-"""More are multiplied in parts of so many."""
+"""More rows are multiplied in parts of this size."""
 NUM_EXACT_ROWS = 16
-"""Up to here no row is added; beyond, at most one for every eight."""
+"""Up to this number no row is added; above it, at most one for every eight."""
 
 
 class Affine(NamedTuple):
@@ -36,7 +36,7 @@ class Affine(NamedTuple):
         return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
     def after_scale(self, scale: Tensor) -> "Affine":
-        """The same layer for inputs that are not multiplied by ``scale`` (in,) before."""
+        """The same layer for inputs that were not multiplied by ``scale`` (in,)."""
         return Affine(self.weight * scale.detach(), self.bias)
 
     def with_rows(self, order: Tensor) -> "Affine":
@@ -78,7 +78,7 @@ class FusedLinear:
         return product
 
     def _product_of_few(self, x: Tensor, reordered: Tensor) -> Tensor:
-        """Of at most ``MAX_ROWS``."""
+        """The product of at most ``MAX_ROWS`` rows."""
         num_rows = x.shape[0]
         num_added = num_rows_for(num_rows) - num_rows
         padded = F.pad(x, (0, 0, 0, num_added)) if num_added else x
@@ -87,7 +87,7 @@ class FusedLinear:
 
 
 def num_rows_for(num_rows: int) -> int:
-    """The number of rows, at least so many, that oneDNN is given: one of 56, up to ``MAX_ROWS``."""
+    """The number of rows, at least ``num_rows``, that oneDNN computes: one of 56, up to ``MAX_ROWS``."""
     if num_rows <= NUM_EXACT_ROWS:
         return num_rows
     step = 1 << ((num_rows - 1).bit_length() - 4)
@@ -95,7 +95,7 @@ def num_rows_for(num_rows: int) -> int:
 
 
 def _reorder(weight: Tensor) -> Tensor | None:
-    """The weight in oneDNN's blocked order; None where that cannot be had."""
+    """The weight in oneDNN's blocked order; None if oneDNN cannot be used."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     try:
@@ -103,6 +103,6 @@ def _reorder(weight: Tensor) -> Tensor | None:
             reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
             probe = weight.new_zeros(1, weight.shape[1])
             torch.ops.mkldnn._linear_pointwise(probe, reordered, None, "none", [], "")
-    except (AttributeError, RuntimeError):  # operators that this build lacks, or that want other arguments
+    except (AttributeError, RuntimeError):  # this build lacks the operators, or they take other arguments
         return None
     return reordered

@@ -1,6 +1,6 @@
 """The model as the engine runs it: weights folded and fused, keys and values in slots.
 
-N tokens lie flat in a batch; a decode step has R, one a path.
+A batch has N tokens in a row; a decode step has R rows, one a path.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from kronos_model.engine.stack import BlockStack, normalise
 from kronos_model.model import DEPENDENCY_HEADS, Kronos
 
 Choose = Callable[[int, Tensor], Tensor]
-"""Tokens (R,) from logits (R, vocabulary): of s1 for 0, of s2 for 1."""
+"""Chooses tokens (R,) from logits (R, vocabulary); the first argument is 0 for s1 and 1 for s2."""
 
 
 class Network:
-    """Computes on its device, multiplying in ``dtype``; takes the weights as they are at construction.
+    """Computes on its device and multiplies in ``dtype``; copies the weights at construction.
 
     ``capacity`` bars fit a slot; positions are below ``max_positions``.
     """
@@ -88,11 +88,11 @@ class Network:
         return normalise(x) * self._norm_scale
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the dependency-aware layer, each (N, H, head_dim)."""
+        """Keys and values of the dependency-aware layer, each (N, H, head_dim)."""
         k, v = self._dependency_kv(context).view(len(context), 2 * DEPENDENCY_HEADS, -1).chunk(2, dim=1)
         return k, v
 
 
 def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """What keys and values are kept as: the CPU's attention is fast in float32 only."""
+    """The type of cached keys and values: the CPU's attention is fast in float32 only."""
     return torch.float32 if device.type == "cpu" else dtype

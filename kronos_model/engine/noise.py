@@ -1,7 +1,7 @@
-"""The random numbers of a series, drawn from its seed alone, so that no neighbour can change them.
+"""The random numbers of a series. They depend on its seed alone, so no other series can change them.
 
-On the CPU they are those of the reference. A GPU has no such reference to meet, and drawing for one series
-after the other would cost it a launch each: there, each number is computed from where it belongs.
+On the CPU they are those of the reference. On a GPU, drawing series by series would cost a kernel launch
+each, so each number is computed from its seed, path, step and column.
 """
 
 from typing import Final
@@ -17,11 +17,10 @@ _UNIFORM_BITS: Final = 24  # what float32 holds
 
 
 class NoiseSource:
-    """Exponential noise for the paths of a sequence, from a generator of its own.
+    """Exponential noise for the paths of a sequence, from its own generator.
 
-    A step's draws are for all paths of the generation, of which a round uses its own rows: as the reference
-    draws them, for s1 and then for s2, from a generator of the CPU. A step that failed and is run again gets
-    the same draws.
+    A step draws for all paths of the generation, and a round uses its own rows of that. As in the reference,
+    s1 is drawn first, then s2, from a CPU generator. A step that is run again gets the same draws.
     """
 
     def __init__(self, sequence: Sequence, s1_vocabulary: int, s2_vocabulary: int) -> None:
@@ -31,7 +30,7 @@ class NoiseSource:
         self._sizes = s1_vocabulary, s2_vocabulary
         self._generator = torch.Generator().manual_seed(self._seed)
         self._num_steps_drawn = 0
-        # For both at once: one draw of both is what one draw after the other is.
+        # One draw of both gives the same numbers as two draws.
         self._drawn = torch.empty(self._num_paths * (s1_vocabulary + s2_vocabulary))
 
     def draw(self, step: int) -> tuple[Tensor, Tensor]:
@@ -49,7 +48,7 @@ def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabular
     """Exponential noise (R, vocabulary) for rows with these seeds, paths and steps, each (R,) int64.
 
     ``draw`` is 0 for s1 and 1 for s2. SplitMix64 (Steele, Lea and Flood, 2014), by counter: a number depends
-    on its place alone, whatever is computed beside it.
+    on its place alone, not on the batch.
     """
     key = _mix(seed + _GAMMA)
     for count in (path, 2 * step + draw):
@@ -57,7 +56,7 @@ def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabular
     columns = torch.arange(1, vocabulary + 1, device=seed.device)
     bits = _mix(key.unsqueeze(-1) + columns * _GAMMA)
     uniform = (_shift(bits, 64 - _UNIFORM_BITS) + 1).float() / 2**_UNIFORM_BITS  # (0, 1]
-    # As small as a sample of exponential noise may be, never zero: it is divided by.
+    # Never zero, because the noise is a divisor.
     return -uniform.log() + 2.0 ** -(_UNIFORM_BITS + 1)
 
 
@@ -68,5 +67,5 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """To the right, as of an unsigned integer."""
+    """Shift right, as for an unsigned integer."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,7 +1,7 @@
-"""Which parts of the cache a decode step reads, in as few and as large reads as pay. No torch.
+"""Plans which parts of the cache a decode step reads: few large reads instead of many small ones. No torch.
 
-Rows are the paths of a step in order. Paths whose slots lie side by side are read together, padded to the
-widest of them, unless the padding costs more than another read.
+Rows are the paths of a step in order. Paths in neighbouring slots are read together, padded to the widest of
+them, unless the padding costs more than another read.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ Span = tuple[int, int]
 """Bars ``[first, last)`` of a slot."""
 
 MAX_PADDING_BARS = 256
-"""Of one read: what reading them takes about as long as another call of the attention kernel."""
+"""Padding of one read. To read so many bars takes about as long as another call of the attention kernel."""
 
 
 @dataclass(frozen=True)
 class OwnRead:
-    """Each row on its own slot: rows ``[first_row, last_row)`` have slots from ``first_slot`` on.
+    """Each row reads its own slot: rows ``[first_row, last_row)`` have slots from ``first_slot`` on.
 
-    Each reads the first ``num_bars`` of its slot, of which it sees the first ``seen`` of its own; None where
-    every row sees all of them.
+    Each row reads the first ``num_bars`` of its slot and sees the first ``seen`` of them; None if every row
+    sees all of them.
     """
 
     first_row: int
@@ -33,7 +33,7 @@ class OwnRead:
 
 @dataclass(frozen=True)
 class PromptRead:
-    """The bars of a prompt, in ``slot``, for all rows ``[first_row, last_row)`` at once."""
+    """All rows ``[first_row, last_row)`` read the bars of a prompt in ``slot`` at once."""
 
     first_row: int
     last_row: int
@@ -42,23 +42,23 @@ class PromptRead:
 
 
 def prompt_span(sequence: Sequence) -> Span:
-    """The bars of a shared prompt that a step sees: under "rolling" the oldest are forgotten."""
+    """The bars of a shared prompt that a step sees: under "rolling" the oldest are dropped."""
     forgotten = max(0, sequence.newest_position + 1 - sequence.max_context)
     return min(forgotten, sequence.cached_prompt_length), sequence.cached_prompt_length
 
 
 def num_bars_seen(sequence: Sequence) -> int:
-    """Bars of its own slot that each path sees, the newest included; all once the cache has rolled."""
+    """Bars of its own slot that each path sees, with the newest; all of them after the cache has rolled."""
     return min(sequence.own_start + sequence.num_generated + 1, sequence.max_context)
 
 
 def newest_bar(sequence: Sequence) -> int:
-    """Where in its slot each path's newest bar goes; around the end once the cache has rolled."""
+    """Where in its slot each path's newest bar goes; it wraps around after the cache has rolled."""
     return (sequence.own_start + sequence.num_generated) % sequence.max_context
 
 
 def plan_prompt_reads(sequences: Iterable[Sequence]) -> tuple[PromptRead, ...]:
-    """What several paths share. A single path reads its prompt with its own bars."""
+    """The reads of shared prompts. A single path reads its prompt together with its own bars."""
     reads = []
     row = 0
     for sequence in sequences:
@@ -70,10 +70,10 @@ def plan_prompt_reads(sequences: Iterable[Sequence]) -> tuple[PromptRead, ...]:
 
 
 def plan_own_reads(sequences: Iterable[Sequence]) -> tuple[OwnRead, ...]:
-    """What every path reads of its own slot."""
+    """The reads of every path's own slot."""
     reads: list[OwnRead] = []
     first_row, first_slot = 0, 0
-    seen: list[int] = []  # by the rows of the read that may still grow
+    seen: list[int] = []  # by row, of the read that may still grow
 
     def close() -> None:
         if seen:

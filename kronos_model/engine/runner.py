@@ -1,7 +1,7 @@
-"""The engine's tensors: what running sequences hold, and the chunks that are computed for them.
+"""``ModelRunner``: holds the tensors of running sequences and computes their chunks and steps.
 
-A batch's tokens lie flat, (N, …), segment after segment, so that every linear layer runs once for all of
-them; only attention goes by segments.
+The tokens of a batch form one axis, (N, …), segment after segment, so that every linear layer runs once for
+all of them. Only attention goes segment by segment.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from kronos_model.tokenizer import KronosTokenizer
 
 @dataclass(eq=False)
 class SequenceState:
-    """What a running sequence holds beside its slots. T = lookback, P = prompt length, H = horizon."""
+    """What a running sequence holds apart from its slots. T = lookback, P = prompt length, H = horizon."""
 
     scaling: Scaling
     scaled: Tensor  # (T, 6)
@@ -41,11 +41,11 @@ class SequenceState:
 class ModelRunner:
     """Runs one model and its tokenizer on their device for the sequences that the scheduler picks.
 
-    Neither ``compute`` nor ``decode`` leaves anything behind that would change its outcome when it failed and
-    is called again. The weights are taken as they are at construction.
+    ``compute`` and ``decode`` may be called again after a failure, with the same outcome. The weights are
+    copied at construction.
 
     Args:
-        steps: makes what runs the decode steps; what suits the device where left out.
+        steps: makes the object that runs the decode steps; chosen by device if left out.
     """
 
     @torch.inference_mode()
@@ -79,12 +79,12 @@ class ModelRunner:
         self._states: dict[Sequence, SequenceState] = {}
 
     def warm_up(self) -> None:
-        """Do now what the first steps would have to wait for."""
+        """Prepare what the first steps would otherwise wait for."""
         self._steps.warm_up()
 
     @torch.inference_mode()
     def compute(self, chunks: Many[Chunk]) -> None:
-        """Chunks of sequences that are not decoding."""
+        """Compute chunks of sequences that are not decoding."""
         for chunk in chunks:
             if chunk.sequence not in self._states:
                 self._states[chunk.sequence] = self._start(chunk.sequence)
@@ -93,7 +93,7 @@ class ModelRunner:
         for chunk in chunks:
             if chunk.phase is Phase.BARS:
                 self._detokenize(chunk)
-        for chunk in chunks:  # last: nothing can fail any more
+        for chunk in chunks:  # last, because nothing can fail after this
             if chunk.phase is Phase.LOOKBACK and chunk.last == chunk.sequence.request.lookback:
                 self._states[chunk.sequence].encoded = None
 
@@ -102,7 +102,7 @@ class ModelRunner:
         self._steps.decode(sequences)
 
     def next_round(self, sequence: Sequence) -> None:
-        """The sequence goes on with other paths of its generation."""
+        """Prepare for the next paths of the sequence's generation."""
         self._states[sequence].paths.clear()
         self._steps.restart(sequence)
 
@@ -114,7 +114,7 @@ class ModelRunner:
         return state.scaling.undo(scaled.cpu().numpy())
 
     def release(self, sequence: Sequence) -> None:
-        """Free what the sequence holds beside its slots."""
+        """Free what the sequence holds apart from its slots."""
         self._states.pop(sequence, None)
         self._steps.release(sequence)
 
@@ -168,7 +168,7 @@ class ModelRunner:
         )
 
     def _input_of(self, chunk: Chunk) -> "_Input | None":
-        """What the transformer reads of a chunk; None where nothing of it is in the context."""
+        """The transformer's input for a chunk; None if nothing of the chunk is in the context."""
         sequence, state = chunk.sequence, self._states[chunk.sequence]
         prompt_length, start = sequence.prompt_length, sequence.cached_from
         prompt_slot = sequence.prompt_slot
@@ -198,7 +198,7 @@ class ModelRunner:
         )
 
     def _detokenize(self, chunk: Chunk) -> None:
-        """Turn some paths' tokens back into bars, behind as much of the prompt as the context holds."""
+        """Turn some paths' tokens back into bars; they follow as much of the prompt as the context holds."""
         sequence, state = chunk.sequence, self._states[chunk.sequence]
         horizon = sequence.request.horizon
         if state.prompt_bars is None:
@@ -211,7 +211,7 @@ class ModelRunner:
 
 @dataclass(frozen=True)
 class _Input:
-    """What the transformer reads of one chunk, N tokens."""
+    """The transformer's input for one chunk of N tokens."""
 
     tokens: Tensor  # (N, 2)
     calendar: Tensor  # (N, 2)

@@ -1,7 +1,7 @@
 """From logits to tokens, each row with its own temperature, top_k, top_p and noise.
 
-The draw is ``argmax(p / noise)`` with exponential noise, which on the CPU is what ``torch.multinomial``
-does: a generator seeded with n gives the tokens that the reference gives under ``torch.manual_seed(n)``.
+The draw is ``argmax(p / noise)`` with exponential noise, as ``torch.multinomial`` does it on the CPU. So a
+generator seeded with n gives the tokens that the reference gives under ``torch.manual_seed(n)``.
 """
 
 from collections.abc import Sequence as Many
@@ -14,12 +14,12 @@ from torch import Tensor
 from kronos_model.engine.generation import SamplingParams
 
 MIN_TEMPERATURE = 1e-30
-"""Colder is the same: the best token always. Logits divided by less would be infinite."""
+"""A lower temperature also picks the best token always, but would make logits infinite."""
 
 
 @dataclass(frozen=True)
 class RowParams:
-    """Sampling parameters a row: each (R, 1) on the logits' device; ``filters`` says if any row filters."""
+    """Sampling parameters by row, each (R, 1) on the logits' device; ``filters``: whether any row filters."""
 
     temperature: Tensor
     top_k: Tensor
@@ -44,8 +44,8 @@ class RowParams:
 def filter_probabilities(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """Probabilities (R, V), zero where a row's top_k or top_p (each (R, 1)) drops the token; not rescaled.
 
-    top_k keeps the k best and ties with the k-th. Of what is left, top_p drops every token after the one
-    whose cumulative share first exceeds it, but none that ties with that one. top_k 0 and top_p 1 drop
+    top_k keeps the k best and ties with the k-th. Then top_p drops every token after the one whose
+    cumulative share first exceeds it, but none that ties with that one. top_k 0 and top_p 1 drop
     nothing.
     """
     vocabulary = p.shape[-1]
@@ -55,7 +55,7 @@ def filter_probabilities(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     ordered = ordered * (ordered >= kth_best)
     cumulative = ordered.cumsum(-1)
     cumulative = cumulative / cumulative[:, -1:]
-    # The last token that is kept is the first beyond top_p, or the last that top_k left.
+    # The last kept token is the first one beyond top_p, or the last one that top_k left.
     last_kept = (cumulative <= top_p).sum(-1, keepdim=True).clamp(max=vocabulary - 1)
     threshold = torch.where(top_p < 1, torch.maximum(ordered.gather(-1, last_kept), kth_best), kth_best)
     return p * (p >= threshold)
@@ -64,7 +64,7 @@ def filter_probabilities(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 def sort_descending(x: Tensor) -> Tensor:
     """Each row's values, largest first.
 
-    On the CPU by NumPy, which sorts floats with vector instructions: measured 18 times as fast as
+    NumPy does it on the CPU, because it sorts floats with vector instructions: 18 times as fast as
     ``torch.sort`` on 64 rows of 1024.
     """
     if x.device.type != "cpu":

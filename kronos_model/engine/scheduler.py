@@ -1,7 +1,7 @@
-"""What a step computes: which sequences decode, and which chunk of other work goes with it. No torch.
+"""Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Admission is in arrival order: the first sequence that does not fit holds back those behind it, so that none
-starves. Chunks are taken in turn: a sequence whose chunk was computed goes behind those that wait for theirs.
+Admission is in arrival order: the first generation that does not fit holds back those behind it, so that none
+starves. Chunks are taken in turn: a sequence whose chunk was computed moves behind the others.
 """
 
 from bisect import insort
@@ -14,8 +14,8 @@ from kronos_model.engine.slots import SlotLedger, num_prompt_slots
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much is computed at once: paths that decode together, and bars in the chunks of a step."""
+class StepLimits:
+    """How much a step computes at once: paths that decode together, and bars in chunks."""
 
     paths: int
     chunk_bars: int
@@ -24,8 +24,8 @@ class Limits:
 class Scheduler:
     """Slots, the generations that wait for them, and the sequences that have them.
 
-    ``max_chunk_bars`` bounds what one step computes beside the newest bars, so that running sequences are
-    not held up for longer.
+    ``max_chunk_bars`` bounds what one step computes in addition to the newest bars, and so how long running
+    sequences wait for a step.
     """
 
     def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int) -> None:
@@ -34,7 +34,7 @@ class Scheduler:
         self.num_slots = num_slots
         self.max_context = max_context
         self.max_chunk_bars = max_chunk_bars
-        self.limits = Limits(num_slots, max_chunk_bars)
+        self.limits = StepLimits(num_slots, max_chunk_bars)
         self._slots = SlotLedger(num_slots)
         self._prompts = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
         self._waiting: deque[Generation] = deque()
@@ -47,7 +47,7 @@ class Scheduler:
 
     @property
     def paths_waiting(self) -> int:
-        """Of series that have no slot yet. May be read from any thread."""
+        """Paths of series that have no slot yet. Any thread may read it."""
         return sum(generation.num_paths_left for generation in self._waiting.copy())
 
     @property
@@ -56,11 +56,11 @@ class Scheduler:
         return len(self._in_chunks) + len(self._decoding)
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation; what needs more slots than there are will run in rounds."""
+        """Queue a generation. If it needs more slots than there are, it runs in rounds."""
         self._waiting.append(generation)
 
     def batches(self) -> list[tuple[Sequence, ...]]:
-        """Those that a step generates a bar for; in one batch, unless that many are too many at once."""
+        """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
         batches: list[list[Sequence]] = []
         num_paths = 0
         for sequence in self._decoding:
@@ -72,17 +72,17 @@ class Scheduler:
         return [tuple(batch) for batch in batches]
 
     def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
-        """From now on at most half of what was too much at once; whether that is less than before."""
+        """Compute at most half of what failed at once. Returns whether that is less than before."""
         before = self.limits
         num_paths = sum(one.num_paths for one in failed if isinstance(one, Sequence))
         num_bars = sum(one.num_bars for one in failed if isinstance(one, Chunk))
-        self.limits = Limits(_halved(before.paths, num_paths), _halved(before.chunk_bars, num_bars))
+        self.limits = StepLimits(_halved(before.paths, num_paths), _halved(before.chunk_bars, num_bars))
         return self.limits != before
 
     def grow(self) -> None:
         """Twice as much, up to what there is."""
         paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
-        self.limits = Limits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
+        self.limits = StepLimits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
     def advance(self, sequence: Sequence) -> None:
         """Put a sequence where its phase belongs, after it changed: behind those that wait for their turn."""
@@ -91,29 +91,29 @@ class Scheduler:
             return
         (self._decoding if was_decoding else self._in_chunks).remove(sequence)
         if sequence.is_decoding:
-            # By slot: what lies side by side in the cache is read in one go.
+            # By slot: neighbours in the cache are read in one go.
             insort(self._decoding, sequence, key=lambda one: one.slots[0])
-        elif was_decoding and sequence.phase is Phase.BARS:  # what is nearly done frees its slots soonest
+        elif was_decoding and sequence.phase is Phase.BARS:  # nearly done, so it frees its slots soonest
             self._in_chunks.appendleft(sequence)
         else:
             self._in_chunks.append(sequence)
 
     def next_round(self, sequence: Sequence) -> None:
-        """Have a sequence go on with its generation's next paths; frees the slots that they do not need."""
+        """Let a sequence go on with its generation's next paths; frees the slots that they do not need."""
         sequence.next_round()
         self._slots.give_back(sequence.slots[sequence.num_paths :])
         sequence.slots = sequence.slots[: sequence.num_paths]
         self.advance(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Free the slots of a sequence that came to its end or failed."""
+        """Free the slots of a sequence that ended or failed."""
         (self._decoding if sequence in self._decoding else self._in_chunks).remove(sequence)
         self._slots.give_back(sequence.slots)
         if sequence.shares_prompt:
             self._prompts.give_back((sequence.prompt_slot,))
 
     def postpone_newest(self) -> Sequence:
-        """Take its slots from the sequence that came last; it starts over once less runs beside it."""
+        """Take the slots of the newest sequence; it starts over when fewer others run."""
         newest = max((*self._in_chunks, *self._decoding), key=lambda one: one.generation.timings.submitted)
         self.release(newest)
         newest.generation.start_over()
@@ -133,13 +133,13 @@ class Scheduler:
         return dropped
 
     def admit(self) -> list[Sequence]:
-        """Give slots to those that waited longest."""
+        """Give free slots to the generations that waited longest; returns their new sequences."""
         admitted = []
         while self._waiting:
             first = self._waiting[0]
             num_paths = min(first.num_paths_left, self.num_slots, first.max_paths or self.num_slots)
             in_use = self._slots.num_used
-            # The limit is for several: one that is beyond it runs alone.
+            # The limit is for several generations: a larger one runs alone.
             if in_use + num_paths > (self.limits.paths if in_use else self.num_slots):
                 break
             slots = self._slots.take(num_paths)
@@ -154,7 +154,7 @@ class Scheduler:
         return admitted
 
     def next_chunks(self) -> tuple[Chunk, ...]:
-        """What a step computes beside the newest bars: in turn, as many as fit.
+        """The chunks of the next step: in turn, as many as fit.
 
         Only the first of them may be a part of its phase's work.
         """

@@ -1,6 +1,6 @@
-"""A series' paths while they run: in which phase they are, and what is to be computed next. No torch.
+"""A series' paths while they run: their phase, and what is computed next. No torch.
 
-The newest known bar of a path is the input of a decode step; all bars before it are to be in the cache. So
+The newest known bar of a path is the input of a decode step; all bars before it must be in the cache. So
 the *prompt*, which all paths share, is the lookback without its last bar, and a path's *own* bars begin with
 that last bar. A step puts the newest bar into the cache and generates the next one.
 """
@@ -12,12 +12,12 @@ from kronos_model.engine.generation import Generation, SeriesRequest
 
 
 class Phase(Enum):
-    """What a sequence is at. All but ``DECODE`` are computed in chunks."""
+    """What a sequence does now. All phases but ``DECODE`` are computed in chunks."""
 
     LOOKBACK = "tokenizing the lookback and caching the prompt"
-    WINDOW_PROMPT = "caching anew what is left of the prompt in a window that has slid"
-    WINDOW_PATHS = "caching anew each path's own bars in a window that has slid"
-    DECODE = "generating, a bar a step"
+    WINDOW_PROMPT = "caching the rest of the prompt again, after the window slid"
+    WINDOW_PATHS = "caching each path's own bars again, after the window slid"
+    DECODE = "generating one bar a step"
     BARS = "turning the paths' tokens back into bars"
 
 
@@ -25,8 +25,8 @@ class Phase(Enum):
 class Sequence:
     """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.
 
-    Path i has slot i. Several paths have their prompt in a slot of its own; a single one has it before its
-    own bars. Once these paths are done, the next of the generation take their place.
+    Path i has slot i. Several paths share a prompt in a separate slot; a single path has the prompt in its
+    own slot, before its own bars. When these paths are done, the generation's next paths take their place.
     """
 
     generation: Generation
@@ -51,7 +51,7 @@ class Sequence:
 
     @property
     def window_start(self) -> int:
-        """Bars that the window of the next step has left behind."""
+        """Bars that lie before the window of the next step."""
         return max(0, self.prompt_length + 1 + self.num_generated - self.max_context)
 
     @property
@@ -61,7 +61,7 @@ class Sequence:
 
     @property
     def cached_prompt_length(self) -> int:
-        """Bars of the prompt that are left in the window that is in the cache."""
+        """Bars of the prompt in the cached window."""
         return self.prompt_length - self.cached_from
 
     @property
@@ -71,7 +71,7 @@ class Sequence:
 
     @property
     def newest_position(self) -> int:
-        """In the window, of the bar that the next step puts in; under "rolling" beyond the context, too."""
+        """Position in the window of the bar that the next step adds; "rolling" exceeds the context."""
         return self.cached_prompt_length + self.num_generated
 
     @property
@@ -80,7 +80,7 @@ class Sequence:
 
     @property
     def num_units(self) -> int:
-        """Of the phase: bars of the lookback or of the prompt, else paths."""
+        """Units of work in this phase: bars of the lookback or of the prompt, else paths."""
         return {
             Phase.LOOKBACK: self.request.lookback,
             Phase.WINDOW_PROMPT: self.prompt_length - self.window_start,
@@ -91,32 +91,32 @@ class Sequence:
 
     @property
     def unit_bars(self) -> int:
-        """Bars that one unit of the phase computes."""
+        """Bars in one unit of this phase."""
         return {Phase.WINDOW_PATHS: self.num_generated, Phase.BARS: self.request.horizon}.get(self.phase, 1)
 
     def next_chunk(self, max_bars: int) -> "Chunk":
-        """The next part of the phase's work: at most ``max_bars``, but one unit at least."""
+        """The next part of the phase's work: at most ``max_bars`` bars, but at least one unit."""
         first = self.num_units_done
         last = min(first + max(1, max_bars // self.unit_bars), self.num_units)
         return Chunk(self, self.phase, first, last, (last - first) * self.unit_bars)
 
     @property
     def num_bars_left(self) -> int:
-        """Bars that the phase is still to compute."""
+        """Bars that are left to compute in this phase."""
         return (self.num_units - self.num_units_done) * self.unit_bars
 
     def complete(self, chunk: "Chunk") -> None:
-        """A chunk was computed; the phase may end with it."""
+        """Note that a chunk was computed; the phase may end with it."""
         self.num_units_done = chunk.last
         self._leave_finished_phases()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that this round was to compute is computed."""
+        """Whether everything in this round is computed."""
         return self.phase is Phase.BARS and self.num_units_done == self.num_units
 
     def add_bar(self) -> None:
-        """A step has generated one more bar of every path."""
+        """Note that a step generated one more bar of every path."""
         self.num_generated += 1
         if self.num_generated == self.request.horizon:
             self._enter(Phase.BARS)
@@ -124,7 +124,7 @@ class Sequence:
             self._cache_anew()
 
     def next_round(self) -> None:
-        """Go on with the next paths; what is in the cache of the prompt serves them too."""
+        """Go on with the next paths; they use the cached prompt too."""
         slid = self.prompt_length + self.request.horizon > self.max_context
         is_overwritten = slid and (self.request.context_policy == "exact" or not self.shares_prompt)
         self.first_path += self.num_paths
@@ -137,7 +137,7 @@ class Sequence:
     def _cache_anew(self) -> None:
         self.cached_from = self.window_start
         self._enter(Phase.WINDOW_PROMPT)
-        self._leave_finished_phases()  # where nothing is left of the prompt
+        self._leave_finished_phases()  # if nothing is left of the prompt
 
     def _leave_finished_phases(self) -> None:
         while self.num_units_done >= self.num_units and self.phase not in (Phase.DECODE, Phase.BARS):

@@ -1,7 +1,7 @@
 """Which slots are free. No torch.
 
-A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and side by
-side where there is such a place: what lies side by side is read in one go.
+A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and next to
+each other if there is such a place: neighbours are read in one go.
 """
 
 
@@ -17,7 +17,7 @@ class SlotLedger:
         return self.num_slots - len(self._free)
 
     def take(self, count: int) -> tuple[int, ...]:
-        """``count`` slots, which must be free."""
+        """Take ``count`` slots; raises ValueError if fewer are free."""
         if count > len(self._free):
             raise ValueError(f"{count} slots are wanted and {len(self._free)} are free")
         free = sorted(self._free)
@@ -27,19 +27,19 @@ class SlotLedger:
         return tuple(chosen)
 
     def give_back(self, slots: tuple[int, ...]) -> None:
-        """Free slots that were taken."""
+        """Return slots that were taken."""
         self._free.update(slots)
 
 
 def num_prompt_slots(num_slots: int) -> int:
-    """Slots for prompts that several paths share, beside ``num_slots`` for paths.
+    """Slots for prompts that several paths share, in addition to ``num_slots`` for paths.
 
-    A series that needs all slots for its first round may come down to one path in its last; all others have
-    two at least.
+    Every series with a shared prompt has at least two paths, except that the last round of a large one may
+    have one.
     """
     return (num_slots + 1) // 2
 
 
 def num_slots_among(places: int) -> int:
-    """The most slots for paths, where these and those for prompts have so many places together."""
+    """The most slots for paths, if slots for paths and for prompts share ``places``."""
     return max(0, 2 * places // 3)

@@ -1,8 +1,8 @@
-"""A stack of transformer blocks over a flat batch of tokens, attention segment by segment over caches.
+"""A stack of transformer blocks over one axis of tokens; attention goes segment by segment over caches.
 
-Weights are folded where that leaves fewer and larger operations: a norm's scale goes into the layer that
-reads it, and the two halves of a head, which rotary position turns against each other, lie side by side, so
-that the turn is one product of complex numbers. Keys in the cache are in that order.
+Weights are folded into fewer and larger operations. A norm's scale goes into the layer that reads it. The
+two halves of a head, which rotary position rotates against each other, are interleaved, so that the rotation
+is one product of complex numbers. Cached keys have that order.
 """
 
 from collections.abc import Sequence as Many
@@ -35,7 +35,7 @@ class BlockStack:
         return KVCache(len(self._blocks), num_slots, heads[0], capacity, heads[1], device=device, dtype=dtype)
 
     def reserve_positions(self, count: int) -> None:
-        """Make ready for positions below ``count``."""
+        """Prepare the rotary tables for positions below ``count``."""
         if self._rotary is not None and len(self._turns) < count:
             cos, sin = self._rotary.tables(count)
             half = cos.shape[-1] // 2

@@ -1,4 +1,4 @@
-"""What a decode step of fixed shape is told: a few arrays, filled on the host and copied to the device."""
+"""The inputs of a decode step of fixed shape: a few arrays, filled on the host and copied to the device."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
@@ -13,7 +13,7 @@ from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
 
 BAR_BLOCK: Final = 128
-"""Bars that rows read grow by."""
+"""The bars that rows read are rounded up to a multiple of this."""
 
 ROW_COLUMNS: Final = (
     "newest",  # index of the newest of a row's own bars
@@ -28,23 +28,23 @@ ROW_COLUMNS: Final = (
     "member",  # which of its rows this is
 )
 CHANGING_COLUMNS: Final = 4
-"""The first so many of them change from step to step, the others with the sequences only."""
+"""The first columns, which change from step to step; the others change with the sequences only."""
 
 
 class Shape(NamedTuple):
-    """What a step is recorded for."""
+    """The sizes that a step is recorded for."""
 
     rows: int
-    bars: int  # that each row reads of its slot
+    bars: int  # read by each row, of its slot
     prompts: int = 0
-    prompt_bars: int = 0  # that are read of each
+    prompt_bars: int = 0  # read of each prompt
     rows_per_prompt: int = 0
 
 
 def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int) -> Shape:
-    """The smallest shape that a step with these sequences fits.
+    """The smallest shape that holds a step with these sequences.
 
-    Rows and prompts are powers of two, bars multiples of ``BAR_BLOCK``, none more than there are.
+    Rows and prompts are powers of two, bars multiples of ``BAR_BLOCK``, and none exceeds what exists.
     """
     shared = [one for one in sequences if one.shares_prompt]
     num_rows = 1 + max(max(one.slots) for one in sequences)
@@ -63,7 +63,7 @@ def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int)
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
-    """Of single paths, and of one series with all the paths, in any number."""
+    """The shapes of any number of single paths, and of one series with all the paths."""
     counts = sorted({min(1 << exponent, num_slots) for exponent in range(num_slots.bit_length() + 1)})
     bars = sorted({min(_blocks(bars), max_context) for bars in range(1, max_context + 1, BAR_BLOCK)})
     alone = [Shape(rows, most) for rows in counts for most in bars]
@@ -80,7 +80,7 @@ def _power_of_two(count: int) -> int:
 
 
 class RowTable:
-    """What a step's rows are told, on the host, for as long as the same sequences run in a shape."""
+    """The columns of a step's rows, on the host, while the same sequences run in one shape."""
 
     def __init__(
         self, sequences: tuple[Sequence, ...], shape: Shape, num_slots: int, max_context: int
@@ -93,7 +93,7 @@ class RowTable:
 
         rows = np.zeros((len(ROW_COLUMNS), shape.rows), dtype=np.int64)
         columns = dict(zip(ROW_COLUMNS, rows, strict=True))
-        # A row without a path: its tokens and its keys go where nobody reads, and it sees its first bar.
+        # A row without a path: its tokens and keys go where nothing reads them, and it sees its first bar.
         columns["newest"][:] = max_context + 1
         columns["bar"][:] = max_context
         columns["seen"][:] = 1
@@ -117,7 +117,7 @@ class RowTable:
         self.refresh()
 
     def refresh(self) -> None:
-        """Where the sequences are now."""
+        """Update the changing columns to where the sequences are now."""
         now = [
             (one.num_generated, one.newest_position, newest_bar(one), num_bars_seen(one))
             for one in self.sequences

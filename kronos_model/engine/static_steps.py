@@ -1,7 +1,7 @@
-"""Decode steps of fixed shapes, which CUDA records once and replays: a launch a step instead of hundreds.
+"""Decode steps of fixed shapes, which CUDA records once and replays: one launch a step, not hundreds.
 
-Row r is slot r, whether a path is there or not; what a row must not read is masked, and a row without a path
-writes where nobody reads. Shapes grow in powers of two. Where there is no CUDA the same steps run unrecorded.
+Row r is slot r, with or without a path. What a row must not read is masked, and a row without a path writes
+where nothing reads. Shapes grow in powers of two. Without CUDA the same steps run unrecorded.
 """
 
 import logging
@@ -31,13 +31,13 @@ from kronos_model.engine.steps import SlotTokens
 log = logging.getLogger(__name__)
 
 USES_UNTIL_RECORDED: Final = 16
-"""Recording takes as long as many steps, and there are more shapes than will ever be usual."""
+"""A shape is recorded after this many uses: recording costs many steps, and most shapes are rare."""
 
 _recording = threading.Lock()  # PyTorch records one graph at a time in a process
 
 
 class StaticSegment:
-    """The rows of a step of fixed shape, told by its inputs."""
+    """The rows of a step of fixed shape."""
 
     def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs, num_slots: int) -> None:
         self._shape, self._columns, self._inputs, self._num_slots = shape, columns, inputs, num_slots
@@ -48,7 +48,7 @@ class StaticSegment:
         if shape.prompts:
             bars = torch.arange(shape.prompt_bars, device=device)
             first, last = inputs.prompt_spans.unsqueeze(-1).unbind()
-            # Of an empty prompt the first bar, so that nothing becomes NaN; its rows give it no weight.
+            # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
             self._has_prompt = is_seen[columns["prompt"]]  # −1 is the last
@@ -88,10 +88,10 @@ def _as_mask(is_seen: Tensor) -> Tensor:
 
 
 class StaticSteps:
-    """As ``EagerSteps``; noise is computed where it is used."""
+    """The same steps as ``EagerSteps``, in fixed shapes. Noise is computed inside the step."""
 
     NUM_SPARE_BARS: Final = 1
-    """A slot's room for what rows without a path write."""
+    """Extra room in a slot for what rows without a path write."""
 
     def __init__(self, network: Network, own: SlotTokens) -> None:
         self._network, self._own = network, own
@@ -103,7 +103,7 @@ class StaticSteps:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record what single paths, and one series with many, will need."""
+        """Record the shapes of single paths and of one series with many paths."""
         with self._on_device():
             for shape in usual_shapes(self._own.num_slots, self._own.max_context):
                 self._fill((), shape)
@@ -124,11 +124,11 @@ class StaticSteps:
         self._table = None
 
     def _on_device(self) -> AbstractContextManager[object]:
-        """Streams and graphs are those of the current device."""
+        """Make the network's device current, because streams and graphs belong to the current device."""
         return nullcontext() if self._pool is None else torch.cuda.device(self._network.device)
 
     def _fill(self, sequences: tuple[Sequence, ...], shape: Shape) -> None:
-        """Copy what this step needs to the device."""
+        """Copy the inputs of this step to the device."""
         table = self._table
         if table is not None and table.sequences == sequences and table.shape == shape:
             table.refresh()
@@ -154,13 +154,13 @@ class StaticSteps:
     def _record(self, shape: Shape) -> torch.cuda.CUDAGraph | None:
         """The step as a graph; None where that fails, since it can run without."""
         graph = torch.cuda.CUDAGraph()
-        # The outer stream is what is current again, also where recording fails half-way.
+        # The outer stream becomes current again, also if recording fails half-way.
         with _recording, torch.cuda.stream(torch.cuda.current_stream()):
             try:
                 side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
                 side.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(side):
-                    for _ in range(2):  # libraries set themselves up on first use; again changes nothing
+                    for _ in range(2):  # libraries initialise on first use; repeating a step changes nothing
                         self._step(shape)
                 torch.cuda.current_stream().wait_stream(side)
                 with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):

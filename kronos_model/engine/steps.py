@@ -18,14 +18,14 @@ from kronos_model.engine.sequence import Sequence
 
 
 class SlotTokens:
-    """The tokens of each slot's own bars, and where their time is in the embedding's table.
+    """The tokens of each slot's own bars, and the rows of their times in the embedding's table.
 
-    A path's own bars are the lookback's last and those that are generated. The calendar is the same for all
-    paths of a sequence: it is in the first slot. Both (num_slots, max_context + spare, 2), int64.
+    A path's own bars are the lookback's last bar and the generated ones. All paths of a sequence have the
+    same calendar, kept in the first slot. Both (num_slots, max_context + spare, 2), int64.
     """
 
     NUM_SPARE: Final = 3
-    """One for the bar that follows the last own one, two for what rows without a path read and write."""
+    """One for the bar after the last own one, two that rows without a path read and write."""
 
     def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
         self.num_slots, self.max_context = num_slots, max_context
@@ -35,24 +35,24 @@ class SlotTokens:
 
 
 class Steps(Protocol):
-    """What advances sequences by a bar: ``EagerSteps`` on any device, ``StaticSteps`` on CUDA."""
+    """Advances sequences by a bar: ``EagerSteps`` on any device, ``StaticSteps`` on CUDA."""
 
     def warm_up(self) -> None:
-        """Do now what the first steps would have to wait for."""
+        """Prepare what the first steps would otherwise wait for."""
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        """Append the next token to every path. Run again, it does the same again."""
+        """Append the next token to every path. A repeated call has the same outcome."""
 
     def restart(self, sequence: Sequence) -> None:
-        """The sequence runs other paths from now on."""
+        """Prepare for other paths of the sequence."""
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence is gone."""
+        """Drop what is held for a sequence that ended."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """What stays the same while the same sequences run, R rows."""
+    """What stays the same while the same sequences run: R rows."""
 
     sequences: tuple[Sequence, ...]
     counts: NDArray[np.int64]  # paths of each sequence
@@ -62,7 +62,7 @@ class _Rows:
 
 
 class EagerSteps:
-    """Steps over just the rows there are, each part of the cache read that a row needs."""
+    """Steps over exactly the rows of the running paths; reads only the parts of the cache that they need."""
 
     def __init__(
         self,

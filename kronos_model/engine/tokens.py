@@ -1,4 +1,4 @@
-"""The tokenizer as the engine runs it: lookbacks to tokens in chunks, paths to bars behind one prompt."""
+"""The tokenizer as the engine runs it: lookbacks to tokens in chunks, and paths of one prompt to bars."""
 
 from collections.abc import Sequence as Many
 
@@ -12,10 +12,10 @@ from kronos_model.tokenizer import KronosTokenizer
 
 
 class TokenCoder:
-    """Encoder and decoder of a tokenizer, as its weights are at construction.
+    """Encoder and decoder of a tokenizer, with the weights as they were at construction.
 
-    The encoder multiplies in float32, whatever ``dtype`` the decoder does: which side of zero a component
-    lies on is what a token is made of.
+    The encoder always multiplies in float32, whatever the decoder's ``dtype``: a token is made of the signs
+    of its components.
     """
 
     def __init__(self, tokenizer: KronosTokenizer, dtype: torch.dtype = torch.float32) -> None:
@@ -33,7 +33,7 @@ class TokenCoder:
         return self._encoder.new_cache(1, num_bars, device=self._device)
 
     def encode(self, bars: Tensor, parts: Many[tuple[KVCache, PromptSegment]]) -> Tensor:
-        """Scaled bars (N, 6), part after part, each behind what its cache holds → tokens (N, 2)."""
+        """Scaled bars (N, 6), part after part, each following what its cache holds → tokens (N, 2)."""
         self._encoder.reserve_positions(max(segment.last for _, segment in parts))
         positions = [torch.arange(one.first, one.last, device=self._device) for _, one in parts]
         x = self._encoder.run(self._embed(bars), torch.cat(positions), parts)

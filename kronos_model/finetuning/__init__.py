@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kronos_model.finetuning.config import FinetuneConfig, parse_config
     from kronos_model.finetuning.config_file import load_config
-    from kronos_model.finetuning.run import FinetuneResult, finetune
+    from kronos_model.finetuning.run import TrainingResult, finetune
 
 _EXPORTS = {
     "FinetuneConfig": "config",
-    "FinetuneResult": "run",
+    "TrainingResult": "run",
     "finetune": "run",
     "load_config": "config_file",
     "parse_config": "config",
 }
 
-__all__ = ["FinetuneConfig", "FinetuneResult", "finetune", "load_config", "parse_config"]
+__all__ = ["FinetuneConfig", "TrainingResult", "finetune", "load_config", "parse_config"]
 
 
 def __getattr__(name: str) -> Any:

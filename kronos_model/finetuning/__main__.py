@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m kronos_model.finetuning", description="Finetune Kronos on your own candles."
     )
-    parser.add_argument("--config", type=Path, help="YAML or JSON file; see docs/finetuning.md")
+    parser.add_argument("--config", type=Path, help="YAML or JSON file; see docs/use/finetuning.md")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="FIELD=VALUE",
         help="a field of the config, such as predictor.epochs=3; may be repeated",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, time_features
-from kronos_model.finetuning.instruments import Instrument
+from kronos_model.bars.instrument import Instrument
 
 CHUNK_BARS: Final = 65_536
 """Time features are computed in int64, and of so many bars at once."""

@@ -1,6 +1,5 @@
 """The training loop of one stage; HuggingFace Accelerate runs it on whatever there is."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +12,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from kronos_model.atomic_write import disk_errors
 from kronos_model.engine.failures import is_out_of_memory
-from kronos_model.errors import (
-    DiskFull,
-    FinetuningConfigError,
-    OutOfMemory,
-    TrainingDiverged,
-    TrainingStopped,
-)
+from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.batches import EpochOrder, make_loader, steps_per_epoch
 from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
 from kronos_model.finetuning.cpu_products import fast_products
@@ -28,6 +22,7 @@ from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.seeding import VALIDATION, seed_step
+from kronos_model.finetuning.stage_events import StageEvents
 from kronos_model.finetuning.stages import Stage
 from kronos_model.finetuning.state import Progress, load_state, save_state
 
@@ -50,7 +45,7 @@ class StageLoop:
     """Trains one stage to its end, or from where an earlier start left it.
 
     Args:
-        listener: hears of steps and epochs; in the main process only.
+        listener: receives steps and epochs; in the main process only.
         should_stop: asked after each step.
         clock: in seconds.
     """
@@ -72,7 +67,6 @@ class StageLoop:
         self._stage = stage
         self._config = config
         self._folder = folder
-        self._listener = listener
         self._should_stop = should_stop
         self._clock = clock
         self._started_s = 0.0  # as if it had never been interrupted
@@ -93,19 +87,16 @@ class StageLoop:
         self._validation: Any = accelerator.prepare(make_loader(validation, *loaded))
         stage.trained.to(accelerator.device)
         optimiser = make_optimiser(stage.trained, optimiser_config)
-        self._schedule = make_schedule(optimiser, optimiser_config, self.num_steps)
-        self._learning_rate = self._schedule.get_last_lr()[0]
+        num_steps = self.steps_per_epoch * steps.epochs
+        self._schedule = make_schedule(optimiser, optimiser_config, num_steps)
+        self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress(num_processes=accelerator.num_processes)
         if (path := folder.state(stage.name)).exists():
             self._progress = load_state(path, stage.trained, optimiser, self._schedule, accelerator.scaler)
             self._check_num_processes()
+        self._events = StageEvents(stage.name, steps.epochs, self.steps_per_epoch, self._progress, listener)
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
-
-    @property
-    def num_steps(self) -> int:
-        """Optimiser's steps, if the stage is not stopped early."""
-        return int(self.steps_per_epoch * self._stage_config.epochs)
 
     def _check_num_processes(self) -> None:
         theirs, ours = self._progress.num_processes, self._accelerator.num_processes
@@ -159,10 +150,10 @@ class StageLoop:
             if (index + 1) % num_batches:
                 continue
             progress.step += 1
-            is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self.num_steps
+            is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self._events.num_steps
             if is_logged or self._accelerator.device.type == "cpu":
                 seconds_per_step = (self._clock() - timer) / (progress.step - first_step)
-                self._tell_step(losses[-num_batches:], is_logged, seconds_per_step)
+                self._report_step(losses[-num_batches:], seconds_per_step, is_logged=is_logged)
             if len(losses) >= LOG_INTERVAL_STEPS * num_batches:
                 self._count(losses)
             self._stop_if_asked(losses)
@@ -182,7 +173,7 @@ class StageLoop:
             accelerator.backward(losses["loss"])
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(self._module.parameters(), self._clip_norm)
-            self._learning_rate = self._schedule.get_last_lr()[0]
+            self._learning_rate = float(self._schedule.get_last_lr()[0])
             self._optimiser.step()
             if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
                 self._schedule.step()
@@ -190,11 +181,10 @@ class StageLoop:
         return {name: value.detach() for name, value in losses.items()}
 
     def _end_epoch(self) -> None:
-        """Validate, keep what is best, save, tell."""
+        """Validate, keep what is best, save, report."""
         progress = self._progress
         losses = self._validate()
-        if not math.isfinite(losses["loss"]):
-            raise self._diverged(losses["loss"])
+        self._events.check_finite(losses["loss"])
         is_best = progress.best_loss is None or losses["loss"] < progress.best_loss
         train_loss = progress.epoch_loss_sum / max(1, progress.epoch_num_losses)
         if is_best:
@@ -204,18 +194,7 @@ class StageLoop:
         progress.epoch += 1
         progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
         self._save()
-        self._listener(
-            {
-                **self._position(),
-                "event": "epoch",
-                "is_logged": True,
-                "train_loss": train_loss,
-                "validation_loss": losses.pop("loss"),
-                **{f"validation_{name}": value for name, value in losses.items()},
-                "is_best": is_best,
-                "trained_s": progress.trained_s,
-            }
-        )
+        self._events.report_epoch(train_loss, losses, is_best=is_best)
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
@@ -234,60 +213,27 @@ class StageLoop:
                 collected.setdefault(name, []).append(value.float())
         return {name: float(torch.cat(values).mean()) for name, values in collected.items()}
 
-    def _tell_step(
-        self, losses: Sequence[dict[str, Tensor]], is_logged: bool, seconds_per_step: float
+    def _report_step(
+        self, losses: Sequence[dict[str, Tensor]], seconds_per_step: float, *, is_logged: bool
     ) -> None:
-        """Look at a step's losses, which ends the run where they are not finite."""
         means = {
             name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]
         }  # over the batches of this process
         if self._accelerator.num_processes > 1:
             means = self._accelerator.reduce(means, reduction="mean")
         values = {name: float(value) for name, value in means.items()}
-        if not math.isfinite(values["loss"]):
-            raise self._diverged(values["loss"])
-        num_left = self.num_steps - self._progress.step
-        self._listener(
-            {
-                **self._position(),
-                "event": "step",
-                "is_logged": is_logged,
-                **values,
-                "learning_rate": self._learning_rate,
-                "seconds_left": round(num_left * seconds_per_step, 1),
-            }
-        )
-
-    def _position(self) -> dict[str, Any]:
-        progress = self._progress
-        return {
-            "stage": self._stage.name,
-            "epoch": min(-(-progress.step // self.steps_per_epoch), self._stage_config.epochs),
-            "num_epochs": self._stage_config.epochs,
-            "step": progress.step,
-            "num_steps": self.num_steps,
-            "best_validation_loss": progress.best_loss,
-        }
+        self._events.check_finite(values["loss"])
+        self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)
 
     def _count(self, losses: list[dict[str, Tensor]]) -> None:
-        """Add up what is behind; the list is empty then. Ends the run where a loss is not finite."""
+        """Add up losses and empty the list."""
         if losses:
             total_of_process = torch.stack([one["loss"] for one in losses]).sum()
             total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
-            if not math.isfinite(total):
-                raise self._diverged(total)
+            self._events.check_finite(total)
             self._progress.epoch_loss_sum += total
             self._progress.epoch_num_losses += len(losses)
             losses.clear()
-
-    def _diverged(self, loss: float) -> TrainingDiverged:
-        field = f"{self._stage.name}.optimiser.learning_rate"
-        return TrainingDiverged(
-            f"the {self._stage.name}'s loss is {loss} after {self._progress.step} steps: lower {field}, or "
-            "use mixed_precision no or bf16; the best checkpoint so far is kept",
-            field=field,
-            details={"stage": self._stage.name, "step": self._progress.step},
-        )
 
     def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
         """Save and raise TrainingStopped; ``losses`` are those that are not counted yet."""
@@ -318,12 +264,9 @@ class StageLoop:
             )
 
     def _keep_best(self) -> None:
-        try:
-            self._stage.trained.save_pretrained(self._folder.best(self._stage.name))
-        except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
-            raise DiskFull(
-                f"the best checkpoint cannot be written to {self._folder.root}: {error}"
-            ) from error
+        best = self._folder.best(self._stage.name)
+        with disk_errors(best, SafetensorError):
+            self._stage.trained.save_pretrained(best)
 
     def _result(self) -> StageResult:
         progress = self._progress

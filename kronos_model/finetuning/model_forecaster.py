@@ -9,8 +9,8 @@ import numpy as np
 from kronos_model.bars.columns import CLOSE, time_features
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
-from kronos_model.finetuning.naive import CloseForecast
-from kronos_model.finetuning.window_arrays import WindowArrays
+from kronos_model.evaluation.naive import CloseForecast
+from kronos_model.evaluation.window_arrays import WindowArrays
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
 from kronos_model.seeds import derive_series_seed

@@ -7,53 +7,34 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
+from kronos_model.atomic_write import disk_errors
+from kronos_model.bars.instrument import Instrument
 from kronos_model.devices.resolution import resolve_device
-from kronos_model.engine.generation import SamplingParams
-from kronos_model.errors import (
-    DiskFull,
-    FinetuningConfigError,
-    TrainingDataError,
-    TrainingStopped,
-)
+from kronos_model.errors import FinetuningConfigError, TrainingDataError, TrainingStopped
+from kronos_model.evaluation.comparison import Evaluation
+from kronos_model.evaluation.window_arrays import spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.bar_store import BarStore
+from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.evaluation import START, Evaluation, evaluate
-from kronos_model.finetuning.instruments import Instrument, read_instruments
+from kronos_model.finetuning.final_evaluation import evaluate_on_test
 from kronos_model.finetuning.loop import StageLoop, StageResult
-from kronos_model.finetuning.model_forecaster import ModelForecaster
-from kronos_model.finetuning.naive import infer_season
-from kronos_model.finetuning.reporting import (
-    Event,
-    Listener,
-    MetricsFile,
-    tell_all,
-    tensorboard,
-)
+from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tell_all, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.splits import Split, split_windows, spread
+from kronos_model.finetuning.splits import Split, split_windows
 from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
-from kronos_model.finetuning.starting_point import (
-    StartingPoint,
-    starting_point,
-    untouched_pair,
-    with_revisions,
-)
+from kronos_model.finetuning.starting_point import StartingPoint, starting_point, with_revisions
 from kronos_model.finetuning.state import load_progress
-from kronos_model.finetuning.window_arrays import window_arrays
 from kronos_model.finetuning.windows import WindowDataset
-
-FINETUNED: Final = "finetuned"
-EVALUATION_SLOTS: Final = 64
 
 
 @dataclass(frozen=True)
-class FinetuneResult:
+class TrainingResult:
     """What a run made.
 
     Attributes:
@@ -75,15 +56,15 @@ def finetune(
     *,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
-) -> FinetuneResult:
+) -> TrainingResult:
     """Train as the config says, in the folder ``output``; the parent's own files stay as they are.
 
     Called again with the same folder, it goes on from the last save, and gives what it would have given
-    without the interruption. Under torchrun each process calls it; only the first one writes and tells.
+    without the interruption. Under torchrun each process calls it; only the first one writes and reports.
 
     Args:
-        listeners: hear of what goes on; see ``reporting.py``.
-        should_stop: asked after each step; where true, the state is saved and TrainingStopped raised.
+        listeners: receive events; see ``reporting.py``.
+        should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
     Raises:
         FinetuningError and those below it, CheckpointError and those below it, DeviceError, OutOfMemory.
@@ -97,7 +78,7 @@ def finetune(
             run.start(device_warning)
             # The others do not wait for the comparison, which may take longer than a group waits.
             metadata = run.finish() if is_main else {}
-        return FinetuneResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
+        return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 
 class _Run:
@@ -162,14 +143,23 @@ class _Run:
         if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
             metadata = self._folder.read("checkpoint/metadata.json")
         else:
-            metadata = self._write_checkpoint(self._evaluate())
+            evaluation = evaluate_on_test(
+                self._config,
+                self._start,
+                self._instruments,
+                self._split,
+                self._accelerator.device,
+                listener=self._tell,
+                should_stop=self._should_stop,
+            )
+            metadata = self._write_checkpoint(evaluation)
         self._tell({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
         return metadata
 
     def _read_data(self, is_resumed: bool) -> dict[str, Any]:
         """The candles and their windows; the report on them."""
         config = self._config
-        self._instruments, report = read_instruments(config.data)
+        self._instruments, report = read_training_candles(config.data)
         self._split = split_windows(self._instruments, config.data)
         self._bars = BarStore(self._instruments)
         self._instruments = list(self._bars.instruments)
@@ -182,8 +172,8 @@ class _Run:
                 field="data.path",
             )
         windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
-        told = content | {"report": report.short()}
-        self._tell({"event": "data", **told, "summary": f"{report.summary()}\nWindows: {windows}"})
+        short = content | {"report": report.short()}
+        self._tell({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
         return content
 
     def _stages(self) -> list[Stage]:
@@ -223,67 +213,6 @@ class _Run:
         )
         return loop.train()
 
-    def _why_not_evaluated(self) -> str | None:
-        if not self._config.evaluation.windows:
-            return "evaluation.windows is 0"
-        if len(self._split.test):
-            return None
-        if not self._config.data.test_fraction and self._config.data.test_from is None:
-            return "data.test_fraction is 0"
-        return (
-            f"a window needs {self._config.data.window} bars, and no instrument has as many in the test "
-            f"part, which has {self._split.num_bars['test']} in all; make data.test_fraction larger"
-        )
-
-    def _evaluate(self) -> Evaluation | None:
-        """On the test part; None where there is none, or it is not wanted."""
-        config, data = self._config, self._config.data
-        if (reason := self._why_not_evaluated()) is not None:
-            self._tell({"event": "evaluation", "evaluation": None, "summary": f"Not compared: {reason}."})
-            return None
-        windows = spread(self._split.test, config.evaluation.windows)
-        arrays = window_arrays(self._instruments, windows, data.lookback, data.pred_len)
-        sampling = SamplingParams(
-            config.evaluation.temperature,
-            0,
-            config.evaluation.top_p,
-            config.evaluation.sample_count,
-            config.seed,
-        )
-        device = self._accelerator.device
-        pairs = {FINETUNED: (self._start.model, self._start.tokenizer)}
-        untouched = untouched_pair(with_revisions(config, self._start.parent).start)
-        if untouched is not None:
-            pairs[START] = untouched
-        num_bars = len(windows) * data.pred_len * config.evaluation.sample_count
-
-        def progress(index: int) -> Callable[[int, int], None]:
-            def told(num_done: int, _: int) -> None:
-                if self._should_stop():
-                    raise TrainingStopped("the comparison was stopped as asked; start it again to go on")
-                done = index * num_bars + num_done
-                self._tell({"event": "evaluating", "bars_done": done, "bars_total": len(pairs) * num_bars})
-
-            return told
-
-        candidates = {
-            name: ModelForecaster(
-                model.to(device),
-                tokenizer.to(device),
-                max_context=self._start.max_context,
-                sampling=sampling,
-                clip=config.clip,
-                max_slots=EVALUATION_SLOTS,
-                on_progress=progress(index),
-            )
-            for index, (name, (model, tokenizer)) in enumerate(pairs.items())
-        }
-        season = config.evaluation.season or infer_season(*(one.wall for one in self._instruments))
-        evaluation = evaluate(candidates, arrays, season=season, seed=config.seed)
-        content = evaluation.as_dict()
-        self._tell({"event": "evaluation", "evaluation": content, "summary": "\n".join(evaluation.verdict())})
-        return evaluation
-
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
         config, start = self._config, self._start
         metadata = {
@@ -300,12 +229,10 @@ class _Run:
             "versions": {"python": platform.python_version(), "torch": version("torch")},
         }
         staging = self._folder.root / ".checkpoint.tmp"
-        try:
+        with disk_errors(self._folder.checkpoint, SafetensorError):
             shutil.rmtree(staging, ignore_errors=True)
             start.model.save_pretrained(staging / "model")
             start.tokenizer.save_pretrained(staging / "tokenizer")
             RunFolder(staging).write("metadata.json", metadata)
             staging.rename(self._folder.checkpoint)
-        except (OSError, SafetensorError) as error:  # safetensors wraps the system's errors in its own
-            raise DiskFull(f"{self._folder.checkpoint} cannot be written: {error}") from error
         return metadata

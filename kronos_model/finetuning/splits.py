@@ -7,28 +7,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.timestamps import parse_timestamps, write_times
 from kronos_model.errors import FinetuningConfigError, TimestampError, TrainingDataError
+from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.config import DataConfig
-from kronos_model.finetuning.data_report import write_times
-from kronos_model.finetuning.instruments import Instrument
 
 PARTS: Final = ("train", "validation", "test")
-
-
-@dataclass(frozen=True, eq=False)
-class Windows:
-    """W windows, by instrument and start.
-
-    ``instrument_index`` (W,) int32 counts in the list of instruments, ``start`` (W,) int64 is a window's
-    first bar in its instrument.
-    """
-
-    instrument_index: NDArray[np.int32]
-    start: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +81,6 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
     num_bars = dict(zip(PARTS, lengths.sum(axis=0).tolist(), strict=True))
     num_left_out = sum(map(len, instruments)) - sum(num_bars.values())
     return Split(**parts, cuts=texts, num_bars=num_bars, num_left_out=num_left_out)
-
-
-def spread(windows: Windows, num_windows: int) -> Windows:
-    """At most so many of the windows, evenly spread, the same ones each time."""
-    if num_windows >= len(windows):
-        return windows
-    chosen = (2 * np.arange(num_windows) + 1) * len(windows) // (2 * max(1, num_windows))
-    return Windows(windows.instrument_index[chosen], windows.start[chosen])
 
 
 Cut = np.datetime64 | None

@@ -79,22 +79,20 @@ class PredictorStage:
 
     def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """``loss``, which is the mean of ``s1`` and ``s2``."""
-        logits, targets = self._predict(module, batch)
+        logits, targets = self.predict(module, batch)
         loss, s1_loss, s2_loss = token_loss(*logits, *targets)
         return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
 
     def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Likewise. Attention is causal: no position sees what it is to predict."""
-        logits, targets = self._predict(module, batch)
+        logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
             F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
             for one, target in zip(logits, targets, strict=True)
         )
         return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
 
-    def _predict(
-        self, module: nn.Module, batch: Batch
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def predict(self, module: nn.Module, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
         # In float32 whatever the precision of training: these are the tokens that a forecast is made of.
         with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from kronos_model.bars.columns import STD_EPSILON, FloatArray
+from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.splits import Windows
 
 
 class WindowDataset(Dataset[dict[str, torch.Tensor]]):

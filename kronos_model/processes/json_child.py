@@ -63,6 +63,7 @@ class JsonChild(ChildProcess):
     ) -> None:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._text_sink = error_sink
+        self._writer: threading.Thread | None = None
         try:
             super().__init__(
                 name,
@@ -84,9 +85,12 @@ class JsonChild(ChildProcess):
             Path(f"/proc/{self.pid}/oom_score_adj").write_text(FIRST_TO_KILL)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message and return at once: a child that hangs reads nothing."""
-        line = json.dumps(message)
-        threading.Thread(target=self._write, args=(line,), name=f"{self.name}-input", daemon=True).start()
+        """Send a message, after those before it, and return at once: a child that hangs reads nothing."""
+        given = (json.dumps(message), self._writer)
+        self._writer = threading.Thread(
+            target=self._write, args=given, name=f"{self.name}-input", daemon=True
+        )
+        self._writer.start()
 
     def next_event(self, timeout_s: float) -> Event | None:
         """The next event, None if none comes within the time.
@@ -113,7 +117,9 @@ class JsonChild(ChildProcess):
         self.kill()
         self.stop()
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, which next_event reports
             self._process.stdin.write(f"{line}\n")
@@ -155,7 +161,7 @@ class JsonParent:
         self._output.flush()
 
     def _read(self) -> None:
-        # A file of its own: Python closes sys.stdin as it ends, and waits for who reads there.
+        # A file of its own: as Python ends, it closes sys.stdin, and would wait for this thread.
         with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stdin:
             for line in stdin:
                 self._messages.put(json.loads(line))

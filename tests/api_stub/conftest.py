@@ -12,28 +12,15 @@ from redis import Redis
 from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example_result, example_worker_status
 from kronos_client.contract.names import job_key
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.core.result_events import result_key
 from kronos_client.redis.routing import announce
 
 ADDRESS = "http://127.0.0.1:8000"
 
-STATUS: dict[str, Any] = {
-    "node": "worker@test",
-    "state": "ready",
-    "role": "forecast",
-    "queue": "cpu",
-    "device": "cpu",
-    "device_warning": None,
-    "model": {
-        "id": "kronos-tiny",
-        "revision": None,
-        "tokenizer_id": "kronos-tiny",
-        "tokenizer_revision": None,
-    },
-    "models": [{"id": "kronos-tiny", "revision": None, "state": "ready"}],
-}
+STATUS = WORKER_STATUS.validate_python(example_worker_status() | {"node": "worker@test"})
 
 
 @pytest.fixture
@@ -91,10 +78,9 @@ def jobs(redis: Redis) -> Jobs:
 
 
 @pytest.fixture
-def ready_worker(redis: Redis) -> dict[str, Any]:
+def ready_worker(redis: Redis) -> None:
     """A worker is announced; there is none."""
-    announce(redis, STATUS["node"], STATUS)
-    return STATUS
+    announce(redis, STATUS)
 
 
 def series(num_candles: int = 8, num_future: int = 3, **fields: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import StartWorker, redis, start_worker  # noqa: F401
 
-NUM_EXAMPLES = 10
+NUM_EXAMPLES = 5
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.api_process import ApiUnderTest
 from tests.api_stub.conftest import series
 
 NUM_WAITING = 8
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import WAIT_S
 
 RESULT_PREFIX: Final = "celery-task-meta-"
 ENDED: Final = ("SUCCESS", "FAILURE", "REVOKED")
@@ -130,9 +131,9 @@ class Accounts:
     ) -> None:
         self.accepted: dict[str, Entry] = {}
         self.listener = Listener(redis.url)
-        self._name = name
+        self.name = name
         self._redis = redis
-        self._candles = candles
+        self.candles = candles
         self._forecasts = forecasts
         self._fleet = fleet
         self._lock = threading.Lock()
@@ -142,7 +143,7 @@ class Accounts:
     def next_id(self) -> str:
         with self._lock:
             self._num_ids += 1
-            return f"{self._name}-{self._num_ids}"
+            return f"{self.name}-{self._num_ids}"
 
     def submit(
         self,
@@ -157,7 +158,7 @@ class Accounts:
         job_id = job_id or self.next_id()
         if seed is None:
             seed = int(job_id.rpartition("-")[2]) % len(SEEDS)
-        handle = client.submit(**options_of(self._candles, form, seed) | more, job_id=job_id)
+        handle = client.submit(**options_of(self.candles, form, seed) | more, job_id=job_id)
         self.count(job_id, form, seed)
         return handle
 
@@ -169,7 +170,7 @@ class Accounts:
         return [self.submit(client, form) for _ in range(count)]
 
     def submit_until_accepted(
-        self, client: ForecastClient, form: str, timeout_s: float = 60, **more: Any
+        self, client: ForecastClient, form: str, timeout_s: float = WAIT_S, **more: Any
     ) -> tuple[ForecastHandle, list[tuple[str, float]]]:
         """Try again under the same id, as a client should; also each refusal's code and seconds."""
         job_id, refusals = self.next_id(), []
@@ -244,7 +245,7 @@ class Accounts:
     def num_told_outcomes(self, job_id: str) -> int:
         return sum(event.status in ENDED for event in self.listener.events.get(job_id, []))
 
-    def await_restart(self, job_ids: Collection[str], since: float, timeout_s: float) -> float:
+    def await_restart(self, job_ids: Collection[str], since: float) -> float:
         """Until each was begun anew, or has ended, after that moment; how long the last one took, in s."""
         while True:
             moments = {
@@ -256,14 +257,14 @@ class Accounts:
                 return max((min(found) - since for found in moments.values()), default=0.0)
             if not set(missing) - self.ended(missing):
                 return time.monotonic() - since
-            if time.monotonic() - since > timeout_s:
+            if time.monotonic() - since > WAIT_S:
                 raise AssertionError(
-                    f"{len(missing)} of {len(job_ids)} lost jobs were not begun again within {timeout_s} s: "
+                    f"{len(missing)} of {len(job_ids)} lost jobs were not begun again within {WAIT_S} s: "
                     f"{sorted(missing)[:5]}\n{self._fleet.logs()}"
                 )
             time.sleep(0.05)
 
-    def settle(self, timeout_s: float = 60) -> None:
+    def settle(self, timeout_s: float = WAIT_S) -> None:
         """Until every accepted job has its outcome."""
         deadline = time.monotonic() + timeout_s
         while left := self.open():
@@ -290,7 +291,7 @@ class Accounts:
         return Counter(code_of(meta) for meta in self.metas().values() if meta["status"] in ENDED)
 
     def assert_balanced(
-        self, *, allowed: Collection[str] = (), may_repeat: bool = False, timeout_s: float = 30
+        self, *, allowed: Collection[str] = (), may_repeat: bool = False, timeout_s: float = WAIT_S
     ) -> None:
         """All that must hold once every job has settled.
 
@@ -353,7 +354,7 @@ def code_of(meta: dict[str, Any]) -> str:
     return str(args[0]) if isinstance(args, list) and len(args) == 4 else "UNCODED"
 
 
-def await_empty(left: Callable[[], Any], what: str, fleet: Fleet, timeout_s: float = 15) -> None:
+def await_empty(left: Callable[[], Any], what: str, fleet: Fleet, timeout_s: float = WAIT_S) -> None:
     """Acknowledging follows storing by a moment, and where a connection was lost by a visibility timeout."""
     deadline = time.monotonic() + timeout_s
     while found := left():

@@ -3,6 +3,8 @@
 ``FAULTY_ENGINE`` names the folder. A file there asks for a fault; what happens once removes it.
 
 hang: the next step of one engine never ends.
+die: the next step of one engine raises. With ``HANGING_SHUTDOWN`` in the environment the jobs of that engine
+never come back from their wait, so that a warm shutdown waits for them for ever.
 out-of-memory: JSON, by phase (``decode`` or a chunk's): seeds whose work fails for want of memory.
 """
 
@@ -18,19 +20,29 @@ import torch
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
+from worker.inference import shutdown
+from worker.inference.engine_thread import EngineThread
 
 FOLDER = Path(os.environ["FAULTY_ENGINE"])
 
 step, compute, decode = Engine.step, ModelRunner.compute, ModelRunner.decode
 
 
-def hang_where_asked(engine: Engine) -> Any:
+def is_asked_for(fault: str) -> bool:
+    """Of the first to look; the file then has the number of its process."""
     try:
-        (FOLDER / "hang").rename(FOLDER / f"hung-{os.getpid()}")
+        (FOLDER / fault).rename(FOLDER / f"{fault}-{os.getpid()}")
     except FileNotFoundError:
-        return step(engine)
-    while True:
-        time.sleep(0.01)
+        return False
+    return True
+
+
+def step_or_fail(engine: Engine) -> Any:
+    while is_asked_for("hang"):
+        time.sleep(3600)
+    if is_asked_for("die"):
+        raise RuntimeError("an engine that dies, as the test asked for")
+    return step(engine)
 
 
 def fail(phase: str, sequences: Iterable[Sequence]) -> None:
@@ -58,6 +70,10 @@ def decode_or_fail(runner: ModelRunner, sequences: Any) -> None:
     decode(runner, sequences)
 
 
-Engine.step = hang_where_asked  # type: ignore[method-assign]
+Engine.step = step_or_fail  # type: ignore[method-assign]
 ModelRunner.compute = compute_or_fail  # type: ignore[method-assign]
 ModelRunner.decode = decode_or_fail  # type: ignore[method-assign]
+
+if "HANGING_SHUTDOWN" in os.environ:
+    shutdown.ENDING_GRACE_S = 1.0  # type: ignore[misc]
+    EngineThread.wait = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.processes import marked
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import WorkerUnderTest
+from tests.processes import marked
+from tests.waiting import WAIT_S
 
 MARK = "TEST_FAULTS"
 PACED = ("--include", "tests.faults.paced_engine")
@@ -48,9 +49,9 @@ class Worker(WorkerUnderTest):
         """SIGKILL, to this process alone."""
         self.read_metrics()
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(WAIT_S)
 
-    def end(self, *signals: signal.Signals, timeout_s: float = 60, pause_s: float = 0.3) -> int:
+    def end(self, *signals: signal.Signals, timeout_s: float = WAIT_S, pause_s: float = 0.3) -> int:
         """Send these one after the other; the exit status."""
         self.read_metrics()
         for number in signals or (signal.SIGTERM,):
@@ -131,7 +132,7 @@ class Fleet:
         statuses = {}
         for worker in self.workers:
             with contextlib.suppress(Exception):  # the assertion below says which did not end
-                statuses[worker.log.stem] = worker.process.wait(30)
+                statuses[worker.log.stem] = worker.process.wait(WAIT_S)
         hung = [worker for worker in self.workers if worker.is_running]
         try:
             assert hung == [], f"did not end on SIGTERM\n{self.logs()}"
@@ -139,9 +140,9 @@ class Fleet:
         finally:
             self.end_all()
 
-    def assert_no_orphans(self, timeout_s: float = 10) -> None:
+    def assert_no_orphans(self) -> None:
         """No process of the fleet's is left; those of a killed worker have a moment to notice."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + WAIT_S
         while (left := marked(MARK, str(self._folder))) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
@@ -153,4 +154,4 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for worker in self.workers:
-            worker.process.wait(10)
+            worker.process.wait(WAIT_S)

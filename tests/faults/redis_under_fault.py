@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,12 +130,3 @@ class RedisUnderFault:
             if kind in ("hash", "zset"):
                 counts[key] = int(self.connection.hlen(key) if kind == "hash" else self.connection.zcard(key))
         return counts
-
-
-def await_true(condition, what: str, timeout_s: float = 30) -> float:
-    """Until it holds; the seconds that it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began

@@ -16,10 +16,10 @@ from kronos_client.registry.model_registry import ModelRegistry
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import PARITY
-from worker.inference.self_test import model_report
+from tests.waiting import WAIT_S
+from worker.inference.probe_child import model_report
 from worker.settings import WorkerSettings
 
-WAIT_S = 40
 CONFIG, WEIGHTS = "model/config.json", "model/model.safetensors"
 HTML = b"<!DOCTYPE html>\n<html><head><title>503</title></head>\n<body>Service\nUnavailable</body></html>\n"
 

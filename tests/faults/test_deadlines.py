@@ -13,9 +13,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import WAIT_S, await_true
 
-WAIT_S = 40
 CLOCK = Path(__file__).parent / "jumping_clock"
 ONE_JOB = {"KRONOS_MAX_SLOTS": "24"}
 """Slots that one endless job fills."""

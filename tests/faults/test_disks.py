@@ -29,9 +29,9 @@ from kronos_model.tokenizer import KronosTokenizer
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import ROOT
 from tests.kronos_model.finetuning.tiny_runs import tiny_config, write_candles
+from tests.waiting import WAIT_S
 
 DISK_KB = 65536
-WAIT_S = 60
 PARTS = {"tokenizer": KronosTokenizer, "predictor": Kronos}
 
 

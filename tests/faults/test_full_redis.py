@@ -11,7 +11,8 @@ from kronos_client.contract.names import job_key
 from tests.faults.accounting import RESULT_PREFIX, Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 WHEN_FULL = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
 
@@ -35,7 +36,7 @@ def test_what_a_full_redis_refuses_is_a_coded_error(
 
 
 def candles_of(accounts: Accounts):
-    return accounts._candles[:40]
+    return accounts.candles[:40]
 
 
 def test_workers_outlive_a_full_redis_while_they_take_and_store(
@@ -49,7 +50,7 @@ def test_workers_outlive_a_full_redis_while_they_take_and_store(
         await_true(lambda: all(accounts.in_hand(worker.node) for worker in workers), "both are busy")
         with redis.full():
             time.sleep(3)
-    accounts.settle(60)
+    accounts.settle()
     assert len(fleet.running) == 2, fleet.logs()
     accounts.assert_balanced()
 
@@ -62,7 +63,7 @@ def test_a_result_that_expired_before_it_was_read(
     handle = accounts.submit(client, "small")
     accounts.settle()
     await_true(lambda: not redis.connection.exists(f"{RESULT_PREFIX}{handle.id}"), "it expires")
-    await_true(lambda: code_of(handle) == ErrorCode.RESULT_EXPIRED, "the client says so", 5)
+    await_true(lambda: code_of(handle) == ErrorCode.RESULT_EXPIRED, "the client says so")
     # The same id may be used again.
     again = accounts.submit(client, "small", job_id=handle.id)
     assert again.wait(30).series

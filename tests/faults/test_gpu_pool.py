@@ -9,13 +9,15 @@ from contextlib import contextmanager
 
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.redis.routing import announce, withdraw
+from kronos_client.testing import fake_worker
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 NODE = "gpu@test"
-STATUS = {"node": NODE, "state": "ready", "queue": "gpu", "device": "cuda:0"}
+STATUS = fake_worker("gpu", node=NODE)
 
 
 @contextmanager
@@ -25,12 +27,12 @@ def gpu_worker(redis: RedisUnderFault) -> Iterator[None]:
 
     def renew() -> None:
         while True:
-            announce(redis.connection, NODE, STATUS)
+            announce(redis.connection, STATUS)
             if is_over.wait(1):
                 return
 
     thread = threading.Thread(target=renew, daemon=True)
-    announce(redis.connection, NODE, STATUS)
+    announce(redis.connection, STATUS)
     thread.start()
     try:
         yield
@@ -70,7 +72,7 @@ def test_jobs_of_a_gpu_pool_that_vanished(
     assert {metas[handle.id]["result"]["exc_message"][0] for handle in strict} == {ErrorCode.NO_GPU_WORKER}
 
     with gpu_worker(redis):
-        await_true(lambda: "leaving queue gpu" in survivor.log.read_text(), "it leaves the queue", 15)
+        await_true(lambda: "leaving queue gpu" in survivor.log.read_text(), "it leaves the queue")
         client = make_client()
         left = accounts.submit_many(client, "small", 5)
         here = [accounts.submit(client, "small", device="cpu") for _ in range(5)]

@@ -9,9 +9,8 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import await_true
+from tests.waiting import WAIT_S, await_true
 
-WAIT_S = 40
 GREEDY_SEED = 77
 NUM_NEIGHBOURS = 16
 PHASES = ("LOOKBACK", "decode", "BARS")

@@ -10,8 +10,9 @@ from celery import Celery
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import ROOT
+from tests.waiting import await_true
 
 NUM_NAPS = 3
 

@@ -11,7 +11,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import await_true
 
 CLIENT_TIMEOUT_S = 25
 """In which a client tells of a Redis that takes connections and does not answer; 20 s, and a margin."""
@@ -60,7 +61,7 @@ def work_again(redis: RedisUnderFault, accounts: Accounts, client: ForecastClien
     """Seconds from now until a job that is enqueued anew has its result."""
     began = time.monotonic()
     handle, _ = accounts.submit_until_accepted(client, "small")
-    await_true(lambda: handle.id in accounts.ended([handle.id]), "a job is done again", 60)
+    await_true(lambda: handle.id in accounts.ended([handle.id]), "a job is done again")
     return time.monotonic() - began
 
 
@@ -84,7 +85,7 @@ def test_redis_restarted_five_times_under_load(
     note("a new job done after s", recoveries_s)
     assert len(fleet.running) == 2, fleet.logs()
     assert feeder.codes() <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
-    accounts.assert_balanced(may_repeat=True, timeout_s=90)
+    accounts.assert_balanced(may_repeat=True)
 
 
 @pytest.mark.parametrize("how", ["paused", "away"])
@@ -116,7 +117,7 @@ def test_redis_that_does_not_answer_for_long(
     assert len(fleet.running) == 2, fleet.logs()
     assert feeder.refusals, "no enqueueing met the outage"
     assert feeder.codes() <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
-    accounts.assert_balanced(may_repeat=True, timeout_s=90)
+    accounts.assert_balanced(may_repeat=True)
     waiter.join(CLIENT_TIMEOUT_S + outage_s)
     # Who waits gets the result, or hears within bounds that Redis does not answer, and may wait again.
     (answer,) = answers

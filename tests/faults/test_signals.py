@@ -11,9 +11,10 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import MARK, Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, await_true, closed_port
+from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import PARITY_SETTINGS
 from tests.integration.test_one_machine import COMMAND, await_match
+from tests.waiting import await_true
 
 GRACE_S = 60
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -105,10 +106,10 @@ def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
                     time.sleep(0.3)
                 status = stack.process.wait(90)
                 assert status == (-KILL if KILL in signals else 0), stack.log.read_text()[-3000:]
-                fleet.assert_no_orphans(timeout_s=75)
+                fleet.assert_no_orphans()
                 note(f"{'+'.join(one.name for one in signals)} ended after s", time.monotonic() - began)
                 stack.start()
-            accounts.assert_balanced(may_repeat=True, timeout_s=60)
+            accounts.assert_balanced(may_repeat=True)
         stack.process.send_signal(TERM)
         assert stack.process.wait(90) == 0
         fleet.assert_no_orphans()

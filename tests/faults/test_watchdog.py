@@ -10,10 +10,9 @@ import pytest
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
-from tests.faults.redis_under_fault import await_true
+from tests.waiting import WAIT_S, await_true
 from worker.inference.shutdown import EXIT_STATUS
 
-WAIT_S = 40
 STEP_TIMEOUT_S = 4
 
 StartFaulty = Callable[..., Worker]
@@ -36,7 +35,7 @@ def hang(tmp_path: Path, accounts: Accounts, client: ForecastClient, count: int)
 
 
 def await_hang(tmp_path: Path) -> None:
-    await_true(lambda: any(tmp_path.glob("hung-*")), "an engine hangs")
+    await_true(lambda: any(tmp_path.glob("hang-*")), "an engine hangs")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_the_worker_ends_at_once_and_another_one_does_its_jobs(
     lines = [line for line in hanging.log.read_text().splitlines() if "CRITICAL" in line]
     assert len(lines) == 1
     assert "KRONOS_STEP_TIMEOUT_S" in lines[0]
-    told = re.findall(rf"{re.escape(accounts._name)}-\d+", lines[0])
+    told = re.findall(rf"{re.escape(accounts.name)}-\d+", lines[0])
     assert told
     assert set(told) <= set(job_ids)
     accounts.assert_balanced()

@@ -17,11 +17,11 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.redis.routing import live_workers
 from tests.integration.finetune_bench import Bench
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 PARITY = ROOT / "tests" / "data" / "parity" / "a"
 CASES = json.loads((PARITY / "cases.json").read_text())["cases"]
-START_TIMEOUT_S = 60
 
 PARITY_SETTINGS = {
     "KRONOS_MODEL": str(PARITY / "model"),
@@ -48,10 +48,11 @@ class WorkerUnderTest:
             )
 
     def announcements(self) -> list[dict]:
-        return [worker for worker in live_workers(self._redis) if worker["node"].startswith(self.node)]
+        workers = live_workers(self._redis)
+        return [worker.as_json() for worker in workers if worker.node.startswith(self.node)]
 
     def wait_until_ready(self, num_processes: int = 1) -> "WorkerUnderTest":
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
@@ -65,7 +66,7 @@ class WorkerUnderTest:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                self.process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 pytest.fail(f"the worker did not stop on SIGTERM:\n{self.log.read_text()}")
@@ -112,7 +113,7 @@ def bench(
     yield bench
     for worker in bench.workers:  # else they take the jobs of the next test
         worker.process.kill()
-        worker.process.wait(10)
+        worker.process.wait(WAIT_S)
     Redis.from_url(redis.url).flushall()
 
 

@@ -6,7 +6,7 @@ Nor does it look for a device, which is most of what starting such a worker take
 import sys
 from pathlib import Path
 
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 from worker.training import run as finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
@@ -18,7 +18,7 @@ finetune_run.training_command = lambda config, output, device: [
     output,
     device,
 ]
-bootstrap._probed_device = lambda: {  # type: ignore[assignment]
+lifecycle.probed_device = lambda: {  # type: ignore[assignment]
     "device": "cpu",
     "warning": None,
     "description": {"name": "a CPU", "kind": "cpu", "index": None, "versions": {}},

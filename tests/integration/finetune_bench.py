@@ -1,19 +1,17 @@
 """Finetuning workers whose training processes train nothing: see ``fake_trainer.py``."""
 
 import json
-import time
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kronos_client.client import ForecastClient
 from kronos_client.core.handle import FinetuneHandle
+from tests.waiting import await_true
 
 if TYPE_CHECKING:
     from tests.integration.conftest import StartWorker, WorkerUnderTest
 
-WAIT_S = 60
 STEP_S = 0.05
 LONG = 2000
 """Steps of a training that ends by ``hurry``: by itself only after 100 s."""
@@ -78,10 +76,3 @@ class Bench:
         in_turn = [pid for pid, _ in groupby(line["pid"] for line in steps)]
         assert len(in_turn) == len(set(in_turn))
         assert len(self.lines("done")) == 1
-
-
-def await_true(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The scripts of docs/clients.md, each run as it stands there against a real worker."""
+"""The scripts of docs/use/clients.md, each run as it stands there against a real worker."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from kronos_model.bars.synthetic import candles
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
 
-PAGE = ROOT / "docs" / "clients.md"
+PAGE = ROOT / "docs" / "use" / "clients.md"
 FENCE = re.compile(r"^```(?P<language>\w+) (?P<name>\S+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPTS = {match["name"]: match["text"] for match in FENCE.finditer(PAGE.read_text())}
 PRINTED = {
@@ -28,7 +28,7 @@ PRINTED = {
 }
 API_ADDRESS = "http://127.0.0.1:8000"
 NODE_FOLDER = Path(__file__).parent / "node"
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

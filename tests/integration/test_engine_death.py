@@ -3,17 +3,18 @@
 import pytest
 
 from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.inference.shutdown import EXIT_STATUS
 
-WAIT_S = 60
-INCLUDE = ("--include", "tests.integration.dying_engine")
+INCLUDE = ("--include", "tests.faults.faulty_engine")
 SETTINGS = {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}
 
 
 @pytest.fixture
 def start_dying(start_worker: StartWorker, tmp_path):
     def start(*arguments: str, **settings: str) -> WorkerUnderTest:
-        settings = SETTINGS | {"DYING_ENGINE": str(tmp_path)} | settings
+        (tmp_path / "die").touch()
+        settings = SETTINGS | {"FAULTY_ENGINE": str(tmp_path)} | settings
         return start_worker(*INCLUDE, "--loglevel", "INFO", *arguments, **settings)
 
     return start

@@ -1,13 +1,27 @@
 """Finetuning jobs on real workers: each ends in a model, or in a code."""
 
+from collections.abc import Iterator
+
 import pytest
+from celery import Celery
 from redis import Redis
 
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
-from tests.integration.finetune_bench import LONG, WAIT_S, await_true
+from kronos_client.settings import ClientSettings
+from tests.integration.finetune_bench import LONG
 from tests.integration.test_workers import kronos
 from tests.processes import await_end
+from tests.waiting import WAIT_S, await_true
+
+
+@pytest.fixture
+def app(redis: LocalRedis) -> Iterator[Celery]:
+    """What other clients than ours have."""
+    with make_app(ClientSettings(redis_url=redis.url)) as app:
+        yield app
 
 
 def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, redis, start_worker, candles):
@@ -21,7 +35,7 @@ def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, r
     bench.await_step(1)
     assert bench.client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).worker == forecaster.node
     assert not handle.state().has_ended
-    await_true(lambda: (worker.announcements()[0]["training"] or {}).get("step"), 15)
+    await_true(lambda: (worker.announcements()[0]["training"] or {}).get("step"))
     shown = kronos(redis, "status")
     assert shown.returncode == 0, shown.stderr
     assert "finetuning mine: predictor, epoch" in " ".join(shown.stdout.split())
@@ -45,7 +59,7 @@ def test_a_cancelled_job_keeps_its_best_checkpoint(bench):
     bench.await_step(5)
     handle.cancel()
     with pytest.raises(JobError) as ended:
-        handle.wait(20)
+        handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.CANCELLED
     best = ended.value.details["best_checkpoint"]
     assert (bench.models / best).is_dir()
@@ -55,34 +69,34 @@ def test_a_cancelled_job_keeps_its_best_checkpoint(bench):
     worker.stop()
 
 
-def test_a_job_that_celery_terminates_is_cancelled_and_the_worker_goes_on(bench):
+def test_a_job_that_celery_terminates_is_cancelled_and_the_worker_goes_on(bench, app):
     """As Flower's button does it."""
     worker = bench.worker().wait_until_ready()
     handle = bench.submit(LONG)
     bench.await_step(5)
-    bench.client._app.control.revoke(handle.id, terminate=True)
+    app.control.revoke(handle.id, terminate=True)
     with pytest.raises(JobError) as ended:
-        handle.wait(20)
+        handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.CANCELLED
     assert ended.value.details["best_checkpoint"]
-    assert bench.submit(3, seed=1).wait(20).model.name == "mine"
+    assert bench.submit(3, seed=1).wait(WAIT_S).model.name == "mine"
     worker.stop()
 
 
 def test_a_late_job_and_one_that_does_not_heed_its_end_are_ended(bench):
     worker = bench.worker(KRONOS_FINETUNE_TIME_LIMIT_S="6", KRONOS_FINETUNE_GRACE_S="1").wait_until_ready()
     with pytest.raises(JobError) as ended:
-        bench.submit(LONG, deadline_s=2).wait(20)
+        bench.submit(LONG, deadline_s=2).wait(WAIT_S)
     assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")
     with pytest.raises(JobError) as ended:
-        bench.submit(LONG, seed=15).wait(20)
+        bench.submit(LONG, seed=15).wait(WAIT_S)
     assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, None)
     assert "KRONOS_FINETUNE_TIME_LIMIT_S" in ended.value.message
     assert await_end(bench.lines("step")[-1]["pid"])
     worker.stop()
 
 
-def test_nothing_outside_the_data_folder_can_be_named(bench, tmp_path):
+def test_nothing_outside_the_data_folder_can_be_named(bench, tmp_path, app):
     worker = bench.worker().wait_until_ready()
     outside = tmp_path / "secret.csv"
     outside.write_text("")
@@ -91,26 +105,26 @@ def test_nothing_outside_the_data_folder_can_be_named(bench, tmp_path):
     (bench.data / "folder" / "inner.csv").symlink_to(outside)
     for path in ("link.csv", "folder", "nothing.csv"):
         with pytest.raises(JobError) as refused:
-            bench.submit(5, data=path).wait(20)
+            bench.submit(5, data=path).wait(WAIT_S)
         assert (refused.value.code, refused.value.field) == (ErrorCode.DATA_NOT_ALLOWED, "data.path")
     config = {"start": {"model": "kronos-tiny"}}
     payload = {"name": "mine", "config": config, "data": {"path": "../secret.csv"}}
-    sent = bench.client._app.send_task("kronos.finetune", kwargs={"job": payload}, queue="cpu.finetune")
+    sent = app.send_task("kronos.finetune", kwargs={"job": payload}, queue="cpu.finetune")
     with pytest.raises(JobError) as refused:
-        sent.get(timeout=20)
+        sent.get(timeout=WAIT_S)
     assert refused.value.code == ErrorCode.DATA_NOT_ALLOWED
     assert bench.lines("start") == []
     worker.stop()
 
 
-def test_a_job_on_the_wrong_queue_is_answered(bench, start_worker):
+def test_a_job_on_the_wrong_queue_is_answered(bench, start_worker, app):
     workers = [bench.worker().wait_until_ready(), start_worker().wait_until_ready()]
     for task, queue, right in (
         ("kronos.finetune", "cpu", "gpu.finetune"),
         ("kronos.forecast", "cpu.finetune", "gpu"),
     ):
         with pytest.raises(JobError) as refused:
-            bench.client._app.send_task(task, kwargs={"job": {}}, queue=queue).get(timeout=20)
+            app.send_task(task, kwargs={"job": {}}, queue=queue).get(timeout=WAIT_S)
         assert refused.value.code == ErrorCode.INVALID_INPUT
         assert right in refused.value.details["queues"]
     for worker in workers:

@@ -11,8 +11,9 @@ from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest
-from tests.integration.finetune_bench import LONG, WAIT_S, Bench, await_true
+from tests.integration.finetune_bench import LONG, Bench
 from tests.processes import await_end
+from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
 
@@ -100,7 +101,7 @@ def test_connections_that_are_lost_cost_nothing(bench, redis):
 
 
 def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, tmp_path_factory):
-    """Away for longer than the lease: training stops in time, and goes on when Redis is back."""
+    """Away for longer than the claim: training stops in time, and goes on when Redis is back."""
     port, data = free_port(), tmp_path_factory.mktemp("redis")
     running: list[WorkerUnderTest] = []
 
@@ -117,7 +118,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             handle = bench.submit(LONG)
             bench.await_step(10)
             time.sleep(1.2)  # appendfsync everysec
-        await_true(lambda: bench.lines("stopped"), 10)
+        await_true(lambda: bench.lines("stopped"))
         stopped_at = bench.lines("stopped")[0]["at"]
         time.sleep(1)
         with LocalRedis(data=data, port=port) as after, ForecastClient(after.url) as client:
@@ -134,7 +135,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             assert bench.lines("start")[1]["at"] > stopped_at
             bench.assert_trained_once(LONG)
             connection = Redis.from_url(after.url)
-            await_true(lambda: not connection.zcard(UNACKED_INDEX_KEYS["finetune"]), 30)
+            await_true(lambda: not connection.zcard(UNACKED_INDEX_KEYS["finetune"]))
             assert connection.llen("cpu.finetune") == 0
             assert [worker.stop() for worker in running] == [0, 0]
     finally:
@@ -142,7 +143,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             worker.process.kill()
 
 
-def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench):
+def test_a_worker_that_was_held_up_for_longer_than_its_claim_gives_way(bench, redis):
     """Its training process runs on meanwhile, and holds the run's folder."""
     first = bench.worker().wait_until_ready()
     handle = bench.submit(LONG)
@@ -150,7 +151,7 @@ def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench):
     second = bench.worker().wait_until_ready()
     first.process.send_signal(signal.SIGSTOP)
     try:
-        await_true(lambda: "still in the run's folder" in second.log.read_text(), 30)
+        await_true(lambda: "still in the run's folder" in second.log.read_text())
         assert len(bench.lines("start")) == 1
     finally:
         first.process.send_signal(signal.SIGCONT)
@@ -159,4 +160,4 @@ def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench):
     assert handle.wait(WAIT_S).worker == second.node
     bench.assert_trained_once(LONG)
     assert [worker.stop() for worker in (first, second)] == [0, 0]
-    assert bench.client._redis.llen("cpu.finetune") == 0
+    assert Redis.from_url(redis.url).llen("cpu.finetune") == 0

@@ -14,9 +14,9 @@ from kronos_cli.stack.own_commands import own_command
 from kronos_model.bars.synthetic import candles
 from kronos_model.processes.environment import own_environment
 from tests.integration.conftest import StartWorker
+from tests.waiting import WAIT_S
 
 NUM_FILES = 30
-WAIT_S = 60
 ASKED = ("--pred-len", "20", "--samples", "8", "--seed", "1", "--in-flight", "3")
 
 

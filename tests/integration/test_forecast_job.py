@@ -15,9 +15,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, STATUS_TASK, job_key
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import CASES, PARITY, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 
 TOLERANCE = 1e-5
-WAIT_S = 30
 CUDA_WARNING = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
 
 

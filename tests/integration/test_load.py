@@ -3,9 +3,7 @@
 import random
 import re
 import socket
-import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -17,17 +15,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.handle import JobState
 from tests.integration.conftest import StartWorker
+from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
-WAIT_S = 60
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
 
 
 def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:

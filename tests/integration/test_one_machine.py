@@ -17,6 +17,7 @@ import pytest
 from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-P", "-m", "kronos_cli"]
@@ -49,7 +50,9 @@ def run_demo(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
     command = [*COMMAND, "demo", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S
+    )
 
 
 def test_the_demo_makes_a_chart_and_leaves_nothing_running(
@@ -97,7 +100,7 @@ def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str],
     assert demo.stdout is not None
     assert demo.stdout.readline().startswith("Redis")
     demo.send_signal(signal.SIGINT)
-    assert "Interrupted" in demo.communicate(timeout=30)[0]
+    assert "Interrupted" in demo.communicate(timeout=WAIT_S)[0]
     assert demo.returncode == 130
     assert running(environment) == []
 
@@ -126,10 +129,10 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
         with ForecastClient(url) as client:
             result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
             assert result.model.id == "kronos-tiny"
-            workers = [worker for worker in client.workers() if worker["role"] == "forecast"]
-            assert [worker["state"] for worker in workers] == ["ready", "ready"]
-            assert len({worker["node"] for worker in workers}) == 2
-            assert {worker["threads"] for worker in workers} == {1}
+            workers = [worker for worker in client.workers() if worker.role == "forecast"]
+            assert [worker.state for worker in workers] == ["ready", "ready"]
+            assert len({worker.node for worker in workers}) == 2
+            assert {worker.threads for worker in workers} == {1}
         api = await_match(log, r"^API and page: (\S+)")
         await_match(log, r"^api +\| .*(Uvicorn running)")
         with urllib.request.urlopen(f"{api}/v1/readyz", timeout=10) as answer:
@@ -146,7 +149,7 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
             json.load(answer)
     finally:
         up.send_signal(signal.SIGTERM)
-        status = up.wait(timeout=60)
+        status = up.wait(WAIT_S)
     assert status == 0
     assert running(environment) == []
 
@@ -172,7 +175,7 @@ def test_up_starts_a_killed_worker_again_and_trains_beside_it(
         first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
         with ForecastClient(url) as client:
-            nodes = {worker["role"]: worker["node"] for worker in client.workers()}
+            nodes = {worker.role: worker.node for worker in client.workers()}
             assert nodes["forecast"].startswith(f"forecast-cpu-kronos-tiny-{first}@")
             assert nodes["finetune"].startswith("finetune-cpu-")
             os.kill(int(first), signal.SIGKILL)
@@ -186,7 +189,7 @@ def test_up_starts_a_killed_worker_again_and_trains_beside_it(
         assert (tmp_path / "kept" / "models" / ".runs").is_dir()
     finally:
         up.send_signal(signal.SIGTERM)
-        status = up.wait(timeout=60)
+        status = up.wait(WAIT_S)
     assert status == 0
     logged = [line.partition("| ")[2] for line in log.read_text().splitlines() if line.startswith("worker ")]
     for line in logged:  # but for what Celery writes past all logging as it ends
@@ -194,7 +197,7 @@ def test_up_starts_a_killed_worker_again_and_trains_beside_it(
     assert running(environment) == []
 
 
-def await_match(log: Path, pattern: str, timeout_s: float = 60) -> str:
+def await_match(log: Path, pattern: str, timeout_s: float = WAIT_S) -> str:
     """The first group of the pattern, once the log has it."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

@@ -15,9 +15,9 @@ from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.queues import list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
-WAIT_S = 60
 ONE_AT_A_TIME = {"KRONOS_MAX_JOBS": "1", "KRONOS_MAX_SLOTS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -90,7 +90,7 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
             assert handle.wait(WAIT_S).series
         assert client.submit(candles[:40], pred_len=2, job_id="refused").wait(WAIT_S, forget=True).series
         deadline = time.monotonic() + WAIT_S
-        while not any(told["jobs_per_s"] > 0 for told in client.workers()):
+        while not any(told.jobs_per_s > 0 for told in client.workers()):
             assert time.monotonic() < deadline, client.workers()
             time.sleep(0.2)
 

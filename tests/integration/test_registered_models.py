@@ -11,8 +11,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 
-WAIT_S = 30
 OWN = str(PARITY / "model")
 TINY = "kronos-tiny"
 MAX_CONTEXT = 128

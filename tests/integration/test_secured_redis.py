@@ -1,6 +1,6 @@
 """Redis as it belongs on a network: TLS with one's own certificates, and users who may only what they need.
 
-The users are those of docs/security.md, to the letter.
+The users are those of docs/operate/security.md, to the letter.
 """
 
 import os
@@ -25,18 +25,18 @@ from kronos_model.processes.children import LocalStackError
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
 from tests.integration.test_other_clients import ask
+from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
 USERS = {name: f"{name}-s3cretword" for name in ("kronos-worker", "kronos-app", "kronos-flower")}
 ADMIN_PASSWORD = "admin-s3cretword"
 SECRETS = (*USERS.values(), ADMIN_PASSWORD, FLOWER_PASSWORD)
-WAIT_S = 60
 
 
 def acl_lines() -> list[str]:
     """The users in the documentation, with this test's passwords; the default user stays, for looking on."""
     block = re.findall(
-        r"^user (?:default|kronos-).*$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE
+        r"^user (?:default|kronos-).*$", (ROOT / "docs" / "operate" / "security.md").read_text(), re.MULTILINE
     )
     assert block.pop(0) == "user default off"
     lines = [line.replace(">PASSWORD", f">{USERS[line.split()[1]]}") for line in block]
@@ -229,7 +229,7 @@ def test_jobs_run_are_followed_and_cancelled(worker, client, candles):
         candles[:60], pred_len=12, sample_count=4, timeout_s=WAIT_S, on_progress=states.append
     )
     assert len(result.series[0].timestamps) == 12
-    assert client.workers()[0]["state"] == "ready"
+    assert client.workers()[0].state == "ready"
     handle = client.submit([candles[:60]] * 16, pred_len=100, sample_count=256)
     handle.cancel()
     with pytest.raises(JobError, match="CANCELLED"):

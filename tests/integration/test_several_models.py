@@ -7,8 +7,8 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 
-WAIT_S = 30
 OWN = str(PARITY / "model")
 PAIR = str(PARITY)  # the own model once more, under another name
 TINY = "kronos-tiny"

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, DEAD_KEY, job_key
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
 from tests.processes import await_end
+from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
-WAIT_S = 90
 POISON = 666
 HELD = 7
 HOOK = Path(__file__).parent / "watched_engine"
@@ -41,13 +40,6 @@ class Watched:
         file = self.folder / "submitted"
         lines = file.read_text().splitlines() if file.exists() else []
         return [int(line.split()[1]) for line in lines if line.split()[0] == str(seed)]
-
-
-def wait_until(holds: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -96,7 +88,7 @@ def keep_running(start) -> Iterator[Callable[..., None]]:
 def assert_nothing_is_left(redis: LocalRedis) -> None:
     with Redis.from_url(redis.url, decode_responses=True) as connection:
         unacked = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
-        wait_until(lambda: not connection.exists(*unacked) and not connection.keys(f"{CPU_QUEUE}*"), 15)
+        await_true(lambda: not connection.exists(*unacked) and not connection.keys(f"{CPU_QUEUE}*"))
         assert connection.lrange(DEAD_KEY, 0, -1) == []
 
 
@@ -151,7 +143,7 @@ def test_a_healthy_job_whose_workers_were_killed_twice_gives_what_it_always_give
     handle = client.submit(candles[:40], pred_len=3, seed=HELD)
     for killed in range(2):
         worker = start().wait_until_ready()
-        wait_until(lambda n=killed: len(watched.pids(HELD)) > n)
+        await_true(lambda n=killed: len(watched.pids(HELD)) > n)
         worker.process.kill()
         worker.process.wait()
     hold.unlink()
@@ -180,7 +172,7 @@ def test_a_job_submitted_again_while_it_runs_is_computed_once(
     hold = watched.let("hold", HELD)
     handles = [client.submit(candles[:40], pred_len=3, seed=HELD, job_id="twice") for _ in range(2)]
     put_back = "reject requeue=True: it is computed already"
-    wait_until(lambda: any(put_back in worker.log.read_text() for worker in workers))
+    await_true(lambda: any(put_back in worker.log.read_text() for worker in workers))
     hold.unlink()
     assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 1
     assert len(watched.pids(HELD)) == 1
@@ -196,9 +188,9 @@ def test_suspects_are_cancelled_and_late_like_others_which_go_on_meanwhile(
     cancelled = client.submit(candles[:40], pred_len=3, seed=HELD)
     make_suspect(redis, cancelled.id)
     worker = start().wait_until_ready()
-    wait_until(lambda: watched.pids(HELD))
-    late = client.submit(candles[:40], pred_len=3, seed=HELD, deadline_s=1)
-    make_suspect(redis, late.id)  # should it have begun already, it is late all the same
+    await_true(lambda: watched.pids(HELD))
+    make_suspect(redis, "late")  # before a worker can begin it
+    late = client.submit(candles[:40], pred_len=3, seed=HELD, deadline_s=1, job_id="late")
     assert client.forecast(candles[:40], pred_len=3, seed=1, timeout_s=WAIT_S).worker == worker.node
     cancelled.cancel()
     codes = []
@@ -213,7 +205,7 @@ def test_suspects_are_cancelled_and_late_like_others_which_go_on_meanwhile(
 
 
 @pytest.mark.at_length
-def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
+def test_a_healthy_job_is_not_exhausted_by_kills_of_its_child(
     start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
 ):
     hold = watched.let("hold", HELD)
@@ -221,7 +213,7 @@ def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
     make_suspect(redis, handle.id)
     worker = start().wait_until_ready()
     for killed in range(3):
-        wait_until(lambda n=killed: len(watched.pids(HELD)) > n)
+        await_true(lambda n=killed: len(watched.pids(HELD)) > n)
         os.kill(watched.pids(HELD)[-1], signal.SIGKILL)
     hold.unlink()
     assert handle.wait(WAIT_S).worker == worker.node
@@ -231,14 +223,14 @@ def test_a_healthy_job_is_not_exhausted_by_kills_of_its_quarantine(
 
 
 @pytest.mark.at_length
-def test_the_quarantine_ends_with_its_worker_and_that_is_no_proof(
+def test_the_child_ends_with_its_worker_and_that_is_no_proof(
     start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
 ):
     hold = watched.let("hold", HELD)
     handle = client.submit(candles[:40], pred_len=3, seed=HELD)
     make_suspect(redis, handle.id)
     worker = start().wait_until_ready()
-    wait_until(lambda: watched.pids(HELD))
+    await_true(lambda: watched.pids(HELD))
     worker.process.kill()
     worker.process.wait()
     assert await_end(watched.pids(HELD)[0])

@@ -16,11 +16,13 @@ from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
+from kronos_client.testing import fake_worker
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
-WAIT_S = 30
 KRONOS = ("kronos_cli", "worker")
 
 
@@ -74,7 +76,7 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
     # While it is loading it is there already, whole, and so it is while it is busy.
     loading = worker.announcements()[0]
     assert loading["state"] in ("loading", "ready")
-    render_table([loading])
+    render_table([WORKER_STATUS.validate_python(loading)])
     worker.wait_until_ready()
     assert loading.keys() == worker.announcements()[0].keys()
     busy = client.submit(candles[:120], pred_len=120, sample_count=32)
@@ -93,9 +95,9 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
 def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client, candles, redis):
     """The GPU worker here is an announcement: routing and taking over know GPU workers by nothing else."""
     connection = Redis.from_url(redis.url, decode_responses=True)
-    gpu = {"node": "gpu@test", "state": "ready", "queue": "gpu", "device": "cuda:0"}
+    gpu = fake_worker("gpu", node="gpu@test")
     worker = start_worker(KRONOS_GPU_GRACE_S="1").wait_until_ready()
-    announce(connection, "gpu@test", gpu)
+    announce(connection, gpu)
     with ForecastClient(redis.url) as fresh:
         jobs = {
             device: fresh.submit(candles[:40], pred_len=3, device=device)
@@ -113,10 +115,10 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
         strict.wait(WAIT_S)
     assert refused.value.code == ErrorCode.NO_GPU_WORKER
 
-    announce(connection, "gpu@test", gpu)
+    announce(connection, gpu)
     deadline = time.monotonic() + WAIT_S
     while "leaving queue gpu" not in worker.log.read_text() and time.monotonic() < deadline:
-        announce(connection, "gpu@test", gpu)
+        announce(connection, gpu)
         time.sleep(0.2)
     with ForecastClient(redis.url) as fresh:
         waiting = fresh.submit(candles[:40], pred_len=3)

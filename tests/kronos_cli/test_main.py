@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from redis import Redis
@@ -19,6 +20,8 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from tests.worker.inference.forecasts import result
@@ -36,27 +39,11 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-def status(node: str, **changes: Any) -> dict[str, Any]:
+def status(node: str, **changes: Any) -> AnyWorkerStatus:
     """An announcement as a worker makes it."""
-    tiny = {"id": "kronos-tiny", "revision": None}
-    return {
-        "node": node,
-        "state": "ready",
-        "device": "cpu",
-        "device_warning": None,
-        "queue": "cpu",
-        "model": {**tiny, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None},
-        "jobs_done": 3,
-        "jobs_failed": 1,
-        "sequences_running": 2,
-        "sequences_waiting": 5,
-        "slots": 64,
-        "bars_per_s": 1234.5,
-        "queue_wait_s": 0.25,
-        "uptime_s": 125.0,
-        "host": platform.node(),
-        **changes,
-    }
+    load = {"sequences_running": 2, "sequences_waiting": 5, "bars_per_s": 1234.5, "queue_wait_s": 0.25}
+    own = {"node": node, "host": platform.node(), "uptime_s": 125.0, "jobs_done": 3, "jobs_running": []}
+    return WORKER_STATUS.validate_python(example_worker_status() | load | own | changes)
 
 
 @pytest.fixture
@@ -80,6 +67,24 @@ def test_every_command_has_help(command: str | None) -> None:
     assert "Usage:" in result.output
 
 
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+    listed = str(cli.commands[name].short_help).removesuffix(".")
+    _, command, _ = cli.resolve_command(click.Context(cli), [name])
+    assert command is not None
+    assert " ".join(str(command.help).split()).startswith(listed)
+
+
+def test_the_list_imports_no_command() -> None:
+    script = (
+        "import sys; from kronos_cli.main import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        "loaded = [name for name in sys.modules if name.startswith('kronos_cli.commands')]\n"
+        "sys.exit(str(loaded) if loaded or 'celery' in sys.modules else 0)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
+
+
 def test_commands_work_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "kronos_cli").mkdir()
     (tmp_path / "kronos_cli" / "__init__.py").write_text("raise SystemExit('the wrong one')")
@@ -91,8 +96,8 @@ def test_status_shows_every_live_worker_with_its_warning(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
-    announce(redis, "celery@one", status("celery@one", device_warning=warning))
-    announce(redis, "celery@two", status("celery@two", state="loading", model=None))
+    announce(redis, status("celery@one", device_warning=warning))
+    announce(redis, status("celery@two", state="loading", model=None))
     monkeypatch.setenv("COLUMNS", "120")
     result = run("status")
     assert result.exit_code == 0
@@ -105,22 +110,10 @@ def test_status_shows_every_live_worker_with_its_warning(
     assert [worker["device_warning"] for worker in announced] == [warning, None]
 
 
-def test_a_worker_whose_load_is_not_known_is_shown_nevertheless(redis: Redis) -> None:
-    older = status("celery@old")
-    for name in ("sequences_running", "sequences_waiting", "bars_per_s", "queue_wait_s"):
-        del older[name]
-    announce(redis, "celery@old", older)
-    announce(redis, "celery@idle", status("celery@idle", bars_per_s=0.0, queue_wait_s=None))
-    result = run("status")
-    assert result.exit_code == 0, result.output
-    assert "celery@old" in result.output
-    assert "celery@idle" in result.output
-
-
 def test_status_shows_how_far_jobs_are(redis: Redis) -> None:
     jobs = [{"id": f"job-{number}", "bars_done": 95 - number, "bars_total": 100} for number in range(7)]
-    announce(redis, "celery@one", status("celery@one", jobs_running=jobs, num_jobs_running=20))
-    announce(redis, "celery@idle", status("celery@idle", jobs_running=[], num_jobs_running=0))
+    announce(redis, status("celery@one", jobs_running=jobs, num_jobs_running=20))
+    announce(redis, status("celery@idle", jobs_running=[], num_jobs_running=0))
     rows = [line.split() for line in run("status").output.splitlines()]
     assert ["celery@one", "job-0", "95%", "100"] in rows
     assert ["celery@one", "job-4", "91%", "100"] in rows
@@ -132,7 +125,7 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "80")
     busy = {"sequences_waiting": 448, "sequences_running": 64, "bars_per_s": 12345.6, "queue_wait_s": 12.3}
     name = "kronos-4711@build-1"
-    announce(redis, name, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
+    announce(redis, status(name, device="cuda:0", queue="gpu", jobs_done=12345, **busy))
     output = run("status").output
     assert "…" not in output
     rows = [line.split() for line in output.splitlines()]
@@ -159,7 +152,7 @@ def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:
 def test_health_is_that_of_this_hosts_worker(
     redis: Redis, announced: dict[str, str], exit_code: int, reason: str
 ) -> None:
-    announce(redis, "celery@here", status("celery@here", **announced))
+    announce(redis, status("celery@here", **announced))
     result = run("healthcheck")
     assert result.exit_code == exit_code
     assert reason in result.output
@@ -291,7 +284,7 @@ def test_the_demo_names_what_a_csv_file_lacks(tmp_path: Path) -> None:
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker, forecast = status("celery@one"), result(close=10.0)
-    monkeypatch.setattr("kronos_cli.demo._compute", lambda *_: (worker, forecast))
+    monkeypatch.setattr("kronos_cli.commands.demo._compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
     told = json.loads(outcome.stdout)
@@ -306,7 +299,7 @@ def test_check_says_what_is_wrong_with_the_remedy(redis: Redis) -> None:
     assert {tuple(finding) for finding in told["findings"]} == {("check", "level", "message", "remedy")}
     found = {finding["check"]: finding["level"] for finding in told["findings"]}
     assert found.items() >= {"redis": "ok", "packages": "ok", "workers": "warning"}.items()
-    announce(redis, "celery@one", status("celery@one", device_warning="CUDA not available"))
+    announce(redis, status("celery@one", device_warning="CUDA not available"))
     shown = run("check", "--no-compute")
     assert shown.exit_code == 0
     assert "celery@one: CUDA not available" in " ".join(shown.output.split())
@@ -339,7 +332,7 @@ def test_check_fails_where_redis_does_not_answer_or_settings_cannot_be_read(
 def test_check_of_the_worker_is_the_health_check(
     redis: Redis, announced: dict[str, str], exit_code: int, reason: str
 ) -> None:
-    announce(redis, "celery@here", status("celery@here", **announced))
+    announce(redis, status("celery@here", **announced))
     outcome = run("check", "--worker")
     assert outcome.exit_code == exit_code
     assert reason in outcome.output
@@ -360,7 +353,7 @@ def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.Monkey
         asked.append((names, given["environment"].get("KRONOS_MODEL")))
         return {"devices": found, "model": None}
 
-    monkeypatch.setattr("worker.inference.probe.run_probe", run_probe)
+    monkeypatch.setattr("kronos_cli.commands.devices.run_probe", run_probe)
     outcome = run("devices", "--model", "mine")
     assert outcome.exit_code == 0
     assert asked == [(("all",), "mine")]
@@ -379,6 +372,6 @@ def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.Mo
     def fail(*_: Any, **__: Any) -> None:
         raise ProbeError("no torch")
 
-    monkeypatch.setattr("worker.inference.probe.run_probe", fail)
+    monkeypatch.setattr("kronos_cli.commands.devices.run_probe", fail)
     outcome = run("devices")
     assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")

@@ -88,7 +88,7 @@ class RedisBench(ClientBench):
         self._redis.flushall()
 
     def start_gpu_worker(self) -> None:
-        announce(self._redis, "gpu@1", fake_worker(GPU_QUEUE))
+        announce(self._redis, fake_worker(GPU_QUEUE))
 
     def waiting(self) -> list[str]:
         records = self._redis.keys("kronos:job:*")

@@ -25,6 +25,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
+from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 
@@ -98,12 +99,12 @@ def test_each_priority_has_its_list(client, redis, priority):
 
 
 def test_a_job_goes_where_the_announcements_send_it(client, redis):
-    announce(redis, "gpu@1", {"node": "gpu@1", "queue": GPU_QUEUE, "state": "ready"})
+    announce(redis, fake_worker(GPU_QUEUE, node="gpu@1"))
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     assert handle.queue == GPU_QUEUE
     assert len(messages(redis, f"{GPU_QUEUE}\x06\x163")) == 1
     assert client.submit(CANDLES.as_dict(), pred_len=5, device="cpu").queue == CPU_QUEUE
-    assert [worker["node"] for worker in client.workers()] == ["gpu@1"]
+    assert [worker.node for worker in client.workers()] == ["gpu@1"]
 
 
 INDEXED = pd.DataFrame(CANDLES.columns, index=pd.to_datetime(list(CANDLES.timestamps)))
@@ -245,8 +246,8 @@ def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_
         ("c@1", CPU_QUEUE, "draining", 5.0),
         ("d@1", GPU_QUEUE, "loading", 5.0),
     ):
-        announce(redis, node, {"node": node, "queue": queue, "state": state, "jobs_per_s": rate})
-    announce(redis, "old@1", {"node": "old@1", "queue": CPU_QUEUE, "state": "ready"})  # an older release
+        announce(redis, fake_worker(queue, state, node=node, jobs_per_s=rate))
+    announce(redis, fake_worker(node="new@1"))
     for _ in range(3):
         narrow.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(JobError, match="QUEUE_FULL") as refused:

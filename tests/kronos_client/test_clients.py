@@ -135,7 +135,7 @@ def test_jobs_go_where_the_workers_are(bench: ClientBench):
     assert code_of(bench.client.submit, CANDLES, **options) == ErrorCode.NO_GPU_WORKER
     assert bench.client.submit(CANDLES, pred_len=5, device="cuda").queue == CPU_QUEUE
     bench.start_gpu_worker()
-    assert "gpu" in {worker["queue"] for worker in bench.client.workers()}
+    assert "gpu" in {worker.queue for worker in bench.client.workers()}
 
 
 def test_a_gpu_worker_is_sent_to(bench: ClientBench):

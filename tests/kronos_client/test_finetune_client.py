@@ -27,6 +27,7 @@ from kronos_client.contract.names import (
     cancel_key,
 )
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.config_file import load_config
@@ -193,14 +194,7 @@ def test_a_full_queue_refuses_further_jobs(settings, redis):
 
 
 def test_a_job_goes_where_the_announcements_send_it(client, redis):
-    gpu = {
-        "node": "gpu@1",
-        "queue": GPU_FINETUNE_QUEUE,
-        "state": "ready",
-        "role": "finetune",
-        "device": "cuda:0",
-    }
-    announce(redis, "gpu@1", gpu)
+    announce(redis, fake_worker(GPU_FINETUNE_QUEUE))
     assert client.finetune(CONFIG, name="mine", data="a.csv").queue == GPU_FINETUNE_QUEUE
     assert client.finetune(CONFIG, name="mine", data="a.csv", device="cpu").queue == CPU_FINETUNE_QUEUE
     assert [redis.llen(NORMAL), redis.llen(f"{GPU_FINETUNE_QUEUE}\x06\x163")] == [1, 1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_client.model_spec import ModelName, parse_model_names
+from kronos_client.model_spec import ModelSpec, parse_model_specs
 
 
 @pytest.mark.parametrize(
@@ -11,15 +11,15 @@ from kronos_client.model_spec import ModelName, parse_model_names
         (None, []),
         ("", []),
         (" , ", []),
-        ("kronos-tiny", [ModelName("kronos-tiny")]),
-        ("/m=/t", [ModelName("/m", "/t")]),
-        ("o/m@abc", [ModelName("o/m", None, "abc")]),
-        (" o/m@abc = o/t@def ,", [ModelName("o/m", "o/t", "abc", "def")]),
-        ("a,b=c", [ModelName("a"), ModelName("b", "c")]),
+        ("kronos-tiny", [ModelSpec("kronos-tiny")]),
+        ("/m=/t", [ModelSpec("/m", "/t")]),
+        ("o/m@abc", [ModelSpec("o/m", None, "abc")]),
+        (" o/m@abc = o/t@def ,", [ModelSpec("o/m", "o/t", "abc", "def")]),
+        ("a,b=c", [ModelSpec("a"), ModelSpec("b", "c")]),
     ],
 )
 def test_a_list_is_read_as_it_is_documented(text, expected):
-    names = parse_model_names(text)
+    names = parse_model_specs(text)
     assert list(names.values()) == expected
     assert list(names) == [name.model for name in expected]
 
@@ -27,4 +27,4 @@ def test_a_list_is_read_as_it_is_documented(text, expected):
 @pytest.mark.parametrize("text", ["a=b=c", "a=", "=b", "a@", "@abc", "a=b@", "a,a", "a,a=b"])
 def test_what_is_no_such_list_is_refused(text):
     with pytest.raises(ValueError, match=r"write MODEL|there twice"):
-        parse_model_names(text)
+        parse_model_specs(text)

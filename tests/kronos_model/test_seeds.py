@@ -1,7 +1,7 @@
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kronos_model.seeds import MAX_SEED, derive_series_seed, seed_from_text
@@ -23,13 +23,11 @@ def test_published_values_never_change() -> None:
     assert derive_series_seed(0, 1) == 8003828004978139229
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, MAX_SEED), index=st.integers(0, 10_000))
 def test_seeds_fit_63_bits(seed: int, index: int) -> None:
     assert 0 <= derive_series_seed(seed, index) <= MAX_SEED
 
 
-@settings(deadline=None)
 @given(text=st.text())
 def test_any_text_gives_a_seed(text: str) -> None:
     assert 0 <= seed_from_text(text) <= MAX_SEED

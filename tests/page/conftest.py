@@ -11,13 +11,14 @@ import pytest
 from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, redis, start_worker  # noqa: F401
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:  # without it the tests are skipped
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
-WAIT_MS = 60_000
+WAIT_MS = 1000 * WAIT_S
 
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
 """Settings of a worker that serves the bundled checkpoint."""

@@ -270,16 +270,16 @@ HEADER = "date,open,high,low,close\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "bad.csv is empty."),
-        ("a,b\n1,2\n", "bad.csv has no column with the times, named one of timestamps"),
-        ("date,open,high,close\n2024-01-01,1,2,1\n", "bad.csv has no column low; the file has date, open"),
+        ("", "bad.csv is empty"),
+        ("a,b\n1,2\n", "bad.csv has no column with the times; it has a, b: name one timestamps"),
+        ("date,open,high,close\n2024-01-01,1,2,1\n", "bad.csv has no column low; it has date, open"),
         (
             f"{HEADER}2024-01-01,1,2,1,1\n2024-01-02,1,2,x,1\n",
-            "line 3, column low: there is “x” where a number",
+            "line 3, column low: there is 'x' where a number",
         ),
-        (f"{HEADER}yesterday,1,2,1,1\n", "line 2, column date: there is “yesterday” where a time like"),
-        (f'{HEADER}2024-01-01,1"2,1,1\n', "line 2: there is a quotation mark where none belongs"),
-        (HEADER, "bad.csv has a header and no rows."),
+        (f"{HEADER}yesterday,1,2,1,1\n", "line 2, column date: there is 'yesterday' where a time like"),
+        (f'{HEADER}2024-01-01,"1"2,1,1\n', "line 2: a quotation mark stands where none belongs"),
+        (HEADER, "bad.csv has a header and no rows"),
         ("\x00<script>alert(1)</script>", "bad.csv has no column with the times"),
     ],
     ids=["empty", "no-time", "no-low", "no-number", "no-time-cell", "quote", "no-rows", "markup"],

@@ -10,17 +10,17 @@ import pytest
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job
-from kronos_client.model_spec import parse_model_names
+from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints import hub
 from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import parse_config
 from tests.kronos_client.contract.contract_jobs import series
-from tests.worker.inference.fake_engine import WAIT_S
+from tests.waiting import WAIT_S
 from tests.worker.inference.test_model_cache import FakeLoader, loaded
-from worker.inference.engine_thread import ForecastService
-from worker.inference.model_cache import ModelPool
+from worker.inference.engine_thread import EngineThread
+from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
 from worker.tasks.payload import job_of
 from worker.training.data_folder import DataFolder
@@ -183,21 +183,21 @@ def registry(tmp_path: Path) -> ModelRegistry:
 
 
 @pytest.fixture
-def service() -> Iterator[ForecastService]:
-    service = ForecastService()
-    service.start()
-    yield service
-    service.stop()
+def engine_thread() -> Iterator[EngineThread]:
+    engine_thread = EngineThread()
+    engine_thread.start()
+    yield engine_thread
+    engine_thread.stop()
 
 
 @pytest.mark.usefixtures("no_hub")
 @pytest.mark.parametrize("name", UNLISTED, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
 def test_a_forecast_cannot_name_a_model_that_is_not_listed(
-    name: str, registry: ModelRegistry, service: ForecastService, folder: Path
+    name: str, registry: ModelRegistry, engine_thread: EngineThread, folder: Path
 ) -> None:
-    further = parse_model_names("NeoQuasar/Kronos-small")
+    further = parse_model_specs("NeoQuasar/Kronos-small")
     loader = FakeLoader()
-    pool = ModelPool(service, loader, loaded("own"), further, 2, registry)
+    pool = ModelCache(engine_thread, loader, loaded("own"), further, 2, registry)
     name = written(name, folder)
     with pytest.raises(JobError) as refused:
         pool.find(parse_job({"series": [series()], "pred_len": 5, "model": name}, LIMITS).model)
@@ -209,17 +209,17 @@ def test_a_forecast_cannot_name_a_model_that_is_not_listed(
 
 
 def test_of_a_damaged_model_jobs_learn_what_is_wrong_and_not_where(
-    service: ForecastService, caplog: pytest.LogCaptureFixture
+    engine_thread: EngineThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = FakeLoader()
     loader.errors["further"] = CheckpointError(
         "/srv/models/further/model.safetensors is damaged", details={"in": ["/srv/models/further"]}
     )
-    pool = ModelPool(service, loader, loaded("own"), parse_model_names("further"), 2)
-    with pool.use(pool.find("further")) as resident:
-        assert resident.wait(WAIT_S)
+    pool = ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("further"), 2)
+    with pool.use(pool.find("further")) as entry:
+        assert entry.wait(WAIT_S)
         with pytest.raises(JobError) as refused:
-            assert resident.served
+            assert entry.served
     assert refused.value.message == "…/model.safetensors is damaged"
     assert "srv" not in told(refused.value)
     assert "/srv/models/further/model.safetensors is damaged" in caplog.text

@@ -9,11 +9,10 @@ import click
 import pytest
 from celery.bin.worker import worker as worker_command
 from celery.worker.consumer.gossip import Gossip
-from click.core import ParameterSource
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.errors import CheckpointMissing
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.probe import ProbeError
@@ -26,31 +25,31 @@ NUM_CORES = 3
 @pytest.fixture(autouse=True)
 def machine(settings, monkeypatch):
     settings = settings.model_copy(update={"max_jobs": MAX_JOBS})
-    monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
-    monkeypatch.setattr(bootstrap, "num_cores", lambda: NUM_CORES)
-    bootstrap._probed_device.cache_clear()
+    monkeypatch.setattr(lifecycle, "get_settings", lambda: settings)
+    monkeypatch.setattr(lifecycle, "num_cores", lambda: NUM_CORES)
+    lifecycle.probed_device.cache_clear()
     # Module state that signals change.
-    monkeypatch.setattr(bootstrap, "_num_children", 0)
-    monkeypatch.setattr(bootstrap, "_process", None)
-    monkeypatch.setattr(bootstrap, "_is_told_to_end", False)
+    monkeypatch.setattr(lifecycle.current, "num_children", 0)
+    monkeypatch.setattr(lifecycle.current, "process", None)
+    monkeypatch.setattr(lifecycle.current, "is_ending", False)
 
 
 def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
     """Pool and concurrency of a worker started with these arguments; defaults as Celery's configuration."""
     sender = SimpleNamespace(pool_cls=None, concurrency=None)
     context = worker_command.make_context(
-        "worker", list(arguments), obj=SimpleNamespace(app=bootstrap.app, quiet=True), default_map=defaults
+        "worker", list(arguments), obj=SimpleNamespace(app=lifecycle.app, quiet=True), default_map=defaults
     )
     with context.scope(cleanup=False):
         # As Celery hands them to the worker before the signal.
         sender.pool_cls, sender.concurrency = context.params["pool"], context.params["concurrency"]
-        bootstrap.choose_pool(sender)
+        lifecycle.choose_pool(sender)
     pool: Any = sender.pool_cls
     name = (
         pool
         if isinstance(pool, str)
         else pool.__name__
-        if pool.__module__ in (bootstrap.__name__, pools.__name__)
+        if pool.__module__ in (lifecycle.__name__, pools.__name__)
         else pool.__module__
     )
     return name.rpartition(".")[2], sender.concurrency
@@ -70,39 +69,34 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
 )
 def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_children):
     assert chosen(*arguments) == expected
-    assert bootstrap._num_children == num_children
+    assert lifecycle.current.num_children == num_children
 
 
 def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeypatch, caplog):
     def fail() -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(bootstrap, "_probed_device", fail)
-    monkeypatch.setattr(bootstrap, "_num_children", 2)
+    monkeypatch.setattr(lifecycle, "probed_device", fail)
+    monkeypatch.setattr(lifecycle.current, "num_children", 2)
     with pytest.raises(SystemExit) as ended:
-        bootstrap.set_up("node", SimpleNamespace(app=bootstrap.app))
+        lifecycle.set_up("node", SimpleNamespace(app=lifecycle.app))
     assert ended.value.code == 1
     assert "the worker cannot start" in caplog.text
 
 
 def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
     chosen("--queues", "mine")
-    assert "--queues is not heeded" in caplog.text
+    assert "--queues is ignored" in caplog.text
 
 
 def test_celerys_own_defaults_count_as_not_given():
     assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_JOBS)
 
 
-def test_the_environment_counts_as_given():
-    assert ParameterSource.ENVIRONMENT in bootstrap.GIVEN
-    assert {parameter.name for parameter in worker_command.params} >= {"pool", "concurrency"}
-
-
 def test_a_worker_that_is_started_from_code_keeps_its_pool():
     assert click.get_current_context(silent=True) is None
     sender = SimpleNamespace(pool_cls="solo", concurrency=None)
-    bootstrap.choose_pool(sender)
+    lifecycle.choose_pool(sender)
     assert (sender.pool_cls, sender.concurrency) == ("solo", 1)
 
 
@@ -148,13 +142,13 @@ def use(monkeypatch: pytest.MonkeyPatch, process: FakeProcess) -> FakeProcess:
 @pytest.mark.parametrize("queue", ["cpu", "gpu"])
 def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     process, worker = use(monkeypatch, FakeProcess(queue=queue)), FakeWorker()
-    bootstrap.set_up("node@host", worker)
+    lifecycle.set_up("node@host", worker)
     assert worker.selected == [queue]
     assert process.told == ["node@host", 1]
-    assert bootstrap.current_process() is process
-    bootstrap.announce_ready()
-    bootstrap.drain()
-    bootstrap.stop()
+    assert lifecycle.current_process() is process
+    lifecycle.announce_ready()
+    lifecycle.drain()
+    lifecycle.stop()
     assert process.told[2:] == ["ready", "drain", "stop"]
     assert process.on_engine_death is end_worker
 
@@ -170,7 +164,7 @@ def test_a_worker_without_a_model_ends_before_it_takes_a_job(monkeypatch, caplog
     use(monkeypatch, FakeProcess(error=error))
     worker = FakeWorker()
     with pytest.raises(SystemExit) as ended:
-        bootstrap.set_up("node@host", worker)
+        lifecycle.set_up("node@host", worker)
     assert ended.value.code == 1
     assert worker.selected == []
     assert line in caplog.text
@@ -184,19 +178,19 @@ def tried(monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | Exception) 
             raise outcome
         return {"devices": [outcome], "model": outcome.get("model")}
 
-    monkeypatch.setattr(bootstrap, "run_probe", run_probe)
+    monkeypatch.setattr(lifecycle, "run_probe", run_probe)
 
 
 def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
     tried(monkeypatch, {"device": "cpu"})
-    monkeypatch.setattr(bootstrap, "_num_children", 4)
-    bootstrap.set_up("node@host", worker)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
+    lifecycle.set_up("node@host", worker)
     assert worker.selected == ["cpu"]
     assert process.told == []
     with pytest.raises(RuntimeError, match="no model is loaded"):
-        bootstrap.current_process()
-    for signal in (bootstrap.announce_ready, bootstrap.drain, bootstrap.stop):
+        lifecycle.current_process()
+    for signal in (lifecycle.announce_ready, lifecycle.drain, lifecycle.stop):
         signal()
 
 
@@ -214,17 +208,17 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
 )
 def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, caplog, outcome, line):
     tried(monkeypatch, outcome)
-    monkeypatch.setattr(bootstrap, "_num_children", 4)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
     with pytest.raises(SystemExit):
-        bootstrap.set_up("node@host", FakeWorker())
+        lifecycle.set_up("node@host", FakeWorker())
     assert line in caplog.text
 
 
 def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
     process = use(monkeypatch, FakeProcess())
-    monkeypatch.setattr(bootstrap, "_num_children", 4)
-    monkeypatch.setattr(bootstrap.billiard, "current_process", lambda: SimpleNamespace(index=2))
-    bootstrap.set_up_child("node@host")
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
+    monkeypatch.setattr(lifecycle.billiard, "current_process", lambda: SimpleNamespace(index=2))
+    lifecycle.set_up_child("node@host")
     assert process.told == ["node@host/2", 4, "ready"]
     assert process.on_engine_death is end_child
 
@@ -233,68 +227,68 @@ def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
 def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings, monkeypatch, port, expected):
     process = use(monkeypatch, FakeProcess())
     given = settings.model_copy(update={"metrics_port": port})
-    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
-    monkeypatch.setattr(bootstrap, "_num_children", 4)
-    monkeypatch.setattr(bootstrap.billiard, "current_process", lambda: SimpleNamespace(index=2))
-    bootstrap.set_up_child("node@host")
+    monkeypatch.setattr(lifecycle, "get_settings", lambda: given)
+    monkeypatch.setattr(lifecycle.current, "num_children", 4)
+    monkeypatch.setattr(lifecycle.billiard, "current_process", lambda: SimpleNamespace(index=2))
+    lifecycle.set_up_child("node@host")
     assert process.settings.metrics_port == expected
 
 
-def test_the_consumer_is_handed_intake_and_claims_of_a_process_that_holds_the_model(monkeypatch):
+def test_the_consumer_is_handed_capacity_and_claims_of_a_process_that_holds_the_model(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    process.intake, process.claims = object(), object()
-    bootstrap.set_up("node@host", worker)
-    assert (worker.intake, worker.claims) == (process.intake, process.claims)
+    process.capacity, process.claims = object(), object()
+    lifecycle.set_up("node@host", worker)
+    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
 
 
 def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
     with make_worker_app(settings) as app:
         assert app.connection_for_read().transport_cls == "redis"
-        bootstrap.choose_transport(SimpleNamespace(app=app))
+        lifecycle.set_options(SimpleNamespace(app=app, options={}))
         connection = app.connection_for_read()
-        assert type(connection.transport) is bootstrap.transport.Transport
+        assert type(connection.transport) is lifecycle.transport.Transport
         assert connection.as_uri().startswith("kronos://")
 
 
 @pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])
 def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch, is_dead, status):
     process = use(monkeypatch, FakeProcess())
-    bootstrap.set_up("node@host", FakeWorker())
+    lifecycle.set_up("node@host", FakeWorker())
     process.is_dead = is_dead
     worker = SimpleNamespace(exitcode=0)
-    bootstrap.stop(sender=worker)
+    lifecycle.stop(sender=worker)
     assert worker.exitcode == status
-    bootstrap.stop(sender="node@host")  # a child's signal names its node
+    lifecycle.stop(sender="node@host")  # a child's signal names its node
 
 
 @pytest.mark.parametrize("process", [None, FakeProcess()])
 def test_a_worker_that_is_interrupted_has_not_failed_but_one_that_broke_has(monkeypatch, process):
-    monkeypatch.setattr(bootstrap, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     worker = SimpleNamespace(exitcode=1)
-    bootstrap.stop(sender=worker)
+    lifecycle.stop(sender=worker)
     assert worker.exitcode == 1
-    bootstrap.drain(sender="node@host", sig="SIGINT", how="Warm", exitcode=1)
-    bootstrap.stop(sender=worker)
+    lifecycle.drain(sender="node@host", sig="SIGINT", how="Warm", exitcode=1)
+    lifecycle.stop(sender=worker)
     assert worker.exitcode == 0
 
 
 def test_the_solo_pool_does_not_load_twice(monkeypatch):
     process = use(monkeypatch, FakeProcess())
-    bootstrap.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
+    lifecycle.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
     assert process.told == []
 
 
 @pytest.fixture
 def finetuning(settings, monkeypatch, tmp_path):
     settings = settings.model_copy(update={"role": "finetune", "model_folder": tmp_path})
-    monkeypatch.setattr(bootstrap, "get_settings", lambda: settings)
+    monkeypatch.setattr(lifecycle, "get_settings", lambda: settings)
     return settings
 
 
 @pytest.mark.parametrize("arguments", [(), ("--pool", "threads"), ("--concurrency", "5")])
 def test_a_finetuning_worker_has_one_thread(finetuning, arguments, caplog):
     assert chosen(*arguments) == ("FinetuningPool", 1)
-    assert ("--concurrency is not heeded" in caplog.text) == ("5" in arguments)
+    assert ("--concurrency is ignored" in caplog.text) == ("5" in arguments)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -307,22 +301,22 @@ def test_a_finetuning_worker_refuses_other_pools(finetuning, pool, caplog):
 def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, monkeypatch):
     forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
     tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}})
-    bootstrap.set_up("node@host", worker)
-    process = bootstrap.current_process()
+    lifecycle.set_up("node@host", worker)
+    process = lifecycle.current_process()
     assert (worker.selected, forecasting.told) == (["gpu.finetune"], [])
-    assert worker.intake is process.intake
-    bootstrap.drain()
+    assert worker.capacity is process.capacity
+    lifecycle.drain()
     assert process.is_draining.is_set()
-    bootstrap.stop()
+    lifecycle.stop()
 
 
 def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(finetuning, monkeypatch, caplog):
     monkeypatch.setattr(
-        bootstrap, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
+        lifecycle, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
     )
     tried(monkeypatch, {"device": "cpu", "warning": None, "description": {}})
     with pytest.raises(SystemExit):
-        bootstrap.set_up("node@host", FakeWorker())
+        lifecycle.set_up("node@host", FakeWorker())
     assert "KRONOS_MODEL_FOLDER is not set" in caplog.text
 
 
@@ -330,24 +324,24 @@ def named(*arguments: str) -> str:
     """What a worker started with these arguments is called; ``celery@there`` is Celery's own choice."""
     sender = SimpleNamespace(pool_cls=None, concurrency=None, hostname="celery@there")
     context = worker_command.make_context(
-        "worker", list(arguments), obj=SimpleNamespace(app=bootstrap.app, quiet=True)
+        "worker", list(arguments), obj=SimpleNamespace(app=lifecycle.app, quiet=True)
     )
     with context.scope(cleanup=False):
         sender.pool_cls, sender.concurrency = context.params["pool"], context.params["concurrency"]
-        bootstrap.choose_pool(sender)
-        bootstrap.name_worker(sender)
+        lifecycle.choose_pool(sender)
+        lifecycle.name_worker(sender)
     return str(sender.hostname)
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(bootstrap, "gethostname", lambda: "here")
-    monkeypatch.setattr(bootstrap.os, "getpid", lambda: 7)
+    monkeypatch.setattr(lifecycle, "gethostname", lambda: "here")
+    monkeypatch.setattr(lifecycle.os, "getpid", lambda: 7)
 
 
 def test_a_worker_is_named_by_its_device_and_model(settings, monkeypatch, here):
     given = settings.model_copy(update={"device": "cuda:3", "model": "NeoQuasar/Kronos-base"})
-    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
+    monkeypatch.setattr(lifecycle, "get_settings", lambda: given)
     asked = []
     monkeypatch.setattr(
         "kronos_model.devices.resolution.resolve_device",
@@ -364,7 +358,7 @@ def test_a_name_that_was_given_stays(here, arguments):
 
 def test_a_worker_that_is_started_from_code_keeps_its_name():
     sender = SimpleNamespace(hostname="mine@there")
-    bootstrap.name_worker(sender)
+    lifecycle.name_worker(sender)
     assert sender.hostname == "mine@there"
 
 
@@ -373,7 +367,7 @@ def test_what_must_not_run_torch_learns_its_device_elsewhere(
     settings, monkeypatch, here, tmp_path, role, arguments
 ):
     given = settings.model_copy(update={"role": role, "model_folder": tmp_path, "model": "kronos-tiny"})
-    monkeypatch.setattr(bootstrap, "get_settings", lambda: given)
+    monkeypatch.setattr(lifecycle, "get_settings", lambda: given)
     monkeypatch.setattr(
         "kronos_model.devices.resolution.resolve_device", lambda wanted: pytest.fail("torch ran")
     )
@@ -387,19 +381,19 @@ def test_a_training_job_that_ended_is_counted_and_one_that_goes_back_is_not(monk
     process = SimpleNamespace(
         node="n@h", device="cpu", metrics=SimpleNamespace(count_job=counted.append), stop=lambda: None
     )
-    monkeypatch.setattr(bootstrap, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     task = SimpleNamespace(name="kronos.finetune")
-    bootstrap.tell_job("a", task, {"name": "mine"}, "SUCCESS")
-    bootstrap.tell_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
-    bootstrap.tell_job("c", task, ValueError(), "REJECTED")
-    bootstrap.tell_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
+    lifecycle.report_job("a", task, {"name": "mine"}, "SUCCESS")
+    lifecycle.report_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
+    lifecycle.report_job("c", task, ValueError(), "REJECTED")
+    lifecycle.report_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
     assert counted == [None, "DISK_FULL"]
 
 
 def test_a_worker_stays_out_of_gossip():
     """By the option that Celery's own step reads."""
-    sender = SimpleNamespace(options={"hostname": "a@b"})
-    bootstrap.leave_gossip(sender)
-    consumer = MagicMock(app=bootstrap.app, hostname="a@b", pid=1)
+    sender = SimpleNamespace(app=MagicMock(), options={"hostname": "a@b"})
+    lifecycle.set_options(sender)
+    consumer = MagicMock(app=lifecycle.app, hostname="a@b", pid=1)
     assert Gossip(consumer, without_gossip=False).enabled
     assert not Gossip(consumer, **sender.options).enabled

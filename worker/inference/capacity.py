@@ -47,14 +47,17 @@ def free_slots(load: EngineLoad) -> int:
     return load.slots - load.running - load.waiting
 
 
-class Intake:
+class Capacity:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
-    ``loads`` tells what each engine holds. What was taken and has not come to an engine yet counts by what
-    its message asks for, else a burst of large jobs would all be taken before the first shows there.
+    A job that was taken and is in no engine yet counts by what its message asks for. Otherwise a burst of
+    large jobs would all be taken before the first of them counts in an engine's load.
 
-    Which engine a job is for shows only once it is taken. Where one is full and another is not, jobs
-    are taken one at a time, for as long as none of them has to wait.
+    Which engine a job needs is known only once it is taken. If one is full and another is not, jobs are taken
+    one at a time, as long as none of them has to wait.
+
+    Args:
+        loads: Returns what each engine holds.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
@@ -67,7 +70,7 @@ class Intake:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs held, as of when it was last asked for room."""
+        """Jobs held at the last call of ``has_room``."""
         return len(self._paths_on_their_way)
 
     def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
@@ -106,42 +109,42 @@ class Intake:
         self._wake = wake
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
-        """As of ``EngineObserver``: the paths of a large job end one after the other."""
+        """The paths of a large job end one after the other, and make room before it has ended."""
         if self._refused and free_slots(load) > 0:
             self._refused = False
             self._wake()
 
     def observe_generation(self, model_id: str, generation: object) -> None:
-        """As of ``EngineObserver``; the step that ended it says enough."""
+        """Nothing: ``observe_step`` has seen the step that ended it."""
 
 
 class Prefetch(bootsteps.StartStopStep):
-    """Asks the intake before each job that is taken off the queue.
+    """Asks the capacity before each job that is taken off the queue.
 
     Celery's prefetch count is set between two rounds of its event loop, kombu asks whether to take a job in
     the middle of one; so the answer is given there, as ``worker_disable_prefetch`` does in Celery 5.7. The
     count itself, which is the pool's concurrency, stays as the upper bound.
 
-    Where no intake is there, jobs run in other processes (prefork), of which each takes one at a time.
+    Where no capacity is there, jobs run in other processes (prefork), of which each takes one at a time.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection; the channel is a new one each time, the jobs held are not."""
-        intake: Intake | None = getattr(consumer.controller, "intake", None)
-        if intake is None:
+        capacity: Capacity | None = getattr(consumer.controller, "capacity", None)
+        if capacity is None:
             return
-        self._intake = intake
-        consumer.task_consumer.channel.has_room = lambda: intake.has_room(state.requests)
+        self._capacity = capacity
+        consumer.task_consumer.channel.has_room = lambda: capacity.has_room(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
-            intake.wake_by(lambda: consumer.hub.call_soon(_nothing))
+            capacity.wake_by(lambda: consumer.hub.call_soon(_nothing))
 
     def _take(self, request: Any) -> None:
         # Decoded already: Celery's strategy looks into it on this thread.
         message = request.message
-        self._intake.take(request.id, num_paths_of(message.payload), len(message.body))
+        self._capacity.take(request.id, num_paths_of(message.payload), len(message.body))
 
 
 def _nothing() -> None:

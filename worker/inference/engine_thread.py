@@ -1,4 +1,4 @@
-"""The owner of the engines: one thread submits, steps and cancels; tasks wait for it."""
+"""The one thread that touches engines: it submits, steps and cancels; tasks wait for it."""
 
 import logging
 import math
@@ -12,20 +12,20 @@ from typing import Final, Protocol
 from kronos_model.engine.engine import Engine, EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
-from worker.inference.runs import HostedEngine, JobRun
+from worker.inference.job_run import HostedEngine, JobRun
 from worker.inference.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-OWNER_CHECK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 
 
 class EngineDied(Exception):
-    """The engines' thread is gone; the job is to be delivered to another worker."""
+    """The engines' thread has ended; the job is to be delivered to another worker."""
 
 
 class EngineObserver(Protocol):
-    """Hears what the engines do, from the thread that steps them: what it does there must be short."""
+    """Receives what the engines do, on their thread: its methods must be short."""
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
         """After each step of this model's engine."""
@@ -44,17 +44,17 @@ class Counters:
     failed: int = 0
 
 
-class ForecastService:
+class EngineThread:
     """Runs jobs on any number of engines. All methods may be called from any thread.
 
     Each engine that has work gets one step a turn, so that none waits for another's queue to empty.
 
     Args:
-        observers: hear of every step and every series that ended.
-        watchdog: notices a step that hangs; none may where left out.
-        on_admission: called from the owner's thread with a job's id, once an engine's load counts it.
-        on_death: called from the owner's thread when it dies, before its jobs are told.
-        on_start: called from the owner's thread before anything else.
+        observers: Receive each step and each series that ended.
+        watchdog: Notices a step that hangs; by default nothing does.
+        on_admission: Called on the engines' thread with a job's id, once an engine's load counts it.
+        on_death: Called on the engines' thread when it dies, before its jobs end.
+        on_start: Called on the engines' thread before anything else.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ForecastService:
         self._on_start = on_start
         self._hosted: list[HostedEngine] = []  # replaced, never changed, so that any thread may read it
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._own, name="kronos-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kronos-engine", daemon=True)
         self._counters_lock = threading.Lock()
         self.counters = Counters()
 
@@ -116,14 +116,14 @@ class ForecastService:
         )
 
     def add(self, model_id: str, engine: Engine) -> HostedEngine:
-        """Take over an engine, at the end of the turn: from now on only the owner's thread touches it."""
+        """Take over an engine, at the end of the turn: from now on only the engines' thread touches it."""
         hosted = HostedEngine(model_id, engine)
-        self._have_done(lambda: self._add(hosted))
+        self._run_and_wait(lambda: self._add(hosted))
         return hosted
 
     def remove(self, hosted: HostedEngine) -> None:
-        """Let go of an engine, at the end of the turn. What it still runs ends with EngineDied."""
-        self._have_done(lambda: self._remove(hosted))
+        """Let go of an engine, at the end of the turn. Jobs that it still runs end with EngineDied."""
+        self._run_and_wait(lambda: self._remove(hosted))
 
     def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
         """Hand a job to an engine; returns at once."""
@@ -132,13 +132,13 @@ class ForecastService:
         return run
 
     def wait(self, run: JobRun, timeout_s: float) -> bool:
-        """Whether the job ended within the time; ends it with EngineDied where nobody would any more."""
+        """Whether the job ended within the time; if the engines' thread is dead, it ends with EngineDied."""
         if not run.wait(timeout_s if self.is_alive else 0) and not self.is_alive:
             run.end(_engine_died())
         return run.is_done
 
     def raise_if_dead(self) -> None:
-        """For who waits for something else than a job: raises EngineDied."""
+        """Raise EngineDied if no job can run any more."""
         if not self.is_alive:
             raise _engine_died()
 
@@ -159,11 +159,11 @@ class ForecastService:
         self._commands.put(None)
         self._thread.join(timeout_s)
 
-    def _own(self) -> None:
+    def _run(self) -> None:
         try:
             self._on_start()
             self._loop()
-        except BaseException:  # whatever ends this thread must not leave its jobs waiting for ever
+        except BaseException:  # however this thread ends, no job may wait for ever
             log.critical("the engines' thread died; its jobs go back to the queue", exc_info=True)
             self._on_death()
         finally:
@@ -184,7 +184,7 @@ class ForecastService:
                         self._step(hosted)
 
     def _take_commands(self, *, block: bool) -> bool:
-        """Carry out what was asked for; True once told to stop."""
+        """Run the commands of other threads; True if one asks to stop."""
         while True:
             try:
                 command = self._commands.get(block=block)
@@ -196,12 +196,12 @@ class ForecastService:
                 command()
             block = False
 
-    def _have_done(self, command: Callable[[], None]) -> None:
-        """Returns once the owner did it, or is dead."""
+    def _run_and_wait(self, command: Callable[[], None]) -> None:
+        """Return once the engines' thread has run it, or is dead."""
         done = threading.Event()
         self._commands.put(command)
         self._commands.put(done.set)
-        while not done.wait(OWNER_CHECK_INTERVAL_S) and self.is_alive:
+        while not done.wait(CHECK_INTERVAL_S) and self.is_alive:
             pass
 
     def _add(self, hosted: HostedEngine) -> None:
@@ -234,7 +234,7 @@ class ForecastService:
         ended = hosted.engine.step()
         hosted.has_stepped = True
         report, load = hosted.engine.last_step, hosted.engine.load
-        self._tell(lambda observer: observer.observe_step(hosted.model_id, report, load))
+        self._notify(lambda observer: observer.observe_step(hosted.model_id, report, load))
         self._collect(hosted, ended)
 
     def _collect(self, hosted: HostedEngine, ended: Sequence[Generation]) -> None:
@@ -263,14 +263,14 @@ class ForecastService:
         """Once for each: an engine may return one that was cancelled, or not."""
         if generation in hosted.live:
             hosted.live.discard(generation)
-            self._tell(lambda observer: observer.observe_generation(hosted.model_id, generation))
+            self._notify(lambda observer: observer.observe_generation(hosted.model_id, generation))
 
-    def _tell(self, tell: Callable[[EngineObserver], None]) -> None:
+    def _notify(self, notify: Callable[[EngineObserver], None]) -> None:
         for observer in list(self._observers):
             try:
-                tell(observer)
-            except Exception:  # who only looks on must not end what it looks at
-                log.exception("%s failed; it is told nothing more", type(observer).__name__)
+                notify(observer)
+            except Exception:  # an observer must not end what it observes
+                log.exception("%s failed; it receives nothing more", type(observer).__name__)
                 self._observers.remove(observer)
 
 

@@ -1,4 +1,4 @@
-"""A forecast job computed on a process's models, from decoded JSON to its result. No Celery, no Redis."""
+"""Computes a forecast job on a process's models. No Celery, no Redis."""
 
 import logging
 import math
@@ -6,16 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-import torch
-
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.jobs import (
-    ForecastJob,
-    Limits,
-    PreparedSeries,
-    parse_job,
-    prepare,
-)
+from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
 from kronos_client.contract.results import (
     ForecastResult,
@@ -29,11 +21,10 @@ from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.engine_thread import EngineDied, ForecastService, deadline_from
-from worker.inference.loaded_model import Resident, ServedModel
-from worker.inference.model_cache import ModelPool
-from worker.inference.model_loader import Loadable
-from worker.inference.runs import JobRun
+from worker.inference.cache_entry import CacheEntry, ServedModel
+from worker.inference.engine_thread import EngineDied, EngineThread, deadline_from
+from worker.inference.host import Host
+from worker.inference.job_run import JobRun
 
 log = logging.getLogger(__name__)
 
@@ -44,55 +35,40 @@ class DiedInEngine(EngineDied):
     """The engines' thread died with the job in one of them: the job may be why."""
 
 
-class Host(Protocol):
-    """The process that a job is computed in: one device, and models on it."""
-
-    node: str
-    device: torch.device
-    device_warning: str | None
-    service: ForecastService
-
-    @property
-    def models(self) -> ModelPool: ...
-
-    @property
-    def limits(self) -> Limits: ...
-
-    def limits_of(self, model: Loadable | None) -> Limits: ...
-
-
-class Overseer(Protocol):
-    """Whoever had the job computed; asked about once a second, on the thread that waits for it."""
+class JobContext(Protocol):
+    """What a computation needs of the task that waits for it: called about once a second, on its thread."""
 
     def is_cancelled(self) -> bool:
-        """Whether the job shall be cancelled; raises what else ends the wait for it."""
+        """Whether to cancel the job; raises what else ends the wait for it."""
         ...
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
-        """How far it is, over all paths of all series."""
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
+        """Report how far the job is, over all paths of all series."""
         ...
 
 
 def compute(
-    host: Host, job_id: str, payload: Any, receipt: Receipt, queue: str, overseer: Overseer
+    host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
     """The job's result as JSON.
 
     Args:
-        receipt: as of now.
-        queue: that the job came by.
+        job: As ``read_job`` gave it.
+        receipt: As of now.
+        queue: The queue that the job came by.
 
     Raises:
-        JobError: the job's own.
-        EngineDied: it is for another process to compute; DiedInEngine where the job may be why.
+        JobError: The job's own.
+        EngineDied: Another process is to compute it; DiedInEngine if the job may be why.
     """
     started = time.monotonic()
-    job = parse_job(payload, host.limits)
     device_warning = why_elsewhere(
         job.device, str(host.device), host.device_warning, allow_fallback=job.allow_fallback
     )
-    model = _find_model(job, host)
-    series = prepare(job, job_id, host.limits)
+    model = host.models.find(job.model)
+    limits = host.limits_of(model)
+    check_job(job, limits)
+    series = prepare(job, job_id, limits)
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if remaining_s is not None and remaining_s <= 0:
@@ -107,12 +83,12 @@ def compute(
 
     deadline = deadline_from(remaining_s)
     loading_started = time.monotonic()
-    with host.models.use(model) as resident:
-        served = _wait_for_model(host.service, resident, deadline, overseer.is_cancelled)
+    with host.models.use(model) as entry:
+        served = _wait_for_model(host.engine_thread, entry, deadline, context.is_cancelled)
         loading_s = time.monotonic() - loading_started
         requests = [_request(one, job, deadline) for one in series]
-        run = host.service.submit(job_id, requests, served.hosted)
-        generations = _wait(host.service, run, overseer)
+        run = host.engine_thread.submit(job_id, requests, served.hosted)
+        generations = _wait(host.engine_thread, run, context)
     total_s = time.monotonic() - started
     summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
     warnings = [warning for one in series for warning in one.warnings]
@@ -135,30 +111,23 @@ def cancelled_before_start() -> JobError:
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
-def _find_model(job: ForecastJob, host: Host) -> Loadable | None:
-    """The model that the job names and may, where it asks for no more than that one can see."""
-    model = host.models.find(job.model)
-    check_job(job, host.limits_of(model))
-    return model
-
-
 def _wait_for_model(
-    service: ForecastService, resident: Resident, deadline: float | None, is_cancelled: Callable[[], bool]
+    engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
 ) -> ServedModel:
-    """The job's model, once it is loaded; meanwhile look whether the job is late or shall be cancelled."""
-    while not resident.wait(0):
-        service.raise_if_dead()
+    """The job's model, once it is loaded, unless the job is late or cancelled before."""
+    while not entry.wait(0):
+        engine_thread.raise_if_dead()
         left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
             raise JobError(
                 ErrorCode.DEADLINE,
-                f"the deadline passed while the model {resident.name} was being loaded; allow more time",
+                f"the deadline passed while the model {entry.name} was being loaded; allow more time",
                 "deadline_s",
             )
         if is_cancelled():
             raise cancelled_before_start()
-        resident.wait(min(LOOK_INTERVAL_S, left_s))
-    return resident.served
+        entry.wait(min(LOOK_INTERVAL_S, left_s))
+    return entry.served
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
@@ -179,19 +148,19 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
     )
 
 
-def _wait(service: ForecastService, run: JobRun, overseer: Overseer) -> list[Generation]:
-    """Wait for the engine; meanwhile tell how far it is, and look whether the job shall be cancelled."""
-    told = 0
+def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
+    """Wait for the engine; meanwhile report progress, and cancel the job if that is asked for."""
+    reported = 0
     try:
-        while not service.wait(run, LOOK_INTERVAL_S):
-            if overseer.is_cancelled():
-                service.cancel(run)
-            elif run.num_bars_done != told:
-                told = run.num_bars_done
-                overseer.tell(told, run.num_bars_total)
+        while not engine_thread.wait(run, LOOK_INTERVAL_S):
+            if context.is_cancelled():
+                engine_thread.cancel(run)
+            elif run.num_bars_done != reported:
+                reported = run.num_bars_done
+                context.report_progress(reported, run.num_bars_total)
     finally:
-        if not run.is_done:  # nobody waits for it any more
-            service.cancel(run)
+        if not run.is_done:  # an error ended the wait
+            engine_thread.cancel(run)
     # Errors of its own, raised anew: see JobRun.end.
     if isinstance(run.error, EngineDied):
         raise (DiedInEngine if run.is_inside else EngineDied)(str(run.error))

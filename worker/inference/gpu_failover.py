@@ -29,7 +29,7 @@ class GraceTimer:
         self._gpu_last_ready = clock()
 
     def should_stand_in(self, gpu_ready: bool) -> bool:
-        """Tell it what is known now; whether this worker shall consume from ``gpu``."""
+        """Whether this worker is to take jobs from ``gpu``, given whether a GPU worker is ready now."""
         now = self._clock()
         if gpu_ready:
             self._gpu_last_ready = now
@@ -37,7 +37,7 @@ class GraceTimer:
         return now - self._gpu_last_ready >= self.grace_s
 
 
-class GpuTakeover(bootsteps.StartStopStep):
+class GpuFailover(bootsteps.StartStopStep):
     """Looks at the announcements every few seconds, in the consumer's own thread."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

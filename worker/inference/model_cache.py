@@ -5,51 +5,51 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.model_spec import ModelName
+from kronos_client.contract.worker_status import ModelStatus
+from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
-from worker.inference.engine_thread import ForecastService
-from worker.inference.loaded_model import Resident, ServedModel
+from worker.inference.cache_entry import CacheEntry, ServedModel
+from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
 
 log = logging.getLogger(__name__)
 
 
-class ModelPool:
+class ModelCache:
     """Holds at most ``max_models``. All methods may be called from any thread.
 
-    A further model is loaded when the first job asks for it, one at a time and on a thread of the pool's own,
-    and stays until its place is needed: then the one goes that no job holds and that was used longest ago.
-    The worker's own stays for good.
+    A further model is loaded when the first job names it, one at a time, on a thread of the cache. It stays
+    until its place is needed: then the model goes that no job holds and that was used longest ago. The
+    worker's own model always stays.
 
     Args:
-        further: what jobs may name beside the worker's own.
-        registry: the registered models, which they may name too.
+        further: What jobs may name in addition to the worker's own model.
+        registry: The registered models, which they may name too.
     """
 
     def __init__(
         self,
-        service: ForecastService,
+        engine_thread: EngineThread,
         loader: ModelLoader,
         own: LoadedModel,
-        further: dict[str, ModelName],
+        further: dict[str, ModelSpec],
         max_models: int,
         registry: ModelRegistry | None = None,
     ) -> None:
-        self._service = service
+        self._engine_thread = engine_thread
         self._loader = loader
         self._allowed = further
         self._max_models = max_models
         self._registry = registry
-        self._own = Resident(own.name)
+        self._own = CacheEntry(own.name)
         self._own.settle(self._host(own))
         self._own_registered = own.registered
-        self._further: dict[Loadable, Resident] = {}
+        self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
         self._uses = itertools.count(1)
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -61,24 +61,14 @@ class ModelPool:
 
     @property
     def names(self) -> list[str]:
-        """What jobs may name beside registered models, the worker's own first."""
+        """What jobs may name in addition to registered models, the worker's own first."""
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
-
-    @property
-    def max_context(self) -> int | None:
-        """Bars that any model which may be named sees at most; None where registered ones set no bound."""
-        if self._registry is not None:
-            return None
-        bounds = [self.own.max_context]
-        for wanted in self._allowed.values():
-            with suppress(CheckpointError):  # of a damaged model only its own jobs are to hear
-                bounds.append(self._loader.max_context_of(wanted))
-        return max(bounds)
 
     def find(self, name: str | None) -> Loadable | None:
         """The model that a job names, a registered one in its newest version; None for the worker's own.
 
-        Raises JobError: MODEL_NOT_ALLOWED; what is wrong with a registered model that is damaged.
+        Raises:
+            JobError: MODEL_NOT_ALLOWED, or why a registered model is damaged.
         """
         if name is None or name == self._own.name:
             return None
@@ -96,39 +86,41 @@ class ModelPool:
         return None if registered == self._own_registered else registered
 
     @contextmanager
-    def use(self, wanted: Loadable | None) -> Iterator[Resident]:
-        """Hold a model, the worker's own where None, while a job needs it. It may be loading still.
+    def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
+        """Hold a model, the worker's own if None, while a job needs it. It may still be loading.
 
-        Raises JobError MODEL_CAPACITY where no place is free.
+        Raises:
+            JobError: MODEL_CAPACITY if no place is free.
         """
         with self._lock:
-            resident = self._own if wanted is None else self._take(wanted)
-            resident.num_jobs += 1
+            entry = self._own if wanted is None else self._take(wanted)
+            entry.num_jobs += 1
         try:
-            yield resident
+            yield entry
         finally:
             with self._lock:
-                resident.num_jobs -= 1
-                resident.last_used = next(self._uses)
+                entry.num_jobs -= 1
+                entry.last_used = next(self._uses)
 
     def max_context_of(self, wanted: Loadable | None) -> int:
         """Bars that a model sees at most, whether or not it is loaded.
 
-        Raises JobError where its metadata is damaged.
+        Raises:
+            JobError: Its metadata is damaged.
         """
         try:
             return self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
 
-    def status(self) -> list[dict[str, Any]]:
-        """Every model that is here or on its way, the worker's own first."""
+    def status(self) -> tuple[ModelStatus, ...]:
+        """Return every model that is loaded or loads, the worker's own first."""
         with self._lock:
-            residents = [self._own, *self._further.values()]
-        return [resident.status() for resident in residents]
+            entries = [self._own, *self._further.values()]
+        return tuple(entry.status() for entry in entries)
 
     def _find_registered(self, name: str) -> RegisteredModel | None:
-        """In the folder; or, where it was deleted there, among those that are loaded still."""
+        """In the folder; if it was deleted there, among those that are still loaded."""
         if self._registry is None:
             return None
         try:
@@ -146,35 +138,35 @@ class ModelPool:
     def _host(self, loaded: LoadedModel) -> ServedModel:
         return ServedModel(
             info=loaded.info,
-            hosted=self._service.add(loaded.name, loaded.engine),
+            hosted=self._engine_thread.add(loaded.name, loaded.engine),
             max_context=loaded.max_context,
             num_parameters=loaded.num_parameters,
             load_s=loaded.load_s,
             lookback=loaded.lookback,
         )
 
-    def _take(self, wanted: Loadable) -> Resident:
-        """The place of a further model, made where there is none. Under the lock."""
+    def _take(self, wanted: Loadable) -> CacheEntry:
+        """The entry of a further model, made if there is none. Under the lock."""
         if wanted in self._further:
             return self._further[wanted]
         name = wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
         if 1 + len(self._further) >= self._max_models:
             self._make_room(name)
-        resident = self._further[wanted] = Resident(name)
-        self._do(lambda: self._load(resident, wanted))
-        return resident
+        entry = self._further[wanted] = CacheEntry(name)
+        self._do(lambda: self._load(entry, wanted))
+        return entry
 
     def _make_room(self, name: str) -> None:
         """Drop the model that no job holds and that was used longest ago. Under the lock."""
-        idle = {wanted: resident for wanted, resident in self._further.items() if resident.num_jobs == 0}
+        idle = {wanted: entry for wanted, entry in self._further.items() if entry.num_jobs == 0}
         if not idle:
             raise _no_capacity(
                 name, f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
             )
         victim = min(idle, key=lambda wanted: idle[wanted].last_used)
-        resident = self._further.pop(victim)
-        resident.is_dropped = True
-        self._do(lambda: self._drop(resident))
+        entry = self._further.pop(victim)
+        entry.is_dropped = True
+        self._do(lambda: self._drop(entry))
 
     def _do(self, work: Callable[[], None]) -> None:
         self._work.put(work)
@@ -186,47 +178,47 @@ class ModelPool:
         while True:
             try:
                 self._work.get()()
-            except Exception:  # a defect here must not leave the jobs of all later loads waiting
+            except Exception:  # a defect must not leave the jobs of all later loads waiting
                 log.exception("the models' loader failed, going on")
 
-    def _load(self, resident: Resident, wanted: Loadable) -> None:
-        if resident.is_dropped:  # whoever wanted it is gone
+    def _load(self, entry: CacheEntry, wanted: Loadable) -> None:
+        if entry.is_dropped:  # no job waits for it any more
             return
-        log.info("loading model %s", resident.name)
-        outcome = self._try_to_load(resident.name, wanted)
+        log.info("loading model %s", entry.name)
+        outcome = self._try_to_load(entry.name, wanted)
         if isinstance(outcome, JobError):
             self._loader.reclaim()
             with self._lock:  # the next job that names it tries again
-                if self._further.get(wanted) is resident:
+                if self._further.get(wanted) is entry:
                     del self._further[wanted]
-            resident.settle(outcome)
+            entry.settle(outcome)
         else:
-            log.info("model %s is loaded", resident.name)
-            resident.settle(self._host(outcome))
+            log.info("model %s is loaded", entry.name)
+            entry.settle(self._host(outcome))
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """An error that keeps no traceback: that would keep what was loaded so far."""
         try:
             return self._loader.load_further(wanted)
         except KronosError as error:
-            # Whole, with its paths, which the jobs are not told.
+            # The whole message, with its paths; results carry none.
             log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)
             if isinstance(error, OutOfMemory):
                 return _no_capacity(name, error.message)
             return JobError.from_kronos(error, prefix="model")
-        except Exception:  # whatever it was, the jobs that wait for the model must be told
+        except Exception:  # the jobs that wait for the model must end
             log.exception("model %s could not be loaded", name)
             return JobError(
                 ErrorCode.INTERNAL, f"the model {name} could not be loaded; see the worker's log", "model"
             )
 
-    def _drop(self, resident: Resident) -> None:
-        served = resident.empty()
+    def _drop(self, entry: CacheEntry) -> None:
+        served = entry.empty()
         if served is None:
             return
-        self._service.remove(served.hosted)
+        self._engine_thread.remove(served.hosted)
         self._loader.reclaim()
-        log.info("model %s is dropped", resident.name)
+        log.info("model %s is dropped", entry.name)
 
 
 def _no_capacity(name: str, reason: str) -> JobError:

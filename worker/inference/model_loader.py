@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from kronos_client.contract.results import ModelInfo
-from kronos_client.model_spec import ModelName
+from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import read_metadata
@@ -28,7 +28,7 @@ CLIP: Final = 5.0
 GPU_MEMORY_SHARE: Final = 0.8
 """Of a GPU's free memory; the rest is for what a step computes, and for what others take meanwhile."""
 
-Loadable = ModelName | RegisteredModel
+Loadable = ModelSpec | RegisteredModel
 """What an operator named, or what finetuning registered."""
 
 
@@ -114,14 +114,14 @@ class ModelLoader:
         return setting or default_max_context(wanted.model or DEFAULT_MODEL)
 
     def reclaim(self) -> None:
-        """Give the memory of models that nobody refers to any more back to the device."""
+        """Return the memory of models that are no longer referred to."""
         gc.collect()  # modules and their hooks may refer to each other
         empty_cache(self.device)
 
     def _own(self) -> Loadable:
         """What the settings name, a registered model before a folder or a hub id of that name."""
         settings = self._settings
-        name = ModelName(
+        name = ModelSpec(
             settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
         )
         registered = None
@@ -129,7 +129,7 @@ class ModelLoader:
             registered = self.registry.resolve(settings.model)
         if registered is None:
             return name
-        if name != ModelName(settings.model):
+        if name != ModelSpec(settings.model):
             raise CheckpointError(
                 f"'{settings.model}' is a registered model, which has a tokenizer and versions of its own: "
                 "unset KRONOS_TOKENIZER and the two revisions; a version is named as NAME@VERSION."

@@ -4,8 +4,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import click
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from click.core import ParameterSource
+
+# Not Celery's own defaults, which click calls a default map.
+GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +27,7 @@ class WaitingThreadsPool(ThreadsPool):
     """Threads whose jobs Celery may want to end, though of a thread there is nothing to kill.
 
     On SIGQUIT and on a second SIGINT Celery (5.7) calls both of these, and waits for the jobs all the same. A
-    job that was revoked with ``terminate`` is cancelled by the result backend, which hears of it next.
+    job that was revoked with ``terminate`` is cancelled by the result backend, which is called next.
     """
 
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -35,3 +40,9 @@ class WaitingThreadsPool(ThreadsPool):
 
     def terminate_job(self, pid: object, signal: object = None) -> None:
         """Nothing."""
+
+
+def is_given(parameter: str) -> bool:
+    """Whether an option of ``celery worker`` was given on the command line or in the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(parameter) in GIVEN

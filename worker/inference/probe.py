@@ -1,6 +1,6 @@
 """Finds out what this machine computes on, in a short-lived process: this one needs no torch for it.
 
-Nor does it end with a driver that takes its process down. ``self_test.py`` is that process.
+Nor does it end with a driver that takes its process down. ``probe_child.py`` is that process.
 """
 
 import math
@@ -39,7 +39,7 @@ def run_probe(
         error_sink: Called with ``(name, line)`` for what the process prints for people.
 
     Returns:
-        ``devices``, a report for each, and ``model``; see ``self_test.py``.
+        ``devices``, a report for each, and ``model``; see ``probe_child.py``.
 
     Raises:
         ProbeError: The process failed or took too long.
@@ -48,7 +48,7 @@ def run_probe(
     try:
         child = JsonChild(
             "probe",
-            module_command("worker.inference.self_test"),
+            module_command("worker.inference.probe_child"),
             env=own_environment(environment or {}),
             error_sink=error_sink,
         )

@@ -1,7 +1,7 @@
-"""How a worker ends that cannot compute any more: its jobs go back to the queue, and within bounded time.
+"""Ends a worker that cannot compute any more: its jobs go back to the queue, within bounded time.
 
-Each way but the last begins with Celery's own, which lets the jobs at hand be handed back, and has an end of
-its own should that one hang: what is handed back by nobody is delivered again after the visibility timeout.
+``end_worker`` and ``end_child`` begin with Celery's own shutdown, which hands the jobs back. If that hangs,
+the process ends after ``ENDING_GRACE_S``, and its jobs are delivered again after the visibility timeout.
 """
 
 import logging
@@ -37,9 +37,9 @@ def end_child() -> None:
 
 
 def end_at_once(reason: str) -> NoReturn:
-    """End this process now, with its reason in the log: where a thread hangs, none of its jobs can go on.
+    """End this process now, with the reason in the log, since a thread hangs and its jobs cannot go on.
 
-    That thread may have taken the log's lock along, so nobody waits long for the line to be written.
+    That thread may hold the log's lock, so the line is not waited for long.
     """
     line = threading.Thread(target=log.critical, args=("%s", reason), daemon=True)
     line.start()

@@ -11,7 +11,7 @@ from typing import Final
 MAX_TICK_S: Final = 1.0
 TICKS_PER_LIMIT: Final = 8
 STALLED_SHARE: Final = 0.5
-"""Of the limit: a step that takes longer says that the worker is not to be counted on."""
+"""Of the limit: a step that takes longer makes the worker count as draining."""
 FIRST_STEP_FACTOR: Final = 5
 """By how much longer an engine's first step may take: kernels are chosen, loaded and compiled in it."""
 FROZEN_FACTOR: Final = 2
@@ -100,7 +100,7 @@ class Watchdog:
         self._is_armed = step is not None
 
     def _note(self, step: "_Step | None") -> None:
-        """Tell whether the worker is to be counted on."""
+        """Update ``is_stalled``."""
         is_stalled = step is not None and step.seen_s > STALLED_SHARE * step.limit_s
         if is_stalled != self.is_stalled:
             self.is_stalled = is_stalled

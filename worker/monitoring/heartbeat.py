@@ -1,19 +1,25 @@
 """Tells the world of this worker every few seconds, on a thread of its own. No torch."""
 
 import logging
+import os
+import platform
 import threading
+import time
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, Status, announce, withdraw
+from kronos_client.contract.worker_status import WorkerStatus
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
 from worker.monitoring.job_rate import JobRate
 
 log = logging.getLogger(__name__)
 
 
-class Announcer:
+class Heartbeat:
     """Renews a worker's announcement until it is withdrawn.
 
     Args:
@@ -26,7 +32,7 @@ class Announcer:
         self,
         redis: Redis,
         node: str,
-        status: Callable[[], Status],
+        status: Callable[[], WorkerStatus],
         is_alive: Callable[[], bool] = lambda: True,
     ) -> None:
         self._redis = redis
@@ -36,7 +42,7 @@ class Announcer:
         self._job_rate = JobRate()
         self._is_over = False
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="kronos-announcer", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -44,12 +50,12 @@ class Announcer:
     def announce(self) -> None:
         """Tell it now."""
         try:
-            announce(self._redis, self._node, self._with_rate(self._status()))
+            announce(self._redis, self._with_rate(self._status()))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
     def tell(self) -> None:
-        """Have it told at once, on the announcer's thread. Safe in a signal handler."""
+        """Have it told at once, on the heartbeat's thread. Safe in a signal handler."""
         self._wake.set()
 
     def withdraw(self) -> None:
@@ -64,9 +70,9 @@ class Announcer:
         except RedisError as error:
             log.warning("the announcement could not be taken back, it expires by itself: %s", error)
 
-    def _with_rate(self, status: Status) -> Status:
-        num_jobs = status.get("jobs_done", 0) + status.get("jobs_failed", 0)
-        return {**status, "jobs_per_s": round(self._job_rate.tell(num_jobs), 4)}
+    def _with_rate(self, status: WorkerStatus) -> WorkerStatus:
+        rate = self._job_rate.tell(status.jobs_done + status.jobs_failed)
+        return status.model_copy(update={"jobs_per_s": round(rate, 4)})
 
     def _renew(self) -> None:
         while not self._is_over:
@@ -76,3 +82,13 @@ class Announcer:
                 return
             self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake.clear()
+
+
+def facts_of_process(started: float, *packages: str) -> dict[str, Any]:
+    """Return the fields of a status that are about this process; ``started`` is a Unix time."""
+    return {
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "uptime_s": round(time.time() - started, 3),
+    }

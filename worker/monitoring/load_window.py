@@ -10,10 +10,10 @@ from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 
 
 @dataclass
-class Tally:
+class Second:
     """What happened in one second."""
 
-    second: int
+    at_s: int
     num_bars: int = 0
     num_steps: int = 0
     waited_s: float = 0.0
@@ -42,32 +42,32 @@ class LoadWindow:
         self._clock = clock
         self._started = clock()
         self._lock = threading.Lock()
-        self._tallies: deque[Tally] = deque(maxlen=window_s + 1)
+        self._seconds: deque[Second] = deque(maxlen=window_s + 1)
 
     def add_step(self, num_bars: int) -> None:
         """A step that gave as many paths a bar."""
         with self._lock:
-            tally = self._present()
-            tally.num_bars += num_bars
-            tally.num_steps += 1
+            second = self._present()
+            second.num_bars += num_bars
+            second.num_steps += 1
 
     def add_wait(self, waited_s: float) -> None:
         """A series that had waited for its slots."""
         with self._lock:
-            tally = self._present()
-            tally.waited_s += waited_s
-            tally.num_waits += 1
+            second = self._present()
+            second.waited_s += waited_s
+            second.num_waits += 1
 
     def recently(self) -> Recently:
         """The means as of now."""
         now = self._clock()
         first = int(now) - self._window_s
         with self._lock:
-            tallies = [tally for tally in self._tallies if tally.second >= first]
-            num_bars = sum(tally.num_bars for tally in tallies)
-            num_steps = sum(tally.num_steps for tally in tallies)
-            waited_s = sum(tally.waited_s for tally in tallies)
-            num_waits = sum(tally.num_waits for tally in tallies)
+            seconds = [second for second in self._seconds if second.at_s >= first]
+            num_bars = sum(second.num_bars for second in seconds)
+            num_steps = sum(second.num_steps for second in seconds)
+            waited_s = sum(second.waited_s for second in seconds)
+            num_waits = sum(second.num_waits for second in seconds)
         elapsed_s = now - max(first, self._started)
         return Recently(
             bars_per_s=num_bars / elapsed_s if elapsed_s > 0 else 0.0,
@@ -75,8 +75,8 @@ class LoadWindow:
             queue_wait_s=waited_s / num_waits if num_waits else None,
         )
 
-    def _present(self) -> Tally:
-        second = int(self._clock())
-        if not self._tallies or self._tallies[-1].second != second:
-            self._tallies.append(Tally(second))
-        return self._tallies[-1]
+    def _present(self) -> Second:
+        now_s = int(self._clock())
+        if not self._seconds or self._seconds[-1].at_s != now_s:
+            self._seconds.append(Second(now_s))
+        return self._seconds[-1]

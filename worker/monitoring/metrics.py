@@ -16,6 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
 from kronos_client.redis.queues import QUEUES, priority_of
 from worker.monitoring.load_window import LoadWindow
@@ -60,19 +61,20 @@ class TrainingState(Collector):
         training: as the worker announces it.
     """
 
-    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         self._training = training
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        training = self._training() or {}
+        training = self._training()
         for name, key, text in (
             ("step", "step", "Steps that the stage has taken"),
             ("steps", "num_steps", "Steps that the stage has in all"),
             ("loss", "loss", "Training loss as last told"),
         ):
             gauge = GaugeMetricFamily(f"kronos_training_{name}", text, labels=["model", "stage"])
-            if training.get(key) is not None:
-                gauge.add_metric([str(training["name"]), str(training.get("stage") or "")], training[key])
+            value = getattr(training, key, None)
+            if training is not None and value is not None:
+                gauge.add_metric([training.name, training.stage or ""], value)
             yield gauge
 
 
@@ -133,16 +135,17 @@ class JobMetrics:
         self.info.clear()
         self.info.labels(device, model, queue, dtype).set(1)
 
-    def observe_job_wait(self, delivery: Mapping[str, Any] | None, payload: Any, receipt: Receipt) -> None:
-        """As a worker begins a job, which counts once: where it says when it was submitted, and truly.
+    def observe_job_wait(
+        self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
+    ) -> None:
+        """Count the wait of a job that a worker begins: once, and if its time of submission is credible.
 
         Args:
-            delivery: its message's ``delivery_info``.
+            delivery: Its message's ``delivery_info``.
         """
-        submitted_at = payload.get("submitted_at") if isinstance(payload, Mapping) else None
-        if receipt.now > receipt.received_at or not isinstance(submitted_at, int | float):
+        if receipt.now > receipt.received_at or submitted_at is None:
             return
-        # The message's sender wrote all of it: no NaN, nothing from before records are kept, no new labels.
+        # The message's sender wrote all of it: nothing from before records are kept, no new labels.
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
             delivery = delivery or {}
             queue = delivery.get("routing_key")
@@ -247,6 +250,6 @@ class FinetuneMetrics(JobMetrics):
         training: the running job as the worker announces it; None where there is none.
     """
 
-    def __init__(self, training: Callable[[], Mapping[str, Any] | None]) -> None:
+    def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         super().__init__(lambda: int(training() is not None))
         self.registry.register(TrainingState(training))

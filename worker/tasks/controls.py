@@ -1,7 +1,7 @@
 """Celery's remote control of a worker: have it load a model.
 
-A command is answered on the thread that takes jobs, so none may wait there: it starts the loading, and
-whoever asks again under the same ask hears how that went.
+A command is answered on the thread that takes jobs, so none may wait there. The first one under an ask's id
+starts the loading, and further ones under the same id return its outcome.
 """
 
 import logging
@@ -13,7 +13,7 @@ from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ WAIT_S: Final = 600.0
 
 
 class ModelAsks:
-    """Models that somebody asked for, by the ask's id, and what became of that."""
+    """Requests to load a model, by the ask's id, and the outcome of each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class ModelAsks:
         """Where the loading is; the first time it begins.
 
         Args:
-            models: the worker's ModelPool.
+            models: the worker's ModelCache.
         """
         with self._lock:
             if ask in self._answers:
@@ -55,14 +55,14 @@ class ModelAsks:
 
     def _load(self, models: Any, name: str, ask: str) -> None:
         try:
-            with models.use(models.find(name)) as resident:
-                if not resident.wait(WAIT_S):
+            with models.use(models.find(name)) as entry:
+                if not entry.wait(WAIT_S):
                     raise JobError(ErrorCode.TIMEOUT, f"the model is not loaded within {WAIT_S:.0f} s")
-                info = resident.served.info
+                info = entry.served.info
             answer = {"state": "ready", "model": info.model_dump(mode="json")}
         except JobError as error:
             answer = failed(error)
-        except Exception:  # whatever it was, who asks must be told
+        except Exception:  # every request ends with an answer
             log.exception("the model %r could not be loaded", name)
             answer = failed(JobError(ErrorCode.INTERNAL, "the worker failed; see its log"))
         with self._lock:
@@ -75,8 +75,8 @@ _asks = ModelAsks()
 
 def failed(error: JobError) -> dict[str, Any]:
     """An answer with an error."""
-    told = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
-    return {"state": "failed", "error": told}
+    content = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
+    return {"state": "failed", "error": content}
 
 
 @control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")
@@ -85,7 +85,7 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     try:
-        process = bootstrap.current_process()
+        process = lifecycle.current_process()
         models, device, warning = process.models, str(process.device), process.device_warning
     except RuntimeError:  # prefork: the children hold the models, and this command reaches their parent only
         return failed(

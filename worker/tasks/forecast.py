@@ -1,7 +1,7 @@
 """``kronos.forecast``: one job from the queue to its one outcome.
 
 Each delivery runs under a claim, which is taken as the job is begun and kept until its outcome is stored. A
-job whose earlier attempts ended with their processes is computed in quarantine.
+job whose earlier attempts ended with their processes is computed in isolation.
 """
 
 import logging
@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 PUT_OFF_DELAY_S: Final = 5.0
 MAX_PUT_OFF: Final = 12
 LATE_GRACE_S: Final = 2.0
-"""For a quarantine to say itself that a job is late."""
+"""The isolated process reports by itself that a job is late; the worker ends it after this time."""
 MAX_LOST_ALONE: Final = 2
 RESULT_REPR_CHARS: Final = 64
 """Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
@@ -75,7 +76,7 @@ class ClaimLost(Exception):
 
 
 class _Delivery:
-    """One delivery of one job; as ``forecasting.Overseer`` it looks after the job that it has computed."""
+    """One delivery of one job; as ``executor.JobContext`` it looks after the job that it has computed."""
 
     def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
         self._process = process
@@ -126,24 +127,27 @@ class _Delivery:
         try:
             return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
-            log.warning("job %s: nobody can say whether to cancel it: %s", self._job_id, error)
+            log.warning("job %s: Redis does not say whether it is cancelled: %s", self._job_id, error)
             return False
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Store how far it is."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
             self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
-            log.warning("job %s: progress could not be told: %s", self._job_id, error)
+            log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
     def _run(self, payload: Any) -> dict[str, Any]:
         receipt = self._begin()
-        self._process.metrics.observe_job_wait(self._request.delivery_info, payload, receipt)
-        began = time.monotonic()
+        job = read_job(payload, self._process.limits)
+        self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
         if receipt.is_suspect:
-            return self._run_suspect(payload, receipt, began)
-        return compute(self._process, self._job_id, payload, receipt, self._queue(), self)
+            if job.deadline_s is not None:
+                left_s = job.deadline_s - receipt.waited_s(job.submitted_at)
+                self._late_at = time.monotonic() + left_s + LATE_GRACE_S
+            return self._run_suspect(payload, receipt)
+        return compute(self._process, self._job_id, job, receipt, self._queue(), self)
 
     def _begin(self) -> Receipt:
         """Take the claim; raises HandedBack while another has it."""
@@ -168,29 +172,26 @@ class _Delivery:
         self._claim = self._process.claims.hold(self._job_id, self._tag, asked_at)
         return receipt
 
-    def _run_suspect(self, payload: Any, receipt: Receipt, began: float) -> dict[str, Any]:
-        """Alone in a process, and again where that ends with it."""
-        self._late_at = _late_at(payload, receipt, began)
-        self._process.intake.admitted(self._job_id)  # of this process's slots it takes none
-        quarantine = self._process.quarantine
-        with quarantine.place():
-            while True:
-                now = receipt.after(time.monotonic() - began)
-                try:
-                    return quarantine.compute(self._job_id, payload, now, self._queue(), self)
-                except ChildEnded as died:
-                    log.warning("job %s: %s while it was alone there", self._job_id, died)
-                    num_lost = self._process.job_store.count_lost_alone(self._job_id, self._tag)
-                    if num_lost is None:
-                        raise ClaimLost from None
-                    if num_lost >= MAX_LOST_ALONE:
-                        raise worker_lost(died.exit_status) from None
-                except Unavailable as unavailable:
-                    log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
-                    num_put_off = self._process.job_store.count_put_off(self._job_id, self._tag)
-                    if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
-                        raise unavailable.error from None
-                    raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
+    def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt) -> dict[str, Any]:
+        """Compute it alone in a process. The job's record counts the processes that ended with it."""
+        self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
+        job_store = self._process.job_store
+        try:
+            return self._process.isolation.compute(self._job_id, job, receipt, self._queue(), self)
+        except ChildEnded as ended:
+            log.warning("job %s: %s while it was alone there", self._job_id, ended)
+            num_lost = job_store.count_lost_alone(self._job_id, self._tag)
+            if num_lost is None:
+                raise ClaimLost from None
+            if num_lost >= MAX_LOST_ALONE:
+                raise worker_lost(ended.exit_status) from None
+            raise NotNow(str(ended)) from None
+        except Unavailable as unavailable:
+            log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
+            num_put_off = job_store.count_put_off(self._job_id, self._tag)
+            if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
+                raise unavailable.error from None
+            raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
 
     def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
         self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
@@ -203,7 +204,7 @@ class _Delivery:
 
     def _count(self, code: str | None = None) -> None:
         """Count a job that ended; ``code`` is that of its error."""
-        self._process.service.count(succeeded=code is None)
+        self._process.engine_thread.count(succeeded=code is None)
         self._process.metrics.count_job(code)
 
 
@@ -217,16 +218,3 @@ def worker_lost(exit_status: int) -> JobError:
         None,
         {"exit_status": exit_status},
     )
-
-
-def _late_at(payload: Any, receipt: Receipt, began: float) -> float:
-    """When nobody waits for its quarantine any more. What is no deadline is refused there."""
-    job = payload if isinstance(payload, Mapping) else {}
-    deadline_s, submitted_at = job.get("deadline_s"), job.get("submitted_at")
-    if not isinstance(deadline_s, int | float):
-        return math.inf
-    since = submitted_at if isinstance(submitted_at, int | float) else None
-    try:
-        return began + deadline_s - receipt.waited_s(since) + LATE_GRACE_S
-    except OverflowError:
-        return math.inf

@@ -14,5 +14,5 @@ from worker.lifecycle import current_process
 def status(self: "Task[Any, Any]") -> dict[str, Any]:
     """``{"workers": [...]}``, each as announced; the first is the process that answers, as of now."""
     process = current_process()
-    others = [worker for worker in live_workers(process.redis) if worker["node"] != process.node]
-    return {"workers": [process.status(), *others]}
+    others = [worker for worker in live_workers(process.redis) if worker.node != process.node]
+    return {"workers": [worker.as_json() for worker in (process.status(), *others)]}

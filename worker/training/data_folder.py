@@ -20,7 +20,8 @@ class DataFolder:
     def check(self, path: str, field: str = FIELD) -> Path:
         """What a job names, resolved: a file or a folder, in which no link leads out of the data folder.
 
-        Raises JobError DATA_NOT_ALLOWED, also for what is not there: what lies outside is nobody's to learn.
+        Raises:
+            JobError: DATA_NOT_ALLOWED, also for what does not exist: a job must not learn what lies outside.
         """
         if self.root is None:
             raise _refusal(field, "this worker has no data folder (KRONOS_DATA_FOLDER); send candles inline")

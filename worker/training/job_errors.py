@@ -2,18 +2,18 @@
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
+from kronos_model.processes.json_child import Event
 from kronos_model.text import escaped, without_paths
-from worker.training.child import Event, Stop
+from worker.training.child import Stop
+from worker.training.job_notes import MAX_STARTS_AT_SAVE
 
 KILLED = -9
 MAX_MESSAGE_CHARS = 500
-"""Of what the training process told, which may quote the job's config and candles."""
-MAX_STARTS_AT_SAVE = 5
-"""Of a training process that may take its worker down with it, so that nobody sees how it ended."""
+"""Of the training process's message, which may quote the job's config and candles."""
 
 
 def failed(event: Event, job: FinetuneJob) -> JobError:
-    """What the training process told, its field as the job calls it."""
+    """The training process's own error, its field as the job calls it."""
     field = event.get("field")
     if field == "data.path" and job.data.instruments is not None:
         field = "data.instruments"
@@ -24,7 +24,7 @@ def failed(event: Event, job: FinetuneJob) -> JobError:
 
 
 def killed(exit_status: int) -> JobError:
-    """The training process ended twice at the same save, and told nothing."""
+    """The training process ended twice at the same save, without an error of its own."""
     if exit_status == KILLED:
         return JobError(
             ErrorCode.OUT_OF_MEMORY,

@@ -42,7 +42,7 @@ class JobNotes:
         fingerprint: of what the job holds.
         start: of each part (``model``, ``tokenizer``) the registered model that it starts from.
         queued_s: from the submission to the first start.
-        num_starts: of the training process, as far as it told of them.
+        num_starts: of the training process, as far as it reported them.
         saved_at_ns: of the state that the last process was started from; 0 where there was none.
         num_starts_at_save: of processes from that state which were not ended by a worker.
     """

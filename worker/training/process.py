@@ -4,29 +4,27 @@ Training runs in a process of its own, one at a time, so this one initialises no
 """
 
 import logging
-import os
-import platform
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from redis import Redis
 
 from kronos_client.contract.jobs import Limits
+from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
-from kronos_client.redis.routing import State, finetune_queue_for
+from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
 from worker.broker.claims import Claims
 from worker.config import UNACKED_INDEX_KEYS
-from worker.monitoring.heartbeat import Announcer
+from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
@@ -35,12 +33,11 @@ from worker.training.start_models import StartModels
 
 log = logging.getLogger(__name__)
 
-REPORTED_PACKAGES: Final = ("celery", "kombu", "redis")
 NO_PRED_LEN_LIMIT: Final = 2**31
 
 
-class SingleJobIntake:
-    """As ``prefetch.Intake``: a job is taken when none is held, also after a connection was lost under one.
+class SingleJobCapacity:
+    """As ``prefetch.Capacity``: a job is taken when none is held, also after a connection was lost under one.
 
     Celery counts what it took over a new connection only, and would hold a second job out of reach of
     workers that could train it at once.
@@ -82,17 +79,17 @@ class FinetuneProcess:
         self.state: State = "loading"
         self.is_draining = threading.Event()
         self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
-        self.intake = SingleJobIntake()
+        self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
-        self.training: dict[str, Any] | None = None
+        self.training: TrainingStatus | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
         self.num_done = 0
         self.num_failed = 0
         self._description = device["description"]
         self._started = time.time()
-        self._announcer = Announcer(self.redis, node, self.status)
+        self._heartbeat = Heartbeat(self.redis, node, self.status)
 
     @property
     def queue(self) -> str:
@@ -109,14 +106,14 @@ class FinetuneProcess:
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
-        self._announcer.start()
+        self._heartbeat.start()
 
     def ready(self) -> None:
         """Jobs are taken from now on; said once, also where the connection is made again."""
         if self.state != "loading":
             return
         self.state = "ready"
-        self._announcer.tell()
+        self._heartbeat.tell()
         log.info(
             "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
         )
@@ -125,36 +122,32 @@ class FinetuneProcess:
         """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
-        self._announcer.tell()
+        self._heartbeat.tell()
 
     def stop(self) -> None:
         """Take the announcement back."""
-        self._announcer.withdraw()
+        self._heartbeat.withdraw()
 
-    def status(self) -> dict[str, Any]:
-        """Everything an operator wants to know, JSON-compatible; ``training`` is the running job."""
-        return {
-            "node": self.node,
-            "state": self.state,
-            "role": "finetune",
-            "queue": self.queue,
-            "requested_device": self.settings.device,
-            "device": self.device,
-            "device_warning": self.device_warning,
-            "device_description": self._description,
-            "model": None,
-            "training": self.training,
-            "jobs_done": self.num_done,
-            "jobs_failed": self.num_failed,
-            "model_folder": str(self.model_folder),
-            "has_data_folder": self.data_folder.root is not None,
-            "threads": self.settings.threads,
-            "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in REPORTED_PACKAGES},
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "uptime_s": round(time.time() - self._started, 3),
-        }
+    def status(self) -> FinetuneWorkerStatus:
+        """Return everything that an operator wants to know."""
+        return FinetuneWorkerStatus(
+            node=self.node,
+            state=self.state,
+            role="finetune",
+            queue=self.queue,
+            requested_device=self.settings.device,
+            device=self.device,
+            device_warning=self.device_warning,
+            device_description=self._description,
+            model=None,
+            training=self.training,
+            jobs_done=self.num_done,
+            jobs_failed=self.num_failed,
+            model_folder=str(self.model_folder),
+            has_data_folder=self.data_folder.root is not None,
+            threads=self.settings.threads,
+            **facts_of_process(self._started, "celery", "kombu", "redis"),
+        )
 
 
 def check_folders(settings: WorkerSettings) -> None:

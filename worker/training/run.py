@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from kronos_client.contract.errors import JobError
@@ -15,44 +14,38 @@ from kronos_client.contract.finetune_results import (
     FinetuneResult,
     FinetuneTimings,
 )
-from kronos_client.contract.instruments import prepare_instruments
 from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.errors import CheckpointError, KronosError
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import own_environment
+from kronos_model.processes.json_child import Event
 from worker.training.child import (
     EXIT_STOPPED,
-    Event,
     Stop,
     Training,
     TrainingEnd,
     training_command,
 )
 from worker.training.job_errors import (
-    MAX_STARTS_AT_SAVE,
     failed,
     killed,
     killed_too_often,
     stopped,
     with_best,
 )
-from worker.training.job_folder import (
-    CANDLES,
-    DATA_LINK,
-    INSTRUMENT_COLUMN,
-    START_LINKS,
-    JobFolder,
-    JobNotes,
-)
+from worker.training.job_files import JobFiles
+from worker.training.job_folder import JobFolder, JobNotes
+from worker.training.job_notes import NoteBook
 from worker.training.process import FinetuneProcess
 
 log = logging.getLogger(__name__)
 
 OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What tells a process that it is one of several; a job trains in one."""
+"""Variables that make a process one of several; a job trains in one."""
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
 
@@ -68,12 +61,9 @@ class Interrupted(Exception):
 class FinetuneRun:
     """One job.
 
-    Args:
-        left_s: for how long no other worker may begin the job.
-
     Attributes:
-        is_cancelled: set from outside.
-        progress: what is known of how far it is; None before training tells.
+        is_cancelled: Set from outside.
+        progress: How far training is; None before its first report.
     """
 
     def __init__(
@@ -92,7 +82,7 @@ class FinetuneRun:
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
         self._fingerprint = fingerprint(payload)
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
-        process.metrics.observe_job_wait(delivery, payload, receipt)
+        process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
         self._device_warning = why_elsewhere(
             self._job.device,
             process.device,
@@ -100,10 +90,7 @@ class FinetuneRun:
             allow_fallback=self._job.allow_fallback,
             role="finetune",
         )
-        self._starts: dict[str, str] = {}
-        self._notes = JobNotes("", {}, 0.0)
-        self._is_running_out: Callable[[], bool] = lambda: False
-        self._is_start_counted = False
+        self._files = JobFiles(self._job, self._folder, process.data_folder, process.start_models)
         self._is_resumed = False
 
     def run(self, is_safe: Callable[[], bool], is_running_out: Callable[[], bool]) -> dict[str, Any]:
@@ -117,15 +104,15 @@ class FinetuneRun:
             JobError: the job's own.
             Interrupted: it is for another worker, or this one later, to go on.
         """
-        self._is_running_out = is_running_out
-        notes = self._folder.notes(self._fingerprint)
-        if notes is not None:
-            self._notes = notes
-            if (result := self._earlier_result()) is not None:
-                return result
+        earlier = self._folder.notes(self._fingerprint)
+        waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
+        notes = earlier or JobNotes(self._fingerprint, {}, waited_s)
+        self._notes = NoteBook(self._folder, notes, is_running_out)
+        if earlier is not None and (result := self._earlier_result()) is not None:
+            return result
         if (stop := self._own_stop()) is not None:
             raise self._stopped(stop)
-        self._place(notes)
+        self._notes.notes = self._files.place(notes, is_first=earlier is None)
         training = Training(
             training_command("config.json", "run", self._process.device),
             env=self._environment(),
@@ -139,15 +126,15 @@ class FinetuneRun:
 
         def should_stop() -> Stop | None:
             is_draining = self._process.is_draining.is_set()
-            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.LEASE
+            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.CLAIM
             if stop is not None:
-                self._uncount_start()
+                self._notes.uncount_start()
             return stop
 
         try:
-            end = training.run(self._hear, should_stop, is_running_out)
+            end = training.run(self._take_event, should_stop, is_running_out)
         except LocalStackError as error:
-            self._uncount_start()
+            self._notes.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
             raise Interrupted(str(error)) from error
         if not is_safe():
@@ -174,7 +161,7 @@ class FinetuneRun:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
-        except CheckpointError as error:  # a damaged one is nobody's
+        except CheckpointError as error:  # a damaged model is no result
             log.warning("job %s: its model cannot be used, it is trained again: %s", self._job_id, error)
             return None
         ours = self._job_id, self._fingerprint
@@ -183,38 +170,6 @@ class FinetuneRun:
         self._folder.keep_result()
         return content
 
-    def _place(self, notes: JobNotes | None) -> None:
-        """Write what the training process reads. A config is the same whichever worker writes it."""
-        job, folder = self._job, self._folder
-        for path in _paths(job):
-            self._process.data_folder.check(path)
-        is_inline = job.data.instruments is not None
-        config = job.finetune_config(
-            CANDLES if is_inline else tuple(f"{DATA_LINK}/{path}" for path in _paths(job))
-        )
-        if is_inline:
-            data = config.data.model_copy(update={"instrument_column": INSTRUMENT_COLUMN})
-            config = config.model_copy(update={"data": data})
-        pinned = {} if notes is None else notes.start
-        config = config.model_copy(update={"start": config.start.model_copy(update=pinned)})
-        config, registered = self._process.start_models.check(config)
-        references: dict[str, str] = {part: model.reference for part, model in registered.items()}
-        waited_s = max(0.0, self._receipt.waited_s(job.submitted_at))
-        self._notes = notes or JobNotes(self._fingerprint, references, waited_s)
-        folder.write_notes(self._notes)
-        for part, model in registered.items():
-            link = f"{START_LINKS}/{model.reference}"
-            self._starts[link] = model.reference
-            folder.link(link, model.folder)
-            config = config.model_copy(update={"start": config.start.model_copy(update={part: link})})
-            if part == "model" and config.max_context is None:
-                config = config.model_copy(update={"max_context": model.metadata.max_context})
-        if job.data.instruments is not None:
-            folder.write_candles(prepare_instruments(job.data.instruments))
-        elif self._process.data_folder.root is not None:
-            folder.link(DATA_LINK, self._process.data_folder.root)
-        folder.write_config(config)
-
     def _environment(self) -> dict[str, str]:
         threads = intra_op_threads(self._process.settings.threads, 1)
         given = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
@@ -222,52 +177,36 @@ class FinetuneRun:
         return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
-        """Before it: what takes the worker down with it leaves no other trace."""
-        saved_at_ns = self._folder.saved_at_ns()
-        num_starts = self._notes.num_starts_at_save if saved_at_ns == self._notes.saved_at_ns else 0
-        if num_starts >= MAX_STARTS_AT_SAVE:
+        if not self._notes.count_start():
             raise self._with_best(killed_too_often())
-        self._note(saved_at_ns=saved_at_ns, num_starts_at_save=num_starts + 1)
-        self._is_start_counted = True
-
-    def _uncount_start(self) -> None:
-        """It is ended from here, or did not come to training."""
-        if self._is_start_counted:
-            self._is_start_counted = False
-            self._note(num_starts_at_save=self._notes.num_starts_at_save - 1)
 
     def _process_ended(self, end: TrainingEnd) -> None:
         if end.event is not None or end.exit_status == EXIT_STOPPED:
-            self._uncount_start()
-        self._is_start_counted = False  # what stops the job from now on did not end this one
+            self._notes.uncount_start()
+        self._notes.keep_start()
 
-    def _note(self, **changes: Any) -> None:
-        self._notes = replace(self._notes, **changes)
-        if not self._is_running_out():  # else they may be another worker's soon
-            self._folder.write_notes(self._notes)
-
-    def _hear(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:
         if event["event"] == "started":
             self._is_resumed = bool(event["resumed"])
-            self._note(num_starts=self._notes.num_starts + 1)
+            self._notes.update(num_starts=self._notes.notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
-            told = {name: event.get(name) for name in FinetuneProgress.model_fields}
-            self.progress = told | {"device": self._device}
-            self._show(told)
+            progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
+            self.progress = progress | {"device": self._device}
+            self._show(progress)
 
-    def _show(self, told: Mapping[str, Any]) -> None:
+    def _show(self, progress: Mapping[str, Any]) -> None:
         """In the worker's announcement."""
-        shown = {name: told.get(name) for name in SHOWN}
-        self._process.training = {"job_id": self._job_id, "name": self._job.name} | shown
+        shown = {name: progress.get(name) for name in SHOWN}
+        self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
 
     def _finish(self, end: TrainingEnd) -> dict[str, Any]:
         if end.event is not None and end.event["event"] == "done":
             return self._registered(end.event)
         if end.event is not None:
             raise self._with_best(failed(end.event, self._job))
-        if end.stop in (Stop.DRAINED, Stop.LEASE):
+        if end.stop in (Stop.DRAINED, Stop.CLAIM):
             raise Interrupted(f"training was stopped ({end.stop}) and goes on from its last save")
         if end.stop is not None:
             raise self._stopped(end.stop)
@@ -282,26 +221,21 @@ class FinetuneRun:
         """With the best checkpoint that the job leaves; what only training needs is removed."""
         try:
             self._folder.keep_best()
-            if self._notes.num_starts_at_save:  # the job sent again begins anew
-                self._note(num_starts_at_save=0)
+            if self._notes.notes.num_starts_at_save:  # the job sent again begins anew
+                self._notes.update(num_starts_at_save=0)
         except OSError as failure:  # the job's own error says more
             log.warning("job %s: its folder cannot be tidied: %s", self._job_id, failure)
         return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:
-        metadata = dict(done["metadata"])
-        # A registered model was read by its link, and files below the link to the data folder.
-        parent = self._without_links(metadata["parent"])
-        config = dict(metadata["config"])
-        config["start"] = self._without_links(config["start"])
-        config["data"] = config["data"] | {"path": self._job.data.path}
+        metadata = self._files.without_links(done["metadata"], self._notes.notes)
         try:
             model = self._process.registry.register(
                 self._folder.root / done["checkpoint"],
                 self._job.name,
                 job_id=self._job_id,
                 fingerprint=self._fingerprint,
-                metadata=metadata | {"parent": parent, "config": config},
+                metadata=metadata,
             )
         except KronosError as error:
             raise self._with_best(JobError.from_kronos(error)) from None
@@ -311,7 +245,7 @@ class FinetuneRun:
         warnings = [text for text in (self._device_warning or self._child_warning,) if text is not None]
         result = FinetuneResult(
             model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
-            parent=parent,
+            parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
             verdict=tuple(evaluation.get("verdict", ())),
@@ -322,25 +256,13 @@ class FinetuneRun:
             worker=self._process.node,
             warnings=tuple(warnings),
             timings_ms=FinetuneTimings(
-                queued=round(self._notes.queued_s * 1000, 3),
+                queued=round(self._notes.notes.queued_s * 1000, 3),
                 training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
                 total=round((waited_s + elapsed_s) * 1000, 3),
             ),
-            num_attempts=self._notes.num_starts,
+            num_attempts=self._notes.notes.num_starts,
             resumed=self._is_resumed,
         ).model_dump(mode="json")
         self._folder.write_result(result)
         self._folder.keep_result()
         return result
-
-    def _without_links(self, names: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            part: self._starts.get(name, name) if isinstance(name, str) else name
-            for part, name in names.items()
-        }
-
-
-def _paths(job: FinetuneJob) -> tuple[str, ...]:
-    """Below the data folder; none where the job carries its candles."""
-    path = job.data.path
-    return () if path is None else (path,) if isinstance(path, str) else path

@@ -1,16 +1,20 @@
 """Intraday bars with breaks: which bars come next, as far as the lookback shows it.
 
-Two kinds of market are told apart by whether bars follow each other across midnight.
+There are two kinds of market. Bars that follow each other across midnight make the difference.
 
 - **Day sessions** (stock exchanges): the day's bar times, lunch break included, are those that at least half
-  of the last ten trading days have, on the weekdays that trade. The lookback must show every time of day
-  at least once, so it must reach over one close and back to where it began: two half days that leave a part
-  of the day unseen are refused. These bar times must reproduce the lookback itself, its newest day above
-  all, within a tenth; sessions that have moved (an exchange's summer time seen in UTC) are refused so. Where
-  the lookback has not come across a weekend, Saturday and Sunday are taken as closed and a warning says so.
+  of the last ten trading days have, on the weekdays that trade. The lookback must show every time of day at
+  least once: it must reach over one close and back to where it began. These bar times must reproduce the
+  lookback itself, its newest day above all, within a tenth: sessions that have moved (an exchange's summer
+  time seen in UTC) are refused. If the lookback has not come across a weekend, Saturday and Sunday are taken
+  as closed, with a warning.
 - **Around the clock** (currencies, futures): bars come at the times of day at which the last trading days had
-  them, except where the market was closed for a day or longer one, two, … weeks before. Where the lookback is
-  too short for that, the stretch from Friday noon to the end of Sunday is refused.
+  them, except if the market was closed for a day or longer one, two, … weeks before. If the lookback is too
+  short for that, the stretch from Friday noon to the end of Sunday is refused.
+
+Why days vote: a day off, a half day, a holiday week or a few missing bars in the lookback would otherwise
+appear in the forecast's timestamps. To repeat last week's bars is a simpler rule, but it repeats such days,
+and needs a lookback of more than a week: 400 bars of one minute are less than two days.
 """
 
 from bisect import bisect_left
@@ -36,7 +40,7 @@ EPOCH: Final = datetime(1970, 1, 1)
 MAX_TRADING_DAYS: Final = 10
 MAX_VOTES: Final = 4
 MAX_HISTORY: Final = 10 * WEEK
-"""What lies further back tells nothing about next week's sessions."""
+"""Older bars say nothing about next week's sessions."""
 MAX_BREAKS: Final = 1000
 MAX_SILENCE: Final = 4 * DAY
 """The longest stretch without bars that is looked over for the next one."""
@@ -91,20 +95,6 @@ def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
     times = times[(times > clock[0]) & (times < clock[-1]) & (times != at)]
     after = np.searchsorted(clock, times)
     return not np.any(clock[after] - clock[after - 1] < DAY)
-
-
-class Closures:
-    """The stretches of a day or longer in which a lookback has no bars: weekends, days off."""
-
-    def __init__(self, clock: NDArray[np.int64]) -> None:
-        gaps = np.flatnonzero(np.diff(clock) >= DAY)
-        self._starts: list[int] = clock[gaps].tolist()
-        self._ends: list[int] = clock[gaps + 1].tolist()
-
-    def contain(self, at: int) -> bool:
-        """Whether ``at`` lies strictly within one of them."""
-        index = bisect_left(self._starts, at) - 1
-        return index >= 0 and at < self._ends[index]
 
 
 def session_walls(
@@ -204,18 +194,21 @@ class _History:
         self._first, self._last = int(wall[0]), int(wall[-1])
         self._bars = set(wall.tolist())
         self._days = set((wall // DAY).tolist())
-        self._closures = Closures(wall)
+        gaps = np.flatnonzero(np.diff(wall) >= DAY)  # weekends, days off
+        self._closures = [(int(wall[gap]), int(wall[gap + 1])) for gap in gaps]
 
     def expects(self, at: int) -> bool:
-        """Whether a bar comes at ``at``. Raises CannotInfer where the lookback does not tell."""
-        closed = [
-            self._closures.contain(then) for then in self._before(at, WEEK) if not self._is_day_off(then)
-        ]
+        """Whether a bar comes at ``at``.
+
+        Raises:
+            CannotInfer: the lookback does not show it.
+        """
+        closed = [self._is_closed(then) for then in self._before(at, WEEK) if not self._is_day_off(then)]
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False
         if not closed and (at - MONDAY) % WEEK >= FRIDAY_NOON:
             raise CannotInfer("the lookback has breaks, and is too short to show the weekend's")
-        votes = [then in self._bars for then in self._before(at, DAY) if not self._closures.contain(then)]
+        votes = [then in self._bars for then in self._before(at, DAY) if not self._is_closed(then)]
         if not votes:
             raise CannotInfer("the lookback shows a break but not a whole day")
         return 2 * sum(votes[:MAX_VOTES]) >= len(votes[:MAX_VOTES])
@@ -224,6 +217,11 @@ class _History:
         """The same time whole periods before ``at``, as far as the lookback reaches, newest first."""
         newest = at - -((self._last - at) // period) * period
         return range(newest, self._first - 1, -period)
+
+    def _is_closed(self, at: int) -> bool:
+        """Whether ``at`` lies strictly within a stretch of a day or longer without bars."""
+        index = bisect_left(self._closures, (at,)) - 1
+        return index >= 0 and at < self._closures[index][1]
 
     def _is_day_off(self, at: int) -> bool:
         return weekday_of(at // DAY) < SATURDAY and at // DAY not in self._days

@@ -215,7 +215,7 @@ def _in_week(timestamps: Timestamps, start: int, end: int) -> NDArray[np.bool_]:
 
 
 def _instants(lookback: Timestamps, zone: tzinfo | None) -> NDArray[np.int64]:
-    """µs since 1970 in UTC; of the wall clock where neither offsets nor a zone tell the instant."""
+    """µs since 1970 in UTC; of the wall clock if there are neither offsets nor a zone."""
     if zone is None or lookback.is_aware:
         return lookback.instants.astype(np.int64)
     times: list[datetime] = lookback.wall.tolist()

@@ -33,7 +33,7 @@ class Weekdays:
     """Which weekdays are open.
 
     Attributes:
-        is_open: one entry a weekday, Monday first; None where the lookback cannot tell.
+        is_open: one entry a weekday, Monday first; None if the lookback does not show it.
         is_known: whether the lookback itself shows it, one entry a weekday.
         num_missing: days without bars among the open weekdays, longer closures apart.
     """
@@ -77,7 +77,8 @@ class Weekdays:
     def after(self, day: date) -> Iterator[date]:
         """The open days after ``day``.
 
-        Raises CannotInfer on coming to a weekday of which the lookback does not tell.
+        Raises:
+            CannotInfer: on coming to a weekday that the lookback does not show.
         """
         if not any(self.is_open):
             raise CannotInfer("no weekday has bars more often than not")

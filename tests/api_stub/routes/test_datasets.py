@@ -97,7 +97,7 @@ def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
     ("name", "content", "code", "field"),
     [
         ("a.csv", b"a,b\n1,2\n", "TRAINING_DATA_INVALID", "column"),
-        ("a.csv", b"", "TRAINING_DATA_INVALID", "column"),
+        ("a.csv", b"", "TRAINING_DATA_INVALID", "body"),
         ("a.csv", b"\xff\xfe\x00binary", "TRAINING_DATA_INVALID", "body"),
         ("a.parquet", b"PAR1 and no more", "TRAINING_DATA_INVALID", "body"),
         ("a.csv", b"timestamps,open,high,low,close\n2024-01-01,1,0.5,1,1\n", "TRAINING_DATA_INVALID", "body"),

@@ -1,7 +1,6 @@
 """What probes and operators are told."""
 
 import asyncio
-import json
 import threading
 
 import httpx2
@@ -11,8 +10,12 @@ from fastapi.testclient import TestClient
 from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client import celery_app
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.examples import example_worker_status
+from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import ADDRESS, STATUS
 from tests.faults.proxy import SilentProxy
 
@@ -35,7 +38,7 @@ def test_it_is_not_ready_without_a_worker(http):
 
 @pytest.mark.parametrize("state", ["loading", "draining"])
 def test_it_is_not_ready_while_no_worker_is(http, redis, state):
-    announce(redis, "a@test", STATUS | {"state": state, "model": None, "models": []})
+    announce(redis, fake_worker(state=state))
     answer = http.get("/v1/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "loading")
     assert answer.json()["queues"]["cpu"] == {
@@ -44,13 +47,13 @@ def test_it_is_not_ready_while_no_worker_is(http, redis, state):
 
 
 def test_it_is_not_ready_by_a_worker_that_finetunes(http, redis):
-    announce(redis, "a@test", STATUS | {"queue": "cpu.finetune", "role": "finetune"})
+    announce(redis, fake_worker("cpu.finetune"))
     assert http.get("/v1/readyz").status_code == 503
 
 
 def test_it_is_ready_by_one_worker_and_says_its_device(http, redis):
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
-    announce(redis, "a@test", STATUS | {"device_warning": warning})
+    announce(redis, STATUS.model_copy(update={"device_warning": warning}))
     answer = http.get("/v1/readyz")
     ready = answer.json()
     assert (answer.status_code, ready["status"], ready["model_loaded"]) == (200, "ok", True)
@@ -58,8 +61,8 @@ def test_it_is_ready_by_one_worker_and_says_its_device(http, redis):
 
 
 def test_a_worker_on_a_gpu_is_told_before_one_on_the_cpu(http, redis):
-    announce(redis, "a@test", STATUS)
-    announce(redis, "b@test", STATUS | {"node": "b@test", "queue": "gpu", "device": "cuda:0"})
+    announce(redis, STATUS)
+    announce(redis, fake_worker("gpu", model=example_worker_status()["model"]))
     assert http.get("/v1/readyz").json()["device"] == "cuda:0"
 
 
@@ -87,7 +90,7 @@ def test_without_a_worker_the_detailed_answer_says_so(http):
 
 def test_workers_are_told_whole(http, ready_worker):
     answer = http.get("/v1/workers").json()
-    assert answer["workers"] == [json.loads(json.dumps(STATUS))]
+    assert answer["workers"] == [STATUS.as_json()]
     assert answer["queues"]["cpu"]["ready"] == 1
 
 
@@ -123,6 +126,8 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
     monkeypatch.setattr(backend, "PROBE_S", 0.2)
     monkeypatch.setattr(backend, "LOOK_S", 0.3)
     monkeypatch.setattr(backend, "BEGIN_S", 0.2)
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(celery_app, "CLIENT_LOOK_S", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 
@@ -135,7 +140,7 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
             assert (await http.get("/v1/readyz")).json()["queues"]
             proxy.is_silent = True
             await asyncio.sleep(backend.POOL_KNOWN_FOR_S)
-            async with asyncio.timeout(4):  # less than redis-py takes to give up once
+            async with asyncio.timeout(60):  # less than an answer is waited for once
                 ready = await http.get("/v1/readyz")
                 assert (ready.status_code, ready.json()["status"]) == (503, "loading")
                 assert "kronos_redis_up 0.0" in (await http.get("/metrics")).text

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import STATUS, series
 
 
@@ -37,9 +38,8 @@ def test_training_is_told_by_the_queue_of_its_worker(http, redis):
         ("c", "cpu.finetune", None),
         ("d", "gpu.finetune", None),
     ):
-        own = {"node": node, "queue": queue, "role": "finetune", "model": None, "training": training}
-        announce(redis, node, STATUS | own)
-    announce(redis, STATUS["node"], STATUS)
+        announce(redis, fake_worker(queue, node=node, training=training))
+    announce(redis, STATUS)
     found = read(http)
     assert found["kronos_jobs_training", ("cpu.finetune",)] == 2
     assert found["kronos_jobs_training", ("gpu.finetune",)] == 0

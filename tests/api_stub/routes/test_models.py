@@ -27,7 +27,7 @@ FULL = {"code": "MODEL_CAPACITY", "message": "no room", "field": "model", "detai
 def test_the_status_says_whether_the_model_is_there(http, redis, monkeypatch, states, status, code):
     nodes = [f"{number}@test" for number in range(len(states))]
     for node in nodes:
-        announce(redis, node, STATUS | {"node": node})
+        announce(redis, STATUS.model_copy(update={"node": node}))
     answers = {
         node: {"state": state, "device": "cpu", "error": FULL if state == "failed" else None}
         for node, state in zip(nodes, states, strict=True)

@@ -6,20 +6,17 @@ import pytest
 
 from kronos_cli.checks import installation
 from kronos_cli.checks.installation import check_installation, worker_findings
-
-
-def status(queue: str = "cpu", state: str = "ready", warning: str | None = None) -> dict[str, Any]:
-    return {"node": f"{queue}-{state}", "queue": queue, "state": state, "device_warning": warning}
+from kronos_client.testing import fake_worker
 
 
 @pytest.mark.parametrize(
     ("workers", "level", "text"),
     [
-        ([status()], "ok", "1 for forecasts alive, 1 ready"),
-        ([status("gpu"), status(state="loading")], "ok", "2 for forecasts alive, 1 ready"),
-        ([status(state="loading")], "warning", "1 for forecasts alive, 0 ready"),
-        ([status(state="draining")], "warning", "0 ready"),
-        ([status("cpu.finetune")], "warning", "0 for forecasts alive, 0 ready; 1 for finetuning"),
+        ([fake_worker()], "ok", "1 for forecasts alive, 1 ready"),
+        ([fake_worker("gpu"), fake_worker(state="loading")], "ok", "2 for forecasts alive, 1 ready"),
+        ([fake_worker(state="loading")], "warning", "1 for forecasts alive, 0 ready"),
+        ([fake_worker(state="draining")], "warning", "0 ready"),
+        ([fake_worker("cpu.finetune")], "warning", "0 for forecasts alive, 0 ready; 1 for finetuning"),
         ([], "warning", "none is alive"),
     ],
 )

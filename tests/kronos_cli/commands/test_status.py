@@ -19,8 +19,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_model.processes.environment import own_environment
 from tests.kronos_cli.test_main import status
-
-WAIT_S = 30
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_in_a_pipe_there_is_one_list_a_line_until_ctrl_c(server: LocalRedis, red
     process = watch(server, "--json", output=subprocess.PIPE)
     lines: IO[bytes] = process.stdout  # type: ignore[assignment]
     assert json.loads(lines.readline()) == []
-    announce(redis, "celery@one", status("celery@one"))
+    announce(redis, status("celery@one"))
     nodes = []
     for line in lines:
         nodes = [worker["node"] for worker in json.loads(line)]
@@ -88,7 +87,7 @@ def test_on_a_terminal_it_is_drawn_anew_also_while_redis_is_away(server: LocalRe
     os.close(output)
     try:
         read_until(terminal, "no worker is alive")
-        announce(redis, "celery@one", status("celery@one"))
+        announce(redis, status("celery@one"))
         read_until(terminal, "celery@one")
         server.stop()
         read_until(terminal, "does not answer")

@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from kronos_cli.files.chart import (
     FALLING,
     RISING,
-    ForecastView,
+    ChartForecast,
     candle_colours,
     draw_chart,
     forecast_view,
@@ -27,15 +27,15 @@ def lookback() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def view(lookback: pd.DataFrame) -> ForecastView:
+def view(lookback: pd.DataFrame) -> ChartForecast:
     close = float(lookback["close"].iloc[-1]) * (1 + 0.001 * np.arange(HORIZON))
     times = [f"2025-02-03T10:{minute:02d}:00" for minute in range(HORIZON)]
     band = (list(0.998 * close), list(1.002 * close))
-    return ForecastView(times, list(close), [500.0] * HORIZON, band, "10–90 %")
+    return ChartForecast(times, list(close), [500.0] * HORIZON, band, "10–90 %")
 
 
 def test_a_png_is_written_with_candles_left_and_forecast_right(
-    lookback: pd.DataFrame, view: ForecastView, tmp_path: Path
+    lookback: pd.DataFrame, view: ChartForecast, tmp_path: Path
 ) -> None:
     path = tmp_path / "new" / "chart.png"
     draw_chart(lookback, view, path, title="A title", note="a note")
@@ -51,14 +51,14 @@ def test_a_png_is_written_with_candles_left_and_forecast_right(
 
 
 def test_the_chart_works_without_volume_and_band(
-    lookback: pd.DataFrame, view: ForecastView, tmp_path: Path
+    lookback: pd.DataFrame, view: ChartForecast, tmp_path: Path
 ) -> None:
-    bare = ForecastView(view.timestamps, view.close, [0.0] * HORIZON)
+    bare = ChartForecast(view.timestamps, view.close, [0.0] * HORIZON)
     draw_chart(lookback.drop(columns=["volume", "amount"]), bare, tmp_path / "chart.png", title="bare")
     assert (tmp_path / "chart.png").stat().st_size > 5000
 
 
-def test_a_flat_lookback_of_one_bar_can_be_drawn(view: ForecastView, tmp_path: Path) -> None:
+def test_a_flat_lookback_of_one_bar_can_be_drawn(view: ChartForecast, tmp_path: Path) -> None:
     flat = pd.DataFrame(
         {"timestamps": ["2025-02-03"], "open": [5.0], "high": [5.0], "low": [5.0], "close": [5.0]}
     )

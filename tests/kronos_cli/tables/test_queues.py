@@ -13,9 +13,11 @@ from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
+from kronos_client.contract.worker_status import State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import list_key
 from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
 
 AT_S = 1_750_000_000
 
@@ -47,9 +49,8 @@ def put(redis: Redis, queue: str, **numbers: int) -> None:
             redis.lpush(list_key(queue, step), "message")
 
 
-def live(redis: Redis, queue: str, state: str = "ready", jobs_per_s: float = 0.0) -> None:
-    node = f"{queue}-{state}"
-    announce(redis, node, {"node": node, "queue": queue, "state": state, "jobs_per_s": jobs_per_s})
+def live(redis: Redis, queue: str, state: State = "ready", jobs_per_s: float = 0.0) -> None:
+    announce(redis, fake_worker(queue, state, node=f"{queue}-{state}", jobs_per_s=jobs_per_s))
 
 
 def bury(redis: Redis, **changes: Any) -> None:
@@ -95,9 +96,9 @@ def test_what_needs_attention_is_said(redis: Redis) -> None:
     live(redis, "cpu")
     bury(redis)
     told = " ".join(queues().output.split())
-    assert "gpu.finetune: 1 job waits, and no worker is alive that takes it" in told
+    assert "gpu.finetune: 1 job waits, and no worker of this queue is alive" in told
     assert "cpu: full at 6 (KRONOS_MAX_QUEUE_JOBS)" in told
-    assert "1 message that nobody can read; to look at them: kronos queues --dead" in told
+    assert "1 message that no worker can read; to see them: kronos queues --dead" in told
     assert "cpu: 6 jobs wait" not in told
 
 

@@ -2,7 +2,7 @@ import base64
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -14,7 +14,6 @@ from kronos_client.contract.columns import (
 )
 
 
-@settings(deadline=None)
 @given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
 def test_what_is_encoded_decodes_to_the_same(values: np.ndarray) -> None:
     column = encode_column(values)
@@ -31,7 +30,6 @@ def test_the_encoding_is_little_endian_float32() -> None:
     assert encode_column(np.array([1.0], dtype=">f8")) == encode_column(np.array([1.0], dtype="<f4"))
 
 
-@settings(deadline=None)
 @given(values=st.lists(st.floats(allow_nan=False) | st.integers(-(2**60), 2**60), max_size=20))
 def test_an_array_of_numbers_is_read_as_it_is(values: list[float]) -> None:
     assert decode_column(values).tolist() == [float(value) for value in values]

@@ -39,7 +39,8 @@ def test_every_error_class_of_the_model_has_a_wire_code() -> None:
 def literal_codes() -> dict[str, list[str]]:
     """Codes written as literals in the sources, each with where it stands.
 
-    They are passed as ``code=``, assigned to ``code``, or given to ``JobError`` or a ``_refuse``.
+    They are passed as ``code=``, assigned to ``code``, given to ``JobError`` or a ``_refuse``, or
+    yielded first.
     """
     found: dict[str, list[str]] = {}
     for path in [*ROOT.glob("kronos_model/**/*.py"), *ROOT.glob("worker/**/*.py")]:
@@ -53,6 +54,8 @@ def literal_codes() -> dict[str, list[str]]:
 def _code_expressions(node: ast.AST) -> list[ast.expr]:
     match node:
         case ast.keyword(arg="code", value=value):
+            return [value]
+        case ast.Yield(value=ast.Tuple(elts=[value, *_])):
             return [value]
         case ast.Assign(targets=[ast.Name(id="code")], value=value):
             return [value]

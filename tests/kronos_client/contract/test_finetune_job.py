@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kronos_client.contract.columns import encode_column
@@ -433,20 +433,17 @@ def code_of(payload: object) -> str | None:
     return None
 
 
-@settings(deadline=None)
 @given(payload=json_values | st.dictionaries(field_names, json_values, max_size=8))
 def test_whatever_comes_is_refused_with_a_code(payload: object) -> None:
     assert code_of(payload) in set(ErrorCode) - {"INTERNAL"}
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from([*FinetuneJob.model_fields]), inner=field_names, value=json_values)
 def test_a_sound_job_with_one_field_changed_is_read_or_refused(name: str, inner: str, value: object) -> None:
     for payload in (job(**{name: value}), job(data={inner: value}), inline(series(**{inner: value}))):
         assert code_of(payload) in {None, *ErrorCode} - {"INTERNAL"}
 
 
-@settings(deadline=None)
 @given(name=config_names, inner=config_names, value=json_values)
 def test_a_config_with_any_field_changed_is_read_or_refused(name: str, inner: str, value: object) -> None:
     for config in ({name: value}, {name: {inner: value}}):

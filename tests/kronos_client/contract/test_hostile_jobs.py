@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kronos_client.contract.errors import JobError
@@ -246,7 +246,6 @@ def outcome(read: Callable[[object], object], payload: object) -> None:
         check_refusal(error)
 
 
-@settings(deadline=None)
 @given(payload=anything)
 @example(payload={"series": [{}]})
 @example(payload={})
@@ -255,19 +254,16 @@ def test_anything_is_a_job_or_refused(payload: object) -> None:
     outcome(read_finetune, payload)
 
 
-@settings(deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(FORECAST_FIELDS), anything, min_size=1, max_size=3))
 def test_a_forecast_with_anything_in_its_fields_is_read_or_refused(changes: dict[str, Any]) -> None:
     outcome(read_forecast, forecast_job(**changes))
 
 
-@settings(deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(SERIES_FIELDS), anything, min_size=1, max_size=3))
 def test_a_series_with_anything_in_its_fields_is_read_or_refused(changes: dict[str, Any]) -> None:
     outcome(read_forecast, forecast_job(series(**changes)))
 
 
-@settings(deadline=None)
 @given(
     row=st.integers(0, 29),
     name=st.sampled_from(["timestamps", "open", "high", "low", "close", "volume"]),
@@ -279,20 +275,17 @@ def test_a_series_with_anything_in_one_bar_is_read_or_refused(row: int, name: st
     outcome(read_forecast, forecast_job(bars))
 
 
-@settings(deadline=None)
 @given(text=st.from_regex(TIMES, fullmatch=True), zone=st.one_of(st.none(), st.sampled_from(ZONES)))
 def test_a_series_with_any_time_in_it_is_read_or_refused(text: str, zone: str | None) -> None:
     outcome(read_forecast, forecast_job(series(timestamps=[*timestamps(29), text], timezone=zone)))
     outcome(read_forecast, forecast_job(series(future_timestamps=[text] * 5, timezone=zone)))
 
 
-@settings(deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(FINETUNE_FIELDS), anything, min_size=1, max_size=3))
 def test_a_finetuning_job_with_anything_in_its_fields_is_read_or_refused(changes: dict[str, Any]) -> None:
     outcome(read_finetune, finetune_job(**changes))
 
 
-@settings(deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from(CONFIG_FIELDS), anything, min_size=1, max_size=3),
     data=st.dictionaries(st.sampled_from(["path", "columns", "lookback", "validation_from"]), anything),

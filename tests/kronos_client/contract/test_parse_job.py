@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kronos_client.contract.columns import encode_column
@@ -319,13 +319,11 @@ def code_of(payload: object) -> str | None:
     return None
 
 
-@settings(deadline=None)
 @given(payload=json_values | st.dictionaries(field_names, json_values, max_size=8))
 def test_whatever_comes_is_refused_with_a_code(payload: object) -> None:
     assert code_of(payload) in set(ErrorCode) - {"INTERNAL"}
 
 
-@settings(deadline=None)
 @given(name=st.sampled_from([*ForecastJob.model_fields]), inner=field_names, value=json_values)
 def test_a_sound_job_with_one_field_changed_is_read_or_refused(name: str, inner: str, value: object) -> None:
     for payload in (job(**{name: value}), job(series(**{inner: value}))):

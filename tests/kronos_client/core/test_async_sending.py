@@ -8,8 +8,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.async_sending import _Sending, sent
 from kronos_client.core.retrying import Retries
-
-WAIT_S = 10
+from tests.waiting import WAIT_S
 
 
 class FakeHandle:

@@ -10,9 +10,9 @@ import pytest
 
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.series import TIMESTAMP_NAMES, job_series, series_payload
+from kronos_client.core.series import job_series, series_payload
 from kronos_client.testing import FakeForecastClient
-from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=5)
@@ -64,7 +64,7 @@ def test_every_kind_of_source_gives_the_same_series(source):
     assert_columns(payload)
 
 
-@pytest.mark.parametrize("name", TIMESTAMP_NAMES)
+@pytest.mark.parametrize("name", TIME_COLUMNS)
 def test_timestamps_are_found_under_each_of_their_names(name):
     frame = pd.DataFrame(mapping()).rename(columns={"timestamps": name.upper()})
     assert series_payload(frame, "x")["timestamps"] == TEXTS

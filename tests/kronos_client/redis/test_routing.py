@@ -16,6 +16,7 @@ from kronos_client.contract.names import (
     STATUS_TASK,
     worker_key,
 )
+from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis import routing
 from kronos_client.redis.routing import (
     WORKERS_KEY,
@@ -29,10 +30,11 @@ from kronos_client.redis.routing import (
     queue_for,
     withdraw,
 )
+from kronos_client.testing import fake_worker
 
 
-def worker(queue: str, state: str = "ready", node: str = "a@host") -> dict[str, str]:
-    return {"node": node, "queue": queue, "state": state}
+def worker(queue: str, state: State = "ready", node: str = "a@1") -> AnyWorkerStatus:
+    return fake_worker(queue, state, node=node)
 
 
 POOLS = {
@@ -90,7 +92,7 @@ def test_the_queue_of_a_workers_device(device, queue):
 def test_announcements_are_read_back_in_the_order_of_their_nodes(redis):
     statuses = [worker(CPU_QUEUE, node=node) for node in ("a@1", "b@1", "c@1")]
     for status in reversed(statuses):
-        announce(redis, status["node"], status)
+        announce(redis, status)
     assert live_workers(redis) == statuses
     assert 0 < redis.ttl(worker_key("a@1")) <= routing.ANNOUNCEMENT_TTL_S
     # Renewed more than once in its life, so that one lost renewal does not take a worker away.
@@ -98,16 +100,16 @@ def test_announcements_are_read_back_in_the_order_of_their_nodes(redis):
 
 
 def test_a_later_announcement_replaces_the_one_before(redis):
-    announce(redis, "a@1", worker(GPU_QUEUE, "loading"))
+    announce(redis, worker(GPU_QUEUE, "loading"))
     assert not is_gpu_ready(live_workers(redis))
-    announce(redis, "a@1", worker(GPU_QUEUE, "ready"))
+    announce(redis, worker(GPU_QUEUE, "ready"))
     assert is_gpu_ready(live_workers(redis))
     assert len(live_workers(redis)) == 1
 
 
 def test_an_announcement_that_is_not_renewed_expires(redis, monkeypatch):
     monkeypatch.setattr(routing, "ANNOUNCEMENT_TTL_S", 1)
-    announce(redis, "a@1", worker(GPU_QUEUE))
+    announce(redis, worker(GPU_QUEUE))
     assert len(live_workers(redis)) == 1
     time.sleep(1.05)
     assert live_workers(redis) == []
@@ -115,10 +117,10 @@ def test_an_announcement_that_is_not_renewed_expires(redis, monkeypatch):
 
 
 def test_a_withdrawn_worker_is_gone_at_once_and_the_others_stay(redis):
-    announce(redis, "a@1", worker(CPU_QUEUE, node="a@1"))
-    announce(redis, "b@1", worker(CPU_QUEUE, node="b@1"))
+    announce(redis, worker(CPU_QUEUE))
+    announce(redis, worker(CPU_QUEUE, node="b@1"))
     withdraw(redis, "a@1")
-    assert [status["node"] for status in live_workers(redis)] == ["b@1"]
+    assert [status.node for status in live_workers(redis)] == ["b@1"]
     assert redis.zrange(WORKERS_KEY, 0, -1) == ["b@1"]
 
 
@@ -126,9 +128,31 @@ def test_nobody_is_alive_in_an_empty_redis(redis):
     assert live_workers(redis) == []
 
 
+def test_what_a_newer_worker_says_in_addition_is_kept(redis):
+    announce(redis, fake_worker(CPU_QUEUE, node="new@1", colour="blue"))
+    (status,) = live_workers(redis)
+    assert status.as_json()["colour"] == "blue"
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "asleep"}, {"role": "cook"}, {"queue": 7}, {"jobs_done": "many"}, {"device": None}]
+)
+def test_what_is_no_status_is_left_out_and_warned_of_once(redis, change, caplog):
+    announce(redis, worker(CPU_QUEUE))
+    announced = fake_worker(CPU_QUEUE, node=f"odd@{change}").as_json() | change
+    for text in (json.dumps(announced), "{", "[]"):
+        redis.set(worker_key(announced["node"]), text)
+        redis.zadd(WORKERS_KEY, {announced["node"]: time.time()})
+        for _ in range(2):
+            assert [status.node for status in live_workers(redis)] == ["a@1"]
+    warned = [record for record in caplog.records if "is ignored" in record.message]
+    assert len(warned) == len({record.message for record in warned}) == 3
+    assert next(iter(change)) in warned[0].message
+
+
 def test_the_index_forgets_workers_of_long_ago(redis):
     redis.zadd(WORKERS_KEY, {"old@1": time.time() - 25 * 3600})
-    announce(redis, "a@1", worker(CPU_QUEUE))
+    announce(redis, worker(CPU_QUEUE))
     assert redis.zrange(WORKERS_KEY, 0, -1) == ["a@1"]
 
 
@@ -144,7 +168,7 @@ def route(router: TaskRouter, name: str, kwargs: object = None) -> str | None:
 
 def test_forecasts_are_routed_by_their_device_and_who_is_ready(redis, router):
     assert route(router, FORECAST_TASK, {"job": {"device": "auto"}}) == CPU_QUEUE
-    announce(redis, "a@1", worker(GPU_QUEUE))
+    announce(redis, worker(GPU_QUEUE))
     assert route(router, FORECAST_TASK, {"job": {"device": "auto"}}) == GPU_QUEUE
     assert route(router, FORECAST_TASK, {"job": {"device": "cuda:1", "allow_fallback": False}}) == GPU_QUEUE
     assert route(router, FORECAST_TASK, {"job": {"device": "cpu"}}) == CPU_QUEUE
@@ -165,22 +189,22 @@ def test_malformed_jobs_reach_a_worker_that_answers_them(redis, router, kwargs):
 
 def test_status_goes_to_whoever_is_ready(redis, router):
     assert route(router, STATUS_TASK, {}) == CPU_QUEUE
-    announce(redis, "a@1", worker(CPU_QUEUE, "loading"))
-    announce(redis, "b@1", worker(GPU_QUEUE))
+    announce(redis, worker(CPU_QUEUE, "loading"))
+    announce(redis, worker(GPU_QUEUE, node="b@1"))
     assert route(router, STATUS_TASK, {}) == GPU_QUEUE
 
 
 def test_status_does_not_wait_for_training(redis, router):
-    announce(redis, "a@1", worker(CPU_FINETUNE_QUEUE))
+    announce(redis, worker(CPU_FINETUNE_QUEUE))
     assert route(router, STATUS_TASK, {}) == CPU_QUEUE
-    announce(redis, "b@1", worker(GPU_QUEUE))
+    announce(redis, worker(GPU_QUEUE, node="b@1"))
     assert route(router, STATUS_TASK, {}) == GPU_QUEUE
 
 
 def test_finetuning_is_routed_by_its_device_and_who_is_ready(redis, router):
-    announce(redis, "a@1", worker(GPU_QUEUE))
+    announce(redis, worker(GPU_QUEUE))
     assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == CPU_FINETUNE_QUEUE
-    announce(redis, "b@1", worker(GPU_FINETUNE_QUEUE))
+    announce(redis, worker(GPU_FINETUNE_QUEUE, node="b@1"))
     assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == GPU_FINETUNE_QUEUE
     assert route(router, FINETUNE_TASK, {"job": {"device": ["x"]}}) == CPU_FINETUNE_QUEUE
 
@@ -199,8 +223,8 @@ def test_a_queue_that_was_named_is_left_alone_without_asking_redis(name):
 
 
 def test_an_announcement_is_plain_json(redis):
-    announce(redis, "a@1", worker(CPU_QUEUE))
-    assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE)
+    announce(redis, worker(CPU_QUEUE))
+    assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE).as_json()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from kronos_model.bars.columns import to_bars
 from kronos_model.bundled.held_out import HeldOut, compare_held_out, held_out_windows
-from kronos_model.finetuning.evaluation import LAST_VALUE, SEASONAL
+from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL
 
 # Fewer than the figures in the checkpoint's metadata stand on, which take minutes:
 # ``python -m kronos_model.checkpoints.held_out`` computes those.

@@ -62,7 +62,7 @@ def test_a_cache_that_has_rolled_forgets_the_oldest_bars(num_paths):
         assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 100, (3, 30)),)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.columns import time_features
+from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning import bar_store
 from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.instruments import Instrument
-from kronos_model.finetuning.splits import Windows
 from kronos_model.finetuning.windows import WindowDataset
 
 

@@ -1,6 +1,7 @@
 """The training loop: the reference's losses, and the same losses after an interruption."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,21 @@ def test_five_steps_of_the_predictor_give_the_reference_losses(accelerator, refe
     torch.testing.assert_close(ours, reference["train_predictor_losses"], rtol=1e-5, atol=1e-6)
 
 
-def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any) -> StageLoop:
-    """24 random windows, batches of 2 accumulated twice: 6 steps an epoch; dropout and sampled siblings."""
+def small_stage(
+    sibling: str = "sampled", kind: Callable[..., PredictorStage] = PredictorStage
+) -> PredictorStage:
     torch.manual_seed(3)
     shape = {"ffn_dropout_p": 0.2, "attn_dropout_p": 0.2, "resid_dropout_p": 0.2}
     tokenizer = KronosTokenizer(
         6, 16, 2, 16, 2, 2, **shape, s1_bits=4, s2_bits=4, beta=0.05, gamma0=1.0, gamma=1.1, zeta=0.05,
         group_size=4,
     ).eval()  # fmt: skip
-    model = Kronos(4, 4, 1, 16, 2, 16, **shape, token_dropout_p=0.1, learn_te=True)
+    return kind(Kronos(4, 4, 1, 16, 2, 16, **shape, token_dropout_p=0.1, learn_te=True), tokenizer, sibling)
+
+
+def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any) -> StageLoop:
+    """24 random windows, batches of 2 accumulated twice: 6 steps an epoch; dropout and sampled siblings."""
+    usual = small_stage()
     rows = Rows(x=torch.randn(24, 12, 6), stamp=torch.randint(1, 5, (24, 12, 5)))
     stage_config = {
         "epochs": 3, "batch_size": 2, "gradient_accumulation_steps": 2,
@@ -124,10 +131,9 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
     config = parse_config(
         {"data": {"path": "unused"}, "predictor": stage_config, "save_interval_s": options.pop("save", 300)}
     )
-    stage = options.pop("stage", PredictorStage(model, tokenizer, "sampled"))
-    return StageLoop(
-        accelerator, stage, rows, rows, config, RunFolder(folder), listener=events.append, **options
-    )
+    stage = options.pop("stage", usual)
+    listener = options.pop("listener", events.append)
+    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listener, **options)
 
 
 def test_a_run_taken_up_again_gives_the_losses_of_one_that_never_stopped(accelerator, tmp_path):
@@ -176,8 +182,7 @@ def test_what_was_done_since_the_last_save_is_done_again(accelerator, tmp_path):
             raise Killed
 
     parts: list[Any] = []
-    loop = small_loop(accelerator, tmp_path / "parts", parts)
-    loop._listener = killing
+    loop = small_loop(accelerator, tmp_path / "parts", parts, listener=killing)
     with pytest.raises(Killed):
         loop.train()
     assert load_progress(tmp_path / "parts/predictor/state.safetensors").step == 6
@@ -198,9 +203,7 @@ def test_the_state_is_saved_as_often_as_the_config_says(accelerator, tmp_path):
         progress = load_progress(tmp_path / "predictor/state.safetensors")
         seen.append(progress.step if progress else 0)
 
-    loop = small_loop(accelerator, tmp_path, events, save=1e-9)
-    loop._listener = listener
-    loop.train()
+    small_loop(accelerator, tmp_path, events, save=1e-9, listener=listener).train()
     assert seen[:6] == [0, 1, 2, 3, 4, 5]
 
 
@@ -230,15 +233,16 @@ def test_accumulated_batches_are_one_larger_batch(accelerator, tmp_path):
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(accelerator, tmp_path):
     events: list[Any] = []
-    loop = small_loop(accelerator, tmp_path, events)
-    original = loop._stage.losses
 
-    def broken(module, batch):
-        losses = original(module, batch)
-        # Amid the second epoch.
-        return {name: value * float("nan") for name, value in losses.items()} if len(events) > 9 else losses
+    class Broken(PredictorStage):
+        def losses(self, module, batch):
+            losses = super().losses(module, batch)
+            # Amid the second epoch.
+            return (
+                {name: value * float("nan") for name, value in losses.items()} if len(events) > 9 else losses
+            )
 
-    loop._stage.losses = broken
+    loop = small_loop(accelerator, tmp_path, events, stage=small_stage(kind=Broken))
     with pytest.raises(TrainingDiverged, match=r"predictor\.optimiser\.learning_rate") as raised:
         loop.train()
     assert raised.value.details == {"stage": "predictor", "step": 10}
@@ -250,17 +254,27 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(accelerator, 
 @pytest.mark.parametrize("sibling", ["sampled", "teacher_forced"])
 def test_weights_that_are_not_finite_are_named(accelerator, tmp_path, sibling):
     """Whatever the first thing is that meets them."""
-    loop = small_loop(accelerator, tmp_path, [])
-    loop._stage._teacher_forcing = sibling == "teacher_forced"
+    stage = small_stage(sibling)
+    loop = small_loop(accelerator, tmp_path, [], stage=stage)
     with torch.no_grad():
-        loop._stage.trained.head.proj_s1.weight.fill_(float("nan"))
+        stage.trained.head.proj_s1.weight.fill_(float("nan"))
     with pytest.raises(TrainingDiverged):
         loop.train()
 
 
+def validating(*losses: float) -> PredictorStage:
+    """A stage whose validations have these losses, one after the other."""
+    each_batch = (loss for loss in losses for _ in range(12))
+
+    class Validating(PredictorStage):
+        def validation_losses(self, module, batch):
+            return {"loss": torch.full((len(batch["x"]),), next(each_batch))}
+
+    return small_stage(kind=Validating)
+
+
 def test_a_validation_that_is_not_finite_is_never_the_best(accelerator, tmp_path):
-    loop = small_loop(accelerator, tmp_path, [])
-    loop._validate = lambda: {"loss": float("nan")}
+    loop = small_loop(accelerator, tmp_path, [], stage=validating(float("nan")))
     with pytest.raises(TrainingDiverged):
         loop.train()
     assert not (tmp_path / "predictor/best").exists()
@@ -290,13 +304,20 @@ def test_a_stop_amid_validation_is_heeded(accelerator, tmp_path):
 
 
 def test_another_number_of_processes_is_refused(accelerator, tmp_path):
+    class OneOfTwo:
+        """An accelerator that says there are two, which only what is saved heeds here."""
+
+        num_processes = 2
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(accelerator, name)
+
+        def reduce(self, value: Any, reduction: str) -> Any:
+            return value
+
     with pytest.raises(TrainingStopped):
-        small_loop(accelerator, tmp_path, [], should_stop=lambda: True).train()
-    state = tmp_path / "predictor/state.safetensors"
-    loop = small_loop(accelerator, tmp_path, [])
-    loop._progress.num_processes = 2
-    loop._save()
-    assert load_progress(state).num_processes == 2
+        small_loop(OneOfTwo(), tmp_path, [], should_stop=lambda: True).train()
+    assert load_progress(tmp_path / "predictor/state.safetensors").num_processes == 2
     with pytest.raises(FinetuningConfigError, match="2 processes"):
         small_loop(accelerator, tmp_path, [])
 
@@ -309,48 +330,35 @@ def test_a_step_of_more_windows_than_there_are_is_refused(accelerator, tmp_path)
 
 def test_training_stops_early_once_validation_gets_no_better(accelerator, tmp_path):
     events: list[Any] = []
-    loop = small_loop(accelerator, tmp_path, events, stage_config={"epochs": 20, "patience": 2})
-    validated = iter([3.0, 2.0, 2.5, 1.9, 2.0, 1.95, 0.1])
-    loop._validate = lambda: {"loss": next(validated)}
+    stage = validating(3.0, 2.0, 2.5, 1.875, 2.0, 1.9375, 0.125)
+    loop = small_loop(accelerator, tmp_path, events, stage=stage, stage_config={"epochs": 20, "patience": 2})
     result = loop.train()
-    assert (result.best_loss, result.best_epoch, result.epochs) == (1.9, 4, 6)
+    assert (result.best_loss, result.best_epoch, result.epochs) == (1.875, 4, 6)
     assert [event["is_best"] for event in events if event["event"] == "epoch"] == [
         True, True, False, True, False, False,
     ]  # fmt: skip
 
 
 def test_the_stage_ends_with_its_best_weights(accelerator, tmp_path):
-    events: list[Any] = []
-    loop = small_loop(accelerator, tmp_path, events)
-    validated = iter([1.0, 2.0, 3.0])
-    loop._validate = lambda: {"loss": next(validated)}
-    kept: dict[str, torch.Tensor] = {}
-    keep_best = loop._keep_best
-
-    def keeping():
-        keep_best()
-        kept.update({name: tensor.clone() for name, tensor in loop._stage.trained.state_dict().items()})
-
-    loop._keep_best = keeping
-    loop.train()
-    now = loop._stage.trained.state_dict()
-    assert all(torch.equal(now[name], tensor) for name, tensor in kept.items())
-    assert not loop._stage.trained.training
+    stage = validating(1.0, 2.0, 3.0)
+    small_loop(accelerator, tmp_path, [], stage=stage).train()
+    best = Kronos.from_pretrained(tmp_path / "predictor/best").state_dict()
+    now = stage.trained.state_dict()
+    assert all(torch.equal(now[name], tensor) for name, tensor in best.items())
+    assert not stage.trained.training
 
 
-def test_validation_sees_no_future(accelerator, tmp_path):
+def test_validation_sees_no_future():
     """A loss at a bar does not change with the bars behind it, in eval mode too."""
-    loop = small_loop(accelerator, tmp_path, [])
-    stage = loop._stage
+    stage = small_stage("teacher_forced")  # else the draws of all positions hang together
     stage.trained.eval()
     batch = {"x": torch.randn(2, 12, 6), "stamp": torch.randint(1, 5, (2, 12, 5))}
     changed = {name: tensor.clone() for name, tensor in batch.items()}
     changed["x"][:, 8:] += 1
     changed["stamp"][:, 8:] = 1
-    stage._teacher_forcing = True  # else the draws of all positions hang together
     with torch.no_grad():
-        (s1, s2), _ = stage._predict(stage.trained, batch)
-        (other_s1, other_s2), _ = stage._predict(stage.trained, changed)
+        (s1, s2), _ = stage.predict(stage.trained, batch)
+        (other_s1, other_s2), _ = stage.predict(stage.trained, changed)
     torch.testing.assert_close(s1[:, :8], other_s1[:, :8])
     # The fine token of a bar is predicted from its coarse one, so the target at 8 counts for position 7.
     torch.testing.assert_close(s2[:, :7], other_s2[:, :7])

@@ -9,11 +9,11 @@ from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
 from kronos_model.bars.synthetic import candles, session_times
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import InputError
-from kronos_model.finetuning.evaluation import LAST_VALUE, SEASONAL, evaluate
+from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL, evaluate
+from kronos_model.evaluation.naive import infer_season
+from kronos_model.evaluation.scores import LEVELS
+from kronos_model.evaluation.window_arrays import WindowArrays
 from kronos_model.finetuning.model_forecaster import BATCH_WINDOWS, ModelForecaster
-from kronos_model.finetuning.naive import infer_season
-from kronos_model.finetuning.scores import LEVELS
-from kronos_model.finetuning.window_arrays import WindowArrays
 from kronos_model.seeds import derive_series_seed
 
 LOOKBACK, HORIZON = 60, 4

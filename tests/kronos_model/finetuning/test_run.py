@@ -246,7 +246,7 @@ def test_targets_are_the_tokens_that_a_forecast_is_made_of(finished, data):
     with torch.no_grad():
         s1, s2 = pair.tokenizer.encode(batch["x"])
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            _, targets = stage._predict(pair.model, batch)
+            _, targets = stage.predict(pair.model, batch)
             rounded, _ = pair.tokenizer.encode(batch["x"])
     assert torch.equal(targets[0], s1[:, 1:])
     assert torch.equal(targets[1], s2[:, 1:])

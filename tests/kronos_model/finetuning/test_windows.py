@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from kronos_model.bars.columns import FloatArray, Scaling, time_features
+from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.instruments import Instrument
-from kronos_model.finetuning.splits import Windows
 from kronos_model.finetuning.windows import WindowDataset, scale
 
 LOOKBACK, PRED_LEN = 12, 5

@@ -171,10 +171,12 @@ def test_no_orphan_survives_a_killed_parent() -> None:
 def test_a_child_is_started_again_in_its_place() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
+        children = {}
         for name in ("redis", "worker", "flower"):
-            stack.start(name, [sys.executable, "-c", POLITE], group="workers" if name == "worker" else None)
+            group = "workers" if name == "worker" else None
+            children[name] = stack.start(name, [sys.executable, "-c", POLITE], group=group)
             lines.await_line(name, "up")
-        first = stack._children[1]
+        first = children["worker"]
         first.kill()
         assert stack.wait() is first
         lines.seen.clear()

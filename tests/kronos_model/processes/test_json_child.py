@@ -40,9 +40,10 @@ def start() -> Iterator[Callable[..., JsonChild]]:
 def test_messages_go_in_and_events_come_out_and_text_is_kept_apart(start):
     lines: list[tuple[str, str]] = []
     child = start(ECHO, error_sink=lambda *line: lines.append(line))
-    for message in ({"text": "grün\n"}, {"long": "x" * 2**20}):
+    messages: list[dict[str, object]] = [{"long": "x" * 2**20}, {"text": "grün\n"}, {"number": 3}]
+    for message in messages:
         child.send(message)
-        assert child.next_event(WAIT_S)["message"] == message
+    assert [child.next_event(WAIT_S)["message"] for _ in messages] == messages
     assert lines == [("test", "printed by a library")]
     child.send({"end": True})
     with pytest.raises(ChildEnded) as ended:
@@ -91,3 +92,18 @@ os.kill(os.getpid(), 9)
 def test_a_child_that_reads_nothing_holds_up_no_sender(start):
     child = start("import time; time.sleep(600)")
     child.send({"large": "x" * 2**22})
+
+
+def test_a_child_may_end_when_it_has_nothing_to_do(start):
+    child = start(
+        """
+from kronos_model.processes.json_child import JsonParent
+try:
+    JsonParent().next_message(0.05)
+except TimeoutError:
+    raise SystemExit(90)
+"""
+    )
+    with pytest.raises(ChildEnded) as ended:
+        child.next_event(WAIT_S)
+    assert ended.value.exit_status == 90

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -88,9 +88,7 @@ STEPS = st.one_of(
     st.tuples(st.just("put back"), st.integers(0, 9)),
     st.tuples(st.just("sweep"), st.sampled_from([0, 6, 100, 299, 300, 599, 600, 601, 2000])),
 )
-UNHURRIED = hypothesis_settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+MANY = hypothesis_settings(max_examples=150)
 
 
 def run(redis: Any, sweeper: Ageing, steps: Any) -> Any:
@@ -116,7 +114,7 @@ def run(redis: Any, sweeper: Ageing, steps: Any) -> Any:
                 getattr(lists, name)()
 
 
-@UNHURRIED
+@MANY
 @given(steps=st.lists(STEPS, max_size=40))
 def test_exactly_those_move_that_were_there_long_enough_ago(redis, sweeper, steps):
     # What comes back from a worker comes as it went: what was taken last first.
@@ -126,7 +124,7 @@ def test_exactly_those_move_that_were_there_long_enough_ago(redis, sweeper, step
         assert lists.waiting() == waiting[len(moved) :]
 
 
-@UNHURRIED
+@MANY
 @given(steps=st.lists(STEPS, max_size=40))
 def test_in_whatever_order_messages_come_back_never_more_move_than_are_old_enough(redis, sweeper, steps):
     for lists, waiting, moved, old in run(redis, sweeper, steps):

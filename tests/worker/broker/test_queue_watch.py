@@ -5,10 +5,9 @@ import threading
 import pytest
 
 from kronos_client.redis.connection import connect
+from tests.waiting import WAIT_S
 from worker.broker import queue_watch
 from worker.broker.queue_watch import QueueWatch
-
-WAIT_S = 10.0
 
 
 class Bell:

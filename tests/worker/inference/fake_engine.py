@@ -6,9 +6,9 @@ from collections import deque
 from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from tests.waiting import WAIT_S
 from worker.inference.engine_thread import deadline_from
 
-WAIT_S = 10
 MAX_SLOTS = 8
 MAX_CONTEXT = 64
 

@@ -10,7 +10,7 @@ from kronos_model.engine.engine import EngineLoad, StepReport
 from worker.broker.transport import QoS
 from worker.inference.capacity import (
     MAX_HELD_BYTES,
-    Intake,
+    Capacity,
     Prefetch,
     num_jobs_allowed,
     num_paths_of,
@@ -78,67 +78,67 @@ def engines() -> Engines:
 
 
 @pytest.fixture
-def intake(engines) -> Intake:
-    return Intake(lambda: [engines.load])
+def capacity(engines) -> Capacity:
+    return Capacity(lambda: [engines.load])
 
 
-def test_a_job_counts_from_its_receipt_and_once(intake, engines):
-    intake.take("a", 5)
-    assert intake.has_room({"a"})
-    intake.take("b", 3)
-    assert not intake.has_room({"a", "b"})
+def test_a_job_counts_from_its_receipt_and_once(capacity, engines):
+    capacity.take("a", 5)
+    assert capacity.has_room({"a"})
+    capacity.take("b", 3)
+    assert not capacity.has_room({"a", "b"})
     engines.hold(running=5)
-    intake.admitted("a")
-    assert not intake.has_room({"a", "b"})
+    capacity.admitted("a")
+    assert not capacity.has_room({"a", "b"})
     engines.hold(running=4)  # the first of its paths is done
-    assert intake.has_room({"a", "b"})
+    assert capacity.has_room({"a", "b"})
 
 
-def test_paths_that_wait_in_the_engine_are_held(intake, engines):
-    intake.take("a", 64)
-    intake.admitted("a")
+def test_paths_that_wait_in_the_engine_are_held(capacity, engines):
+    capacity.take("a", 64)
+    capacity.admitted("a")
     engines.hold(running=3, waiting=5)
-    assert not intake.has_room({"a"})
+    assert not capacity.has_room({"a"})
     engines.hold(running=3, waiting=4)
-    assert intake.has_room({"a"})
+    assert capacity.has_room({"a"})
 
 
-def test_a_job_that_was_refused_is_forgotten_with_its_end(intake):
-    intake.take("a", 64)
-    assert not intake.has_room({"a"})
-    assert intake.has_room(set())
-    assert intake.num_jobs == 0
+def test_a_job_that_was_refused_is_forgotten_with_its_end(capacity):
+    capacity.take("a", 64)
+    assert not capacity.has_room({"a"})
+    assert capacity.has_room(set())
+    assert capacity.num_jobs == 0
 
 
-def test_jobs_that_are_done_but_not_ended_are_bounded_too(intake):
+def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     jobs = {str(number) for number in range(2 * SLOTS)}
     for job in jobs:
-        intake.take(job, 1)
-        intake.admitted(job)
-    assert not intake.has_room(jobs)
-    assert intake.has_room(jobs - {"0"})
+        capacity.take(job, 1)
+        capacity.admitted(job)
+    assert not capacity.has_room(jobs)
+    assert capacity.has_room(jobs - {"0"})
 
 
-def test_a_job_that_the_consumer_does_not_know_is_not_taken_up_by_its_engine(intake):
-    intake.admitted("sent with a countdown")
-    assert intake.has_room(set())
-    assert intake.num_jobs == 0
+def test_a_job_that_the_consumer_does_not_know_is_not_taken_up_by_its_engine(capacity):
+    capacity.admitted("sent with a countdown")
+    assert capacity.has_room(set())
+    assert capacity.num_jobs == 0
 
 
-def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(intake, engines):
+def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacity, engines):
     woken = []
-    intake.wake_by(lambda: woken.append(True))
+    capacity.wake_by(lambda: woken.append(True))
 
     def step(running: int) -> None:
         engines.hold(running)
-        intake.observe_step("m", StepReport(), engines.load)
+        capacity.observe_step("m", StepReport(), engines.load)
 
-    intake.take("a", 64)
-    intake.admitted("a")
+    capacity.take("a", 64)
+    capacity.admitted("a")
     step(running=4)
     assert woken == []  # it was not waiting
     engines.hold(running=8, waiting=20)
-    assert not intake.has_room({"a"})
+    assert not capacity.has_room({"a"})
     step(running=8)
     assert woken == []
     step(running=7)
@@ -149,10 +149,10 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(intake,
 class FakeConsumer:
     """As much of Celery's consumer as the step uses, around kombu's own count of deliveries."""
 
-    def __init__(self, intake: Intake | None, prefetch_count: int = 4) -> None:
+    def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
         self.controller = SimpleNamespace()
-        if intake is not None:
-            self.controller.intake = intake
+        if capacity is not None:
+            self.controller.capacity = capacity
         self.on_task_message: set[Any] = set()
         self.calls: list[Any] = []
         self.hub = SimpleNamespace(call_soon=self.calls.append)
@@ -182,8 +182,8 @@ def no_requests(monkeypatch):
     monkeypatch.setattr(state, "requests", {})
 
 
-def test_the_consumer_takes_jobs_while_there_is_room(intake):
-    consumer = FakeConsumer(intake)
+def test_the_consumer_takes_jobs_while_there_is_room(capacity):
+    consumer = FakeConsumer(capacity)
     Prefetch(None).start(consumer)
     assert consumer.can_consume
     consumer.receive("a", 7)
@@ -194,24 +194,24 @@ def test_the_consumer_takes_jobs_while_there_is_room(intake):
     assert consumer.can_consume
 
 
-def test_messages_held_are_bounded_by_their_size_too(intake):
-    intake.take("a", 1, MAX_HELD_BYTES - 1)
-    assert intake.has_room({"a"})
-    intake.take("b", 1, 1)
-    assert not intake.has_room({"a", "b"})
-    assert intake.has_room({"b"})
+def test_messages_held_are_bounded_by_their_size_too(capacity):
+    capacity.take("a", 1, MAX_HELD_BYTES - 1)
+    assert capacity.has_room({"a"})
+    capacity.take("b", 1, 1)
+    assert not capacity.has_room({"a", "b"})
+    assert capacity.has_room({"b"})
 
 
-def test_the_pools_concurrency_stays_the_bound(intake):
-    consumer = FakeConsumer(intake, prefetch_count=2)
+def test_the_pools_concurrency_stays_the_bound(capacity):
+    consumer = FakeConsumer(capacity, prefetch_count=2)
     Prefetch(None).start(consumer)
     for job in "ab":
         consumer.receive(job, 1)
     assert not consumer.can_consume
 
 
-def test_what_is_held_counts_on_the_next_connection_too(intake):
-    consumer, step = FakeConsumer(intake), Prefetch(None)
+def test_what_is_held_counts_on_the_next_connection_too(capacity):
+    consumer, step = FakeConsumer(capacity), Prefetch(None)
     step.start(consumer)
     consumer.receive("a", 64)
     consumer.connect()
@@ -220,12 +220,12 @@ def test_what_is_held_counts_on_the_next_connection_too(intake):
     assert len(consumer.on_task_message) == 1
 
 
-def test_room_wakes_the_consumers_loop(intake, engines):
-    consumer = FakeConsumer(intake)
+def test_room_wakes_the_consumers_loop(capacity, engines):
+    consumer = FakeConsumer(capacity)
     Prefetch(None).start(consumer)
     consumer.receive("a", 64)
     assert not consumer.can_consume
-    intake.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
+    capacity.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
     (call,) = consumer.calls
     call()
 
@@ -241,12 +241,12 @@ def test_without_an_engine_in_this_process_celery_decides_alone():
 
 def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
     """Whether a worker with these engines, a job in one of them, takes another."""
-    intake = Intake(lambda: loads)
-    intake.take("running", SLOTS)
-    intake.admitted("running")
+    capacity = Capacity(lambda: loads)
+    capacity.take("running", SLOTS)
+    capacity.admitted("running")
     if num_coming:
-        intake.take("coming", num_coming)
-    return intake.has_room({"running", "coming"})
+        capacity.take("coming", num_coming)
+    return capacity.has_room({"running", "coming"})
 
 
 FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)

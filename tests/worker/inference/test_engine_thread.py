@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import EngineLoad
 from kronos_model.engine.generation import SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from tests.waiting import await_true
 from tests.worker.inference.fake_engine import (
     MAX_CONTEXT,
     MAX_SLOTS,
@@ -22,8 +23,8 @@ from tests.worker.inference.fake_engine import (
     FakeGeneration,
     params,
 )
-from worker.inference.engine_thread import EngineDied, ForecastService, deadline_from
-from worker.inference.runs import HostedEngine, JobRun
+from worker.inference.engine_thread import EngineDied, EngineThread, deadline_from
+from worker.inference.job_run import HostedEngine, JobRun
 
 LONG = 60
 IDLE = EngineLoad(0, 0, MAX_SLOTS)
@@ -48,10 +49,10 @@ def request(seed: int, *, horizon: int = 2, paths: int = 1) -> SeriesRequest:
     return series_request(0, 8, horizon, params(seed, paths))
 
 
-def ended(service: ForecastService, run: JobRun) -> list[FakeGeneration]:
+def ended(engine_thread: EngineThread, run: JobRun) -> list[FakeGeneration]:
     """As a task waits: by and by, until the job has ended."""
     for _ in range(10 * WAIT_S):
-        if service.wait(run, 0.1):
+        if engine_thread.wait(run, 0.1):
             return run.result()
     pytest.fail("the job has no end")
 
@@ -59,13 +60,6 @@ def ended(service: ForecastService, run: JobRun) -> list[FakeGeneration]:
 def seeds_of(generations: list[FakeGeneration]) -> list[int]:
     assert all(generation.done and generation.error is None for generation in generations)
     return [generation.seed for generation in generations]
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return condition()
 
 
 @pytest.fixture
@@ -79,215 +73,217 @@ def deaths() -> list[str]:
 
 
 @pytest.fixture
-def service(notes: Notes, deaths: list[str]) -> Iterator[ForecastService]:
-    service = ForecastService([notes], on_death=lambda: deaths.append("died"))
-    service.start()
-    yield service
-    service.stop()
-    assert not service.is_alive
+def engine_thread(notes: Notes, deaths: list[str]) -> Iterator[EngineThread]:
+    engine_thread = EngineThread([notes], on_death=lambda: deaths.append("died"))
+    engine_thread.start()
+    yield engine_thread
+    engine_thread.stop()
+    assert not engine_thread.is_alive
 
 
 @pytest.fixture
-def engine(service: ForecastService) -> Iterator[FakeEngine]:
-    """Torn down before the service, so that a gate that a failed test left closed does not keep it."""
+def engine(engine_thread: EngineThread) -> Iterator[FakeEngine]:
+    """Torn down before the engines' thread: a gate that a failed test left closed must not hold it up."""
     engine = FakeEngine("a")
     yield engine
     engine.gate.set()
 
 
 @pytest.fixture
-def hosted(service: ForecastService, engine: FakeEngine) -> HostedEngine:
-    return service.add("model-a", engine)
+def hosted(engine_thread: EngineThread, engine: FakeEngine) -> HostedEngine:
+    return engine_thread.add("model-a", engine)
 
 
-def test_each_of_many_threads_gets_its_own_result(service, engine, hosted):
+def test_each_of_many_threads_gets_its_own_result(engine_thread, engine, hosted):
     def submit_and_wait(first_seed: int) -> list[int]:
         requests = [request(first_seed + index) for index in range(3)]
-        return seeds_of(ended(service, service.submit(f"job-{first_seed}", requests, hosted)))
+        return seeds_of(ended(engine_thread, engine_thread.submit(f"job-{first_seed}", requests, hosted)))
 
     first_seeds = range(0, 320, 10)
     with ThreadPoolExecutor(32) as threads:
         results = list(threads.map(submit_and_wait, first_seeds))
     assert results == [[seed, seed + 1, seed + 2] for seed in first_seeds]
-    assert service.load == hosted.load == IDLE
+    assert engine_thread.load == hosted.load == IDLE
 
 
-def test_jobs_of_different_threads_share_a_step(service, engine, hosted):
+def test_jobs_of_different_threads_share_a_step(engine_thread, engine, hosted):
     engine.gate.clear()
-    first = service.submit("first", [request(1, horizon=3)], hosted)
+    first = engine_thread.submit("first", [request(1, horizon=3)], hosted)
     assert engine.in_step.wait(WAIT_S)
-    others = [service.submit(str(seed), [request(seed)], hosted) for seed in (2, 3)]
+    others = [engine_thread.submit(str(seed), [request(seed)], hosted) for seed in (2, 3)]
     engine.gate.set()
     for run in (first, *others):
-        ended(service, run)
+        ended(engine_thread, run)
     assert engine.steps == [[1], [1, 2, 3], [1, 2, 3]]
 
 
-def test_engines_step_in_turn_however_long_the_queue_of_one_is(service, engine, hosted):
+def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, engine, hosted):
     other = FakeEngine("b", engine.log)
-    hosted_other = service.add("model-b", other)
+    hosted_other = engine_thread.add("model-b", other)
     engine.gate.clear()
-    busy = [service.submit(str(seed), [request(seed, paths=MAX_SLOTS)], hosted) for seed in range(20)]
+    busy = [engine_thread.submit(str(seed), [request(seed, paths=MAX_SLOTS)], hosted) for seed in range(20)]
     assert engine.in_step.wait(WAIT_S)
-    late = service.submit("late", [request(100, horizon=10)], hosted_other)
+    late = engine_thread.submit("late", [request(100, horizon=10)], hosted_other)
     engine.gate.set()
-    assert seeds_of(ended(service, late)) == [100]
+    assert seeds_of(ended(engine_thread, late)) == [100]
     for run in busy:
-        ended(service, run)
+        ended(engine_thread, run)
     assert "".join(engine.log) == "a" + "ab" * 10 + "a" * 29
 
 
-def test_what_all_engines_hold_and_have_waiting_can_be_seen(service, engine, hosted):
-    service.add("model-b", FakeEngine("b"))
+def test_what_all_engines_hold_and_have_waiting_can_be_seen(engine_thread, engine, hosted):
+    engine_thread.add("model-b", FakeEngine("b"))
     engine.gate.clear()
-    run = service.submit("job", [request(1, paths=MAX_SLOTS - 1), request(2, paths=3)], hosted)
+    run = engine_thread.submit("job", [request(1, paths=MAX_SLOTS - 1), request(2, paths=3)], hosted)
     assert engine.in_step.wait(WAIT_S)
     assert hosted.load == EngineLoad(MAX_SLOTS - 1, 3, MAX_SLOTS)
-    assert service.load == EngineLoad(MAX_SLOTS - 1, 3, 2 * MAX_SLOTS)
+    assert engine_thread.load == EngineLoad(MAX_SLOTS - 1, 3, 2 * MAX_SLOTS)
     engine.gate.set()
-    ended(service, run)
-    assert service.load == EngineLoad(0, 0, 2 * MAX_SLOTS)
+    ended(engine_thread, run)
+    assert engine_thread.load == EngineLoad(0, 0, 2 * MAX_SLOTS)
 
 
-def test_an_engine_that_is_removed_is_not_kept_by_anything(service, engine, hosted):
+def test_an_engine_that_is_removed_is_not_kept_by_anything(engine_thread, engine, hosted):
     other = FakeEngine("b")
-    hosted_other = service.add("model-b", other)
-    run = service.submit("job", [request(1)], hosted_other)
-    ended(service, run)
+    hosted_other = engine_thread.add("model-b", other)
+    run = engine_thread.submit("job", [request(1)], hosted_other)
+    ended(engine_thread, run)
     gone = weakref.ref(other)
     del other
-    service.remove(hosted_other)
+    engine_thread.remove(hosted_other)
     gc.collect()
     assert gone() is None
-    assert service.load == IDLE
+    assert engine_thread.load == IDLE
     assert hosted_other.load == EngineLoad(0, 0, 0)
     with pytest.raises(EngineDied):
-        ended(service, service.submit("too late", [request(2)], hosted_other))
-    assert seeds_of(ended(service, service.submit("next", [request(3)], hosted))) == [3]
+        ended(engine_thread, engine_thread.submit("too late", [request(2)], hosted_other))
+    assert seeds_of(ended(engine_thread, engine_thread.submit("next", [request(3)], hosted))) == [3]
 
 
-def test_removing_an_engine_gives_its_jobs_back(service, engine, hosted, deaths):
+def test_removing_an_engine_gives_its_jobs_back(engine_thread, engine, hosted, deaths):
     engine.gate.clear()
-    run = service.submit("job", [request(1, horizon=LONG)], hosted)
+    run = engine_thread.submit("job", [request(1, horizon=LONG)], hosted)
     assert engine.in_step.wait(WAIT_S)
     threading.Timer(0.02, engine.gate.set).start()
-    service.remove(hosted)
+    engine_thread.remove(hosted)
     with pytest.raises(EngineDied):
-        ended(service, run)
-    assert service.is_alive
+        ended(engine_thread, run)
+    assert engine_thread.is_alive
     assert deaths == []
 
 
-def test_progress_counts_the_bars_of_all_paths_and_series(service, engine, hosted):
+def test_progress_counts_the_bars_of_all_paths_and_series(engine_thread, engine, hosted):
     engine.gate.clear()
-    run = service.submit("job", [request(1, horizon=3, paths=2), request(2, horizon=3)], hosted)
+    run = engine_thread.submit("job", [request(1, horizon=3, paths=2), request(2, horizon=3)], hosted)
     assert run.num_bars_done == 0
-    assert not service.wait(run, 0.01)
+    assert not engine_thread.wait(run, 0.01)
     engine.gate.set()
-    ended(service, run)
+    ended(engine_thread, run)
     assert run.num_bars_done == run.num_bars_total == 9
 
 
-def test_a_running_job_can_be_cancelled(service, engine, hosted):
+def test_a_running_job_can_be_cancelled(engine_thread, engine, hosted):
     engine.gate.clear()
-    run = service.submit("job", [request(1, horizon=LONG), request(2, horizon=LONG)], hosted)
+    run = engine_thread.submit("job", [request(1, horizon=LONG), request(2, horizon=LONG)], hosted)
     assert engine.in_step.wait(WAIT_S)
-    service.cancel(run)
+    engine_thread.cancel(run)
     engine.gate.set()
     with pytest.raises(Cancelled):
-        ended(service, run)
-    assert eventually(lambda: service.load == IDLE)
+        ended(engine_thread, run)
+    await_true(lambda: engine_thread.load == IDLE)
     assert engine.num_steps(1) < LONG
 
 
-def test_a_waiting_job_can_be_cancelled_without_ever_running(service, engine, hosted):
+def test_a_waiting_job_can_be_cancelled_without_ever_running(engine_thread, engine, hosted):
     engine.gate.clear()
-    running = service.submit("running", [request(1, paths=MAX_SLOTS)], hosted)
-    waiting = service.submit("waiting", [request(2)], hosted)
+    running = engine_thread.submit("running", [request(1, paths=MAX_SLOTS)], hosted)
+    waiting = engine_thread.submit("waiting", [request(2)], hosted)
     assert engine.in_step.wait(WAIT_S)
-    service.cancel(waiting)
+    engine_thread.cancel(waiting)
     engine.gate.set()
     with pytest.raises(Cancelled):
-        ended(service, waiting)
-    assert seeds_of(ended(service, running)) == [1]
+        ended(engine_thread, waiting)
+    assert seeds_of(ended(engine_thread, running)) == [1]
     assert engine.num_steps(2) == 0
 
 
-def test_cancelling_a_job_that_is_done_changes_nothing(service, hosted):
-    run = service.submit("job", [request(1)], hosted)
-    ended(service, run)
-    service.cancel(run)
-    ended(service, service.submit("next", [request(2)], hosted))
+def test_cancelling_a_job_that_is_done_changes_nothing(engine_thread, hosted):
+    run = engine_thread.submit("job", [request(1)], hosted)
+    ended(engine_thread, run)
+    engine_thread.cancel(run)
+    ended(engine_thread, engine_thread.submit("next", [request(2)], hosted))
     assert seeds_of(run.result()) == [1]
 
 
-def test_one_failing_series_fails_its_job_and_frees_the_slots_of_its_others(service, engine, hosted):
+def test_one_failing_series_fails_its_job_and_frees_the_slots_of_its_others(engine_thread, engine, hosted):
     engine.poisoned = {2}
     engine.gate.clear()
-    bad = service.submit("bad", [request(seed, horizon=LONG) for seed in (1, 2, 3)], hosted)
-    good = service.submit("good", [request(9, horizon=LONG)], hosted)
+    bad = engine_thread.submit("bad", [request(seed, horizon=LONG) for seed in (1, 2, 3)], hosted)
+    good = engine_thread.submit("good", [request(9, horizon=LONG)], hosted)
     engine.gate.set()
     with pytest.raises(KronosError, match="a kernel failed"):
-        ended(service, bad)
+        ended(engine_thread, bad)
     assert bad.failed_series == 1
-    assert seeds_of(ended(service, good)) == [9]
+    assert seeds_of(ended(engine_thread, good)) == [9]
     assert engine.num_steps(9) == LONG
     assert max(engine.num_steps(1), engine.num_steps(3)) < LONG
-    assert service.load == IDLE
+    assert engine_thread.load == IDLE
 
 
-def test_a_series_that_the_engine_refuses_ends_its_job_and_frees_its_others(service, engine, hosted):
+def test_a_series_that_the_engine_refuses_ends_its_job_and_frees_its_others(engine_thread, engine, hosted):
     requests = [request(1, horizon=LONG), request(2, horizon=MAX_CONTEXT + 1)]
-    run = service.submit("job", requests, hosted)
+    run = engine_thread.submit("job", requests, hosted)
     with pytest.raises(InputError, match="max_context 64"):
-        ended(service, run)
+        ended(engine_thread, run)
     assert run.failed_series == 1
-    assert eventually(lambda: service.load == IDLE)
+    await_true(lambda: engine_thread.load == IDLE)
     assert engine.num_steps(1) < LONG
 
 
-def test_a_late_job_of_several_series_ends_alone(service, engine, hosted):
+def test_a_late_job_of_several_series_ends_alone(engine_thread, engine, hosted):
     engine.gate.clear()
     deadline = deadline_from(0.02)
     late_requests = [replace(request(seed, horizon=LONG), deadline=deadline) for seed in (1, 2, 3)]
-    late = service.submit("late", late_requests, hosted)
-    good = service.submit("good", [request(9, horizon=LONG)], hosted)
+    late = engine_thread.submit("late", late_requests, hosted)
+    good = engine_thread.submit("good", [request(9, horizon=LONG)], hosted)
     assert engine.in_step.wait(WAIT_S)
     time.sleep(0.03)
     engine.gate.set()
     with pytest.raises(DeadlineExceeded):
-        ended(service, late)
-    assert seeds_of(ended(service, good)) == [9]
-    assert service.is_alive
+        ended(engine_thread, late)
+    assert seeds_of(ended(engine_thread, good)) == [9]
+    assert engine_thread.is_alive
 
 
-def test_a_job_of_very_many_series_can_be_cancelled(service, hosted):
-    run = service.submit("job", [request(seed) for seed in range(400)], hosted)
-    service.cancel(run)
+def test_a_job_of_very_many_series_can_be_cancelled(engine_thread, hosted):
+    run = engine_thread.submit("job", [request(seed) for seed in range(400)], hosted)
+    engine_thread.cancel(run)
     with pytest.raises(Cancelled):
-        ended(service, run)
-    assert seeds_of(ended(service, service.submit("next", [request(1)], hosted))) == [1]
+        ended(engine_thread, run)
+    assert seeds_of(ended(engine_thread, engine_thread.submit("next", [request(1)], hosted))) == [1]
 
 
-def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(service, engine, hosted, deaths):
-    hosted_other = service.add("model-b", FakeEngine("b"))
+def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(
+    engine_thread, engine, hosted, deaths
+):
+    hosted_other = engine_thread.add("model-b", FakeEngine("b"))
     engine.gate.clear()
-    running = service.submit("running", [request(1, paths=MAX_SLOTS)], hosted)
+    running = engine_thread.submit("running", [request(1, paths=MAX_SLOTS)], hosted)
     assert engine.in_step.wait(WAIT_S)
-    waiting = service.submit("waiting", [request(2), request(3)], hosted)
-    healthy = service.submit("healthy", [request(4, horizon=LONG)], hosted_other)
+    waiting = engine_thread.submit("waiting", [request(2), request(3)], hosted)
+    healthy = engine_thread.submit("healthy", [request(4, horizon=LONG)], hosted_other)
     engine.defect = RuntimeError("not in any series")
     engine.gate.set()
     for run in (running, waiting, healthy):
         with pytest.raises(EngineDied):
-            ended(service, run)
+            ended(engine_thread, run)
         assert deaths == ["died"]
-    assert eventually(lambda: not service.is_alive)
+    await_true(lambda: not engine_thread.is_alive)
     with pytest.raises(EngineDied):
-        ended(service, service.submit("too late", [request(4)], hosted))
+        ended(engine_thread, engine_thread.submit("too late", [request(4)], hosted))
     with pytest.raises(EngineDied):
-        service.raise_if_dead()
-    service.remove(hosted)  # returns although nobody does it
+        engine_thread.raise_if_dead()
+    engine_thread.remove(hosted)  # returns although nobody does it
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -295,50 +291,54 @@ def test_jobs_are_told_even_where_the_process_cannot_be_ended():
     def fail() -> None:
         raise PermissionError("no signal for you")
 
-    service, engine = ForecastService(on_death=fail), FakeEngine()
+    engine_thread, engine = EngineThread(on_death=fail), FakeEngine()
     engine.defect = RuntimeError("not in any series")
-    service.start()
-    run = service.submit("job", [request(1)], service.add("model", engine))
+    engine_thread.start()
+    run = engine_thread.submit("job", [request(1)], engine_thread.add("model", engine))
     with pytest.raises(EngineDied):
-        ended(service, run)
-    service.stop()
+        ended(engine_thread, run)
+    engine_thread.stop()
 
 
-def test_stopping_finishes_what_the_service_holds_and_takes_no_more(service, engine, hosted):
+def test_stopping_finishes_what_the_service_holds_and_takes_no_more(engine_thread, engine, hosted):
     engine.gate.clear()
-    runs = [service.submit(str(seed), [request(seed, paths=MAX_SLOTS)], hosted) for seed in range(5)]
+    runs = [engine_thread.submit(str(seed), [request(seed, paths=MAX_SLOTS)], hosted) for seed in range(5)]
     assert engine.in_step.wait(WAIT_S)
     threading.Timer(0.02, engine.gate.set).start()
-    service.stop(WAIT_S)
+    engine_thread.stop(WAIT_S)
     assert [seeds_of(run.result()) for run in runs] == [[seed] for seed in range(5)]
     with pytest.raises(EngineDied):
-        ended(service, service.submit("too late", [request(9)], hosted))
+        ended(engine_thread, engine_thread.submit("too late", [request(9)], hosted))
 
 
-def test_a_job_that_fails_while_the_service_stops_keeps_its_own_error(service, engine, hosted):
+def test_a_job_that_fails_while_the_service_stops_keeps_its_own_error(engine_thread, engine, hosted):
     engine.poisoned = {1}
     engine.gate.clear()
-    run = service.submit("bad", [request(1)], hosted)
+    run = engine_thread.submit("bad", [request(1)], hosted)
     assert engine.in_step.wait(WAIT_S)
     threading.Timer(0.02, engine.gate.set).start()
-    service.stop(WAIT_S)
+    engine_thread.stop(WAIT_S)
     with pytest.raises(KronosError, match="a kernel failed"):
         run.result()
 
 
-def test_observers_hear_of_every_step_and_once_of_every_series_that_ended(service, engine, hosted, notes):
+def test_observers_hear_of_every_step_and_once_of_every_series_that_ended(
+    engine_thread, engine, hosted, notes
+):
     engine.poisoned = {2}
     engine.gate.clear()
-    runs = [service.submit(str(seed), [request(seed, paths=2)], hosted) for seed in (1, 2)]
-    cancelled = service.submit("cancelled", [request(3, horizon=LONG), request(4, horizon=LONG)], hosted)
+    runs = [engine_thread.submit(str(seed), [request(seed, paths=2)], hosted) for seed in (1, 2)]
+    cancelled = engine_thread.submit(
+        "cancelled", [request(3, horizon=LONG), request(4, horizon=LONG)], hosted
+    )
     assert engine.in_step.wait(WAIT_S)
-    service.cancel(cancelled)
+    engine_thread.cancel(cancelled)
     engine.gate.set()
-    assert seeds_of(ended(service, runs[0])) == [1]
+    assert seeds_of(ended(engine_thread, runs[0])) == [1]
     for run in (runs[1], cancelled):
         with pytest.raises(KronosError):
-            ended(service, run)
-    service.stop()
+            ended(engine_thread, run)
+    engine_thread.stop()
     assert len(notes.steps) == len(engine.steps)
     assert notes.steps[0][:2] == ("model-a", sum(2 if seed < 3 else 1 for seed in engine.steps[0]))
     assert notes.steps[-1][2] == IDLE
@@ -354,21 +354,21 @@ def test_a_job_is_admitted_once_the_load_counts_it(engine):
     seen: list[tuple[str, int, int]] = []
 
     def admitted(job_id: str) -> None:
-        load = service.load
-        seen.append((job_id, load.running + load.waiting, service.num_jobs))
+        load = engine_thread.load
+        seen.append((job_id, load.running + load.waiting, engine_thread.num_jobs))
 
-    service = ForecastService(on_admission=admitted)
-    service.start()
-    hosted = service.add("model-a", engine)
+    engine_thread = EngineThread(on_admission=admitted)
+    engine_thread.start()
+    hosted = engine_thread.add("model-a", engine)
     engine.gate.clear()
-    run = service.submit("job", [request(1, paths=2), request(2)], hosted)
+    run = engine_thread.submit("job", [request(1, paths=2), request(2)], hosted)
     assert engine.in_step.wait(WAIT_S)
     assert seen == [("job", 3, 1)]
-    assert service.loads == {"model-a": service.load}
+    assert engine_thread.loads == {"model-a": engine_thread.load}
     engine.gate.set()
-    assert seeds_of(ended(service, run)) == [1, 2]
-    service.stop(WAIT_S)
-    assert (service.num_jobs, service.loads) == (0, {"model-a": IDLE})
+    assert seeds_of(ended(engine_thread, run)) == [1, 2]
+    engine_thread.stop(WAIT_S)
+    assert (engine_thread.num_jobs, engine_thread.loads) == (0, {"model-a": IDLE})
 
 
 def test_an_observer_that_fails_is_told_nothing_more_and_nobody_else_notices(notes, caplog):
@@ -380,20 +380,20 @@ def test_an_observer_that_fails_is_told_nothing_more_and_nobody_else_notices(not
             raise ZeroDivisionError
 
     broken = Broken()
-    service, engine = ForecastService([broken, notes]), FakeEngine()
-    service.start()
-    hosted = service.add("model", engine)
-    assert seeds_of(ended(service, service.submit("job", [request(1, horizon=3)], hosted))) == [1]
-    service.stop()
+    engine_thread, engine = EngineThread([broken, notes]), FakeEngine()
+    engine_thread.start()
+    hosted = engine_thread.add("model", engine)
+    assert seeds_of(ended(engine_thread, engine_thread.submit("job", [request(1, horizon=3)], hosted))) == [1]
+    engine_thread.stop()
     assert (broken.num_calls, len(notes.steps)) == (1, 3)
     assert caplog.text.count("Broken failed") == 1
 
 
-def test_outcomes_are_counted_from_any_thread(service):
+def test_outcomes_are_counted_from_any_thread(engine_thread):
     with ThreadPoolExecutor(8) as threads:
         for number in range(300):
-            threads.submit(service.count, succeeded=number % 3 > 0)
-    assert (service.counters.done, service.counters.failed) == (200, 100)
+            threads.submit(engine_thread.count, succeeded=number % 3 > 0)
+    assert (engine_thread.counters.done, engine_thread.counters.failed) == (200, 100)
 
 
 def test_only_the_first_end_of_a_job_counts():

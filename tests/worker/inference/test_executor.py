@@ -11,16 +11,16 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.engine.engine import EngineLoad
 from kronos_model.errors import Cancelled
-from tests.worker.inference.fake_engine import WAIT_S
-from worker.inference import executor as forecasting
-from worker.inference.engine_thread import EngineDied, ForecastService
+from tests.waiting import WAIT_S
+from worker.inference import executor
+from worker.inference.cache_entry import CacheEntry
+from worker.inference.engine_thread import EngineDied, EngineThread
 from worker.inference.executor import DiedInEngine
-from worker.inference.loaded_model import Resident
-from worker.inference.runs import HostedEngine
+from worker.inference.job_run import HostedEngine
 
 
-class Overseer:
-    """As ``forecasting.Overseer``."""
+class JobContext:
+    """As ``executor.JobContext``."""
 
     def __init__(self) -> None:
         self.wants_no_more = False
@@ -28,64 +28,64 @@ class Overseer:
     def is_cancelled(self) -> bool:
         return self.wants_no_more
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Nothing."""
 
 
 @pytest.fixture
-def overseer() -> Overseer:
-    return Overseer()
+def context() -> JobContext:
+    return JobContext()
 
 
 @pytest.fixture
-def service(monkeypatch):
-    monkeypatch.setattr(forecasting, "LOOK_INTERVAL_S", 0.01)
-    service = ForecastService()
-    service.start()
-    yield service
-    service.stop()
+def engine_thread(monkeypatch):
+    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 0.01)
+    engine_thread = EngineThread()
+    engine_thread.start()
+    yield engine_thread
+    engine_thread.stop()
 
 
 def later(action) -> None:
     threading.Timer(0.03, action).start()
 
 
-def wait(service, overseer: Overseer, resident: Resident, deadline: float | None = None):
-    return forecasting._wait_for_model(service, resident, deadline, overseer.is_cancelled)
+def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float | None = None):
+    return executor._wait_for_model(engine_thread, entry, deadline, context.is_cancelled)
 
 
-def test_it_has_the_model_once_that_is_loaded(service, overseer):
-    resident, served = Resident("b"), object()
-    later(lambda: resident.settle(served))
-    assert wait(service, overseer, resident, time.monotonic() + WAIT_S) is served
+def test_it_has_the_model_once_that_is_loaded(engine_thread, context):
+    entry, served = CacheEntry("b"), object()
+    later(lambda: entry.settle(served))
+    assert wait(engine_thread, context, entry, time.monotonic() + WAIT_S) is served
 
 
-def test_it_ends_as_the_load_ended(service, overseer):
-    resident = Resident("b")
-    later(lambda: resident.settle(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model")))
+def test_it_ends_as_the_load_ended(engine_thread, context):
+    entry = CacheEntry("b")
+    later(lambda: entry.settle(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model")))
     with pytest.raises(JobError) as ended:
-        wait(service, overseer, resident)
+        wait(engine_thread, context, entry)
     assert ended.value.code == ErrorCode.CHECKPOINT_MISSING
 
 
-def test_it_can_be_cancelled(service, overseer):
-    later(lambda: setattr(overseer, "wants_no_more", True))
+def test_it_can_be_cancelled(engine_thread, context):
+    later(lambda: setattr(context, "wants_no_more", True))
     with pytest.raises(JobError) as ended:
-        wait(service, overseer, Resident("b"))
+        wait(engine_thread, context, CacheEntry("b"))
     assert ended.value.code == ErrorCode.CANCELLED
 
 
-def test_it_keeps_its_deadline(service, overseer, monkeypatch):
-    monkeypatch.setattr(forecasting, "LOOK_INTERVAL_S", 3600)
+def test_it_keeps_its_deadline(engine_thread, context, monkeypatch):
+    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 3600)
     with pytest.raises(JobError) as ended:
-        wait(service, overseer, Resident("b"), time.monotonic() + 0.02)
+        wait(engine_thread, context, CacheEntry("b"), time.monotonic() + 0.02)
     assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")
 
 
-def test_it_goes_back_to_the_queue_where_the_engine_dies_meanwhile(service, overseer):
-    later(service.stop)
+def test_it_goes_back_to_the_queue_where_the_engine_dies_meanwhile(engine_thread, context):
+    later(engine_thread.stop)
     with pytest.raises(EngineDied) as died:
-        wait(service, overseer, Resident("b"))
+        wait(engine_thread, context, CacheEntry("b"))
     assert not isinstance(died.value, DiedInEngine)
 
 
@@ -102,17 +102,17 @@ class RefusingEngine:
         """Nothing is there."""
 
 
-def test_a_job_that_failed_is_gone_at_once_and_not_with_the_next_garbage(service, overseer):
+def test_a_job_that_failed_is_gone_at_once_and_not_with_the_next_garbage(engine_thread, context):
     """It holds tensors, of which Python's collector does not know how large they are."""
-    run = service.submit("a", [object_with_bars()], service.add("m", RefusingEngine()))
+    run = engine_thread.submit("a", [object_with_bars()], engine_thread.add("m", RefusingEngine()))
     gone = weakref.ref(run)
     gc.collect()
     gc.disable()
     try:
         with pytest.raises(JobError):
-            forecasting._wait(service, run, overseer)
+            executor._wait(engine_thread, run, context)
         del run
-        service.submit("b", [object_with_bars()], service.add("m", RefusingEngine())).wait(WAIT_S)
+        engine_thread.submit("b", [object_with_bars()], engine_thread.add("m", RefusingEngine())).wait(WAIT_S)
         assert gone() is None
     finally:
         gc.enable()
@@ -135,23 +135,23 @@ def series() -> SimpleNamespace:
     return SimpleNamespace(horizon=1, sampling=SimpleNamespace(sample_count=1))
 
 
-def test_the_job_that_was_inside_may_be_why_the_engine_died_and_who_came_later_is_not(service, overseer):
+def test_the_job_that_was_inside_may_be_why_the_engine_died_and_who_came_later_is_not(engine_thread, context):
     hosted = HostedEngine("a", RaisingEngine())  # type: ignore[arg-type]
-    service._hosted = [hosted]
-    run = service.submit("job", [series()], hosted)  # type: ignore[list-item]
+    engine_thread._hosted = [hosted]
+    run = engine_thread.submit("job", [series()], hosted)  # type: ignore[list-item]
     with pytest.raises(DiedInEngine):
-        forecasting._wait(service, run, overseer)
-    late = service.submit("late", [series()], hosted)  # type: ignore[list-item]
+        executor._wait(engine_thread, run, context)
+    late = engine_thread.submit("late", [series()], hosted)  # type: ignore[list-item]
     with pytest.raises(EngineDied) as died:
-        forecasting._wait(service, late, overseer)
+        executor._wait(engine_thread, late, context)
     assert not isinstance(died.value, DiedInEngine)
 
 
 def test_a_lookback_unlike_the_trained_one_is_told():
     series = [SimpleNamespace(id=name, wall=range(bars)) for name, bars in (("a", 128), ("b", 400))]
-    warnings = forecasting.lookback_warnings(series, SimpleNamespace(lookback=128))
+    warnings = executor.lookback_warnings(series, SimpleNamespace(lookback=128))
     assert len(warnings) == 1
     assert "'b'" in warnings[0]
     assert "128 bars" in warnings[0]
     assert "400" in warnings[0]
-    assert forecasting.lookback_warnings(series, SimpleNamespace(lookback=None)) == []
+    assert executor.lookback_warnings(series, SimpleNamespace(lookback=None)) == []

@@ -1,15 +1,19 @@
 """When CPU workers stand in for the gpu pool: the decision, and what the consumer is told."""
 
 from collections import OrderedDict
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.contract.worker_status import State
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
-from worker.inference import gpu_failover as takeover
-from worker.inference.gpu_failover import GpuTakeover, GraceTimer
+from kronos_client.testing import fake_worker
+from worker.inference import gpu_failover
+from worker.inference.gpu_failover import GpuFailover, GraceTimer
 
 
 class Clock:
@@ -57,21 +61,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def step(settings, monkeypatch) -> GpuTakeover:
-    settings = settings.model_copy(update={"gpu_grace_s": 60.0})
-    monkeypatch.setattr(takeover, "get_settings", lambda: settings)
-    return GpuTakeover(None)
-
-
-@pytest.fixture
-def graceful(step, clock) -> GpuTakeover:
+def graceful(settings, clock, monkeypatch) -> GpuFailover:
     """With the clock in the test's hands."""
-    step._grace = GraceTimer(60.0, clock)
-    return step
+    settings = settings.model_copy(update={"gpu_grace_s": 60.0})
+    monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
+    monkeypatch.setattr(gpu_failover, "GraceTimer", partial(GraceTimer, clock=clock))
+    return GpuFailover(None)
 
 
-def announce_gpu(redis, state: str = "ready") -> None:
-    announce(redis, "gpu@1", {"node": "gpu@1", "queue": GPU_QUEUE, "state": state})
+def announce_gpu(redis, state: State = "ready") -> None:
+    announce(redis, fake_worker(GPU_QUEUE, state, node="gpu@1"))
 
 
 def test_standing_in_begins_when_no_gpu_was_ready_for_the_grace():
@@ -100,10 +99,6 @@ def test_a_ready_gpu_ends_it_and_starts_the_grace_anew():
 
 def test_without_grace_it_stands_in_at_once():
     assert GraceTimer(0, Clock()).should_stand_in(gpu_ready=False)
-
-
-def test_the_settings_say_how_long_the_grace_is(step):
-    assert step._grace.grace_s == 60.0
 
 
 def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock):
@@ -149,16 +144,16 @@ def test_a_gpu_worker_never_leaves_its_own_queue(redis, graceful, clock):
     graceful.stop(consumer)
 
 
+def refuse(*_: Any) -> None:
+    raise RedisConnectionError("away")
+
+
 def test_nothing_changes_while_redis_does_not_answer(redis, graceful, clock, monkeypatch):
     consumer = FakeConsumer(CPU_QUEUE)
     graceful.start(consumer)
     clock.now_s += 60
     consumer.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(graceful, "_redis", takeover.connect("redis://127.0.0.1:1/0"))
+        patch.setattr(gpu_failover, "live_workers", refuse)
         consumer.tick()
     assert consumer.told == [("add", GPU_QUEUE)]
-
-
-def test_it_starts_after_the_consumer_has_its_queues():
-    assert GpuTakeover.requires == ("celery.worker.consumer.tasks:Tasks",)

@@ -12,14 +12,15 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ModelInfo
-from kronos_client.model_spec import parse_model_names
+from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
-from tests.worker.inference.fake_engine import MAX_SLOTS, WAIT_S, FakeEngine
-from worker.inference.engine_thread import ForecastService
-from worker.inference.loaded_model import Resident
-from worker.inference.model_cache import ModelPool
+from tests.waiting import WAIT_S
+from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
+from worker.inference.cache_entry import CacheEntry
+from worker.inference.engine_thread import EngineThread
+from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import LoadedModel
 
 MAX_MODELS = 3
@@ -65,11 +66,11 @@ class FakeLoader:
 
 
 @pytest.fixture
-def service() -> Iterator[ForecastService]:
-    service = ForecastService()
-    service.start()
-    yield service
-    service.stop()
+def engine_thread() -> Iterator[EngineThread]:
+    engine_thread = EngineThread()
+    engine_thread.start()
+    yield engine_thread
+    engine_thread.stop()
 
 
 @pytest.fixture
@@ -80,35 +81,35 @@ def loader() -> Iterator[FakeLoader]:
 
 
 @pytest.fixture
-def make_pool(service: ForecastService, loader: FakeLoader) -> Callable[[int], ModelPool]:
-    def make(max_models: int) -> ModelPool:
-        further = parse_model_names("b, c, d, own")
-        return ModelPool(service, loader, loaded("own"), further, max_models)
+def make_pool(engine_thread: EngineThread, loader: FakeLoader) -> Callable[[int], ModelCache]:
+    def make(max_models: int) -> ModelCache:
+        further = parse_model_specs("b, c, d, own")
+        return ModelCache(engine_thread, loader, loaded("own"), further, max_models)
 
     return make
 
 
 @pytest.fixture
-def pool(make_pool: Callable[[int], ModelPool]) -> ModelPool:
+def pool(make_pool: Callable[[int], ModelCache]) -> ModelCache:
     return make_pool(MAX_MODELS)
 
 
-def use(pool: ModelPool, name: str | None) -> AbstractContextManager[Resident]:
+def use(pool: ModelCache, name: str | None) -> AbstractContextManager[CacheEntry]:
     """As a job does."""
     return pool.use(pool.find(name))
 
 
-def use_once(pool: ModelPool, name: str) -> None:
-    with use(pool, name) as resident:
-        assert resident.wait(WAIT_S)
-        assert resident.served.info.id == name
+def use_once(pool: ModelCache, name: str) -> None:
+    with use(pool, name) as entry:
+        assert entry.wait(WAIT_S)
+        assert entry.served.info.id == name
 
 
-def ids(pool: ModelPool) -> list[str]:
-    return [model["id"] for model in pool.status()]
+def ids(pool: ModelCache) -> list[str]:
+    return [model.id for model in pool.status()]
 
 
-def refusal(pool: ModelPool, name: str) -> JobError:
+def refusal(pool: ModelCache, name: str) -> JobError:
     with pytest.raises(JobError) as refused:
         use_once(pool, name)
     return refused.value
@@ -116,9 +117,9 @@ def refusal(pool: ModelPool, name: str) -> JobError:
 
 @pytest.mark.parametrize("name", [None, "own"])
 def test_the_own_model_is_there_from_the_start(pool, loader, name):
-    with use(pool, name) as resident:
-        assert resident.wait(0)
-        assert resident.served is pool.own
+    with use(pool, name) as entry:
+        assert entry.wait(0)
+        assert entry.served is pool.own
     assert loader.started == []
 
 
@@ -134,20 +135,20 @@ def test_many_jobs_wait_for_one_load(pool, loader):
     loader.gate.clear()
     with ExitStack() as jobs:
         waiting = [jobs.enter_context(use(pool, "b")) for _ in range(20)]
-        assert not any(resident.wait(0) for resident in waiting)
+        assert not any(entry.wait(0) for entry in waiting)
         with pytest.raises(RuntimeError, match="not loaded"):
             _ = waiting[0].served
         loader.gate.set()
-        assert all(resident.wait(WAIT_S) for resident in waiting)
-        assert {resident.served.info.id for resident in waiting} == {"b"}
+        assert all(entry.wait(WAIT_S) for entry in waiting)
+        assert {entry.served.info.id for entry in waiting} == {"b"}
     use_once(pool, "b")
     assert loader.started == ["b"]
 
 
 def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
     loader.gate.clear()
-    with use(pool, "b") as resident:
-        own, loading = pool.status()
+    with use(pool, "b") as entry:
+        own, loading = (model.as_json() for model in pool.status())
         assert own | {"slots": 0} == {
             "id": "own",
             "revision": "abc",
@@ -160,8 +161,8 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
         assert own["slots"] == MAX_SLOTS
         assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
-        assert resident.wait(WAIT_S)
-    assert pool.status() == [own, own | {"id": "b"}]
+        assert entry.wait(WAIT_S)
+    assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,9 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
         assert first.wait(WAIT_S)
         assert second.wait(WAIT_S)
         raised = []
-        for resident in (first, second):
+        for entry in (first, second):
             with pytest.raises(JobError) as failed:
-                _ = resident.served
+                _ = entry.served
             assert (failed.value.code, failed.value.field) == (code, "model")
             assert part in failed.value.message
             raised.append(failed.value)
@@ -195,13 +196,13 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
     assert loader.started == ["b", "b"]
 
 
-def test_when_it_is_full_the_model_goes_that_was_used_longest_ago(pool, loader, service):
+def test_when_it_is_full_the_model_goes_that_was_used_longest_ago(pool, loader, engine_thread):
     for name in ("b", "c", "b", "d"):
         use_once(pool, name)
     assert ids(pool) == ["own", "b", "d"]
     assert loader.started == ["b", "c", "d"]
     assert loader.alive_at_reclaim == [["b"]]
-    assert service.load.slots == MAX_MODELS * MAX_SLOTS
+    assert engine_thread.load.slots == MAX_MODELS * MAX_SLOTS
     use_once(pool, "c")
     assert ids(pool) == ["own", "d", "c"]
 
@@ -228,11 +229,11 @@ def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
 def test_a_place_for_the_own_model_only_has_room_for_no_other(make_pool):
     pool = make_pool(1)
     assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
-    with use(pool, None) as resident:
-        assert resident.wait(0)
+    with use(pool, None) as entry:
+        assert entry.wait(0)
 
 
-def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader, service):
+def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader, engine_thread):
     """ "b" is being loaded when its job goes, "c" has not begun."""
     loader.gate.clear()
     for name in ("b", "c"):
@@ -246,7 +247,7 @@ def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader
         assert wanted_anew.wait(WAIT_S)
     assert loader.started == ["b", "d", "b"]
     assert ids(pool) == ["own", "d", "b"]
-    assert service.load.slots == MAX_MODELS * MAX_SLOTS
+    assert engine_thread.load.slots == MAX_MODELS * MAX_SLOTS
 
 
 def _expect_started(loader: FakeLoader, names: list[str]) -> None:
@@ -264,7 +265,6 @@ def test_what_a_model_will_see_is_known_before_it_is_loaded(pool, loader):
 
 
 def test_a_model_whose_metadata_is_damaged_fails_no_job_but_its_own(pool):
-    assert pool.max_context == 64
     with pytest.raises(JobError, match=r"metadata\.json is damaged") as failed:
         pool.max_context_of(pool.find("d"))
     assert (failed.value.code, failed.value.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
@@ -283,10 +283,10 @@ def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypa
 
 
 def test_a_resident_wakes_who_waits_in_other_threads():
-    resident, seen = Resident("b"), []
-    thread = threading.Thread(target=lambda: seen.append(resident.wait(WAIT_S)))
+    entry, seen = CacheEntry("b"), []
+    thread = threading.Thread(target=lambda: seen.append(entry.wait(WAIT_S)))
     thread.start()
-    resident.settle(JobError(ErrorCode.INTERNAL, "no"))
+    entry.settle(JobError(ErrorCode.INTERNAL, "no"))
     thread.join(WAIT_S)
     assert seen == [True]
 
@@ -312,16 +312,16 @@ def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., Registere
 
 
 @pytest.fixture
-def registering(service, loader, registry) -> ModelPool:
+def registering(engine_thread, loader, registry) -> ModelCache:
     """A pool that sees the folder of registered models, and two further ones."""
-    return ModelPool(service, loader, loaded("own"), parse_model_names("b, d"), MAX_MODELS, registry)
+    return ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("b, d"), MAX_MODELS, registry)
 
 
-def named(pool: ModelPool, name: str) -> str:
+def named(pool: ModelCache, name: str) -> str:
     """What a job for the name is served by."""
-    with use(pool, name) as resident:
-        assert resident.wait(WAIT_S)
-        return resident.served.hosted.model_id
+    with use(pool, name) as entry:
+        assert entry.wait(WAIT_S)
+        return entry.served.hosted.model_id
 
 
 def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, register, loader):
@@ -338,18 +338,17 @@ def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, regi
     assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
 
 
-def test_an_older_version_makes_room_as_any_model_does(registering, register, service):
+def test_an_older_version_makes_room_as_any_model_does(registering, register, engine_thread):
     for number in range(1, 4):
         register("desk", f"job-{number}")
         assert named(registering, "desk") == f"desk@{number}"
     assert ids(registering) == ["own", "desk@2", "desk@3"]
-    assert list(service.loads) == ["own", "desk@2", "desk@3"]
+    assert list(engine_thread.loads) == ["own", "desk@2", "desk@3"]
 
 
 def test_what_a_registered_model_sees_is_what_its_metadata_say(registering, register, loader):
     register("desk", "job-1", max_context=48)
     assert registering.max_context_of(registering.find("desk")) == 48
-    assert registering.max_context is None  # whatever will be registered
     assert loader.started == []
 
 
@@ -422,9 +421,9 @@ def test_a_registered_model_that_cannot_be_loaded_is_tried_again(registering, re
     assert named(registering, "desk") == "desk@1"
 
 
-def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(service, loader, registry, register):
+def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(engine_thread, loader, registry, register):
     own = register("desk", "job-1")
-    pool = ModelPool(service, loader, loaded("desk", own), {}, MAX_MODELS, registry)
+    pool = ModelCache(engine_thread, loader, loaded("desk", own), {}, MAX_MODELS, registry)
     assert pool.names == ["desk@1"]
     assert [named(pool, name) for name in ("desk@1", "desk")] == ["desk@1", "desk@1"]
     assert loader.started == []

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
-from kronos_client.model_spec import ModelName
+from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.engine.build import memory_of_weights, slot_bytes
 from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
 from kronos_model.model import Kronos
-from worker.inference import model_loader as loading
-from worker.inference.engine_thread import ForecastService
+from worker.inference import model_loader
+from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import ModelLoader, num_models
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
@@ -37,7 +37,7 @@ def memory_asked_of(monkeypatch) -> list[torch.device]:
         asked.append(device)
         return type("Description", (), {"memory_free_bytes": 1000 * MIB})
 
-    monkeypatch.setattr(loading, "describe_device", describe)
+    monkeypatch.setattr(model_loader, "describe_device", describe)
     return asked
 
 
@@ -76,22 +76,22 @@ def test_the_own_model_is_the_one_that_the_settings_name(settings):
 
 def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
     loader = ModelLoader(settings.model_copy(update={"max_slots": 5}), CPU)
-    loaded = loader.load_further(ModelName("kronos-tiny"))
+    loaded = loader.load_further(ModelSpec("kronos-tiny"))
     assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
     assert (loaded.max_context, loaded.engine.load.slots) == (64, 5)
     with pytest.raises(CheckpointMismatch):
-        loader.load_further(ModelName("kronos-tiny", settings.tokenizer))
+        loader.load_further(ModelSpec("kronos-tiny", settings.tokenizer))
 
 
 def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
     asked = []
-    build_engine = loading.build_engine
+    build_engine = model_loader.build_engine
 
     def build(*args, dtype, **kwargs):
         asked.append(dtype)
         return build_engine(*args, **kwargs)
 
-    monkeypatch.setattr(loading, "build_engine", build)
+    monkeypatch.setattr(model_loader, "build_engine", build)
     for dtype in ("float32", "bfloat16"):
         ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load_own()
     assert asked == [torch.float32, torch.bfloat16]
@@ -99,7 +99,7 @@ def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
 
 def test_slots_are_as_many_as_the_share_holds_beside_the_weights(settings):
     loader = ModelLoader(settings, CPU)
-    pair = loading.load_pair(settings.model, settings.tokenizer)
+    pair = model_loader.load_pair(settings.model, settings.tokenizer)
     weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
     loader.share_bytes = weights + 5 * slot  # three for paths, two for the prompts that they may share
     assert loader.load_own().engine.load.slots == 3
@@ -118,7 +118,7 @@ def no_room_for_tokenizers(monkeypatch) -> str:
             return module, CPU, warning
         return module, device, None
 
-    monkeypatch.setattr(loading, "move_to_device", move)
+    monkeypatch.setattr(model_loader, "move_to_device", move)
     return warning
 
 
@@ -144,16 +144,16 @@ def test_a_further_model_that_the_gpu_cannot_hold_is_not_loaded(
 ):
     loader = ModelLoader(settings, GPU)
     with pytest.raises(OutOfMemory, match="cannot hold"):
-        loader.load_further(ModelName("kronos-tiny"))
+        loader.load_further(ModelSpec("kronos-tiny"))
     assert (loader.device, loader.device_warning) == (GPU, None)
 
 
 def test_what_a_model_will_see_needs_no_loading(settings):
-    assert ModelLoader(settings, CPU).max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 64
+    assert ModelLoader(settings, CPU).max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 64
     published = ModelLoader(settings.model_copy(update={"max_context": None}), CPU)
-    assert published.max_context_of(ModelName("NeoQuasar/Kronos-mini")) == 2048
-    assert published.max_context_of(ModelName("kronos-tiny")) == 176
-    assert published.max_context_of(ModelName(None)) == 512
+    assert published.max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 2048
+    assert published.max_context_of(ModelSpec("kronos-tiny")) == 176
+    assert published.max_context_of(ModelSpec(None)) == 512
 
 
 def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
@@ -162,20 +162,20 @@ def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
 
 
 def test_a_model_that_ran_and_was_let_go_of_is_freed(settings):
-    loader, service = ModelLoader(settings, CPU), ForecastService()
-    service.start()
-    loaded = loader.load_further(ModelName("kronos-tiny"))
+    loader, engine_thread = ModelLoader(settings, CPU), EngineThread()
+    engine_thread.start()
+    loaded = loader.load_further(ModelSpec("kronos-tiny"))
     kept = weakref.ref(loaded.engine)
-    hosted = service.add("kronos-tiny", loaded.engine)
+    hosted = engine_thread.add("kronos-tiny", loaded.engine)
     del loaded
-    run = service.submit("job", [series_request(1, 20, 3)], hosted)
-    assert service.wait(run, 20)
+    run = engine_thread.submit("job", [series_request(1, 20, 3)], hosted)
+    assert engine_thread.wait(run, 20)
     paths = run.result()[0].paths
-    service.remove(hosted)
+    engine_thread.remove(hosted)
     loader.reclaim()
     assert kept() is None
     assert paths.shape == (1, 3, 6)
-    service.stop()
+    engine_thread.stop()
 
 
 @pytest.fixture
@@ -214,13 +214,13 @@ def test_a_registered_model_sees_values_clipped_as_in_training(
     registering, registry, monkeypatch, metadata, expected
 ):
     asked = []
-    build_engine = loading.build_engine
+    build_engine = model_loader.build_engine
 
     def build(*args, clip, **kwargs):
         asked.append(clip)
         return build_engine(*args, clip=clip, **kwargs)
 
-    monkeypatch.setattr(loading, "build_engine", build)
+    monkeypatch.setattr(model_loader, "build_engine", build)
     model = registry.register(
         PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
     )
@@ -236,7 +236,7 @@ def test_a_registered_model_whose_files_were_changed_is_not_loaded(registering, 
     path.write_bytes(
         content[:-1] + bytes([content[-1] ^ 0x80]) if path.suffix == ".safetensors" else content + b"\n"
     )
-    loading.load_pair(registered.folder)
+    model_loader.load_pair(registered.folder)
     with pytest.raises(CheckpointError, match=file):
         ModelLoader(registering, CPU).load_further(registered)
 

@@ -4,9 +4,8 @@ import threading
 
 from billiard.einfo import ExceptionInfo
 
+from tests.waiting import WAIT_S
 from worker.inference.pools import WaitingThreadsPool
-
-WAIT_S = 10.0
 
 
 def apply(target) -> list[ExceptionInfo]:

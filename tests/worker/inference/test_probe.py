@@ -7,7 +7,7 @@ import pytest
 
 from worker.inference import probe
 from worker.inference.probe import ProbeError, run_probe
-from worker.inference.self_test import self_test
+from worker.inference.probe_child import report_on
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def settings(settings):
 
 
 def test_slots_follow_the_memory_and_an_unknown_model_has_none(settings) -> None:
-    small = self_test(
+    small = report_on(
         ["cpu"], settings.model_copy(update={"memory_mb": 16}), with_slots=True, with_model=True
     )
     assert 0 < small["devices"][0]["slots"] < 64
@@ -71,19 +71,19 @@ def test_slots_follow_the_memory_and_an_unknown_model_has_none(settings) -> None
     least, absent = {"memory_mb": 1}, {"memory_mb": 16, "model": "/no/such/model"}
     for changes, code in ((least, "OUT_OF_MEMORY"), (absent, "CHECKPOINT_MISSING")):
         changed = settings.model_copy(update=changes)
-        (device,) = self_test(["cpu"], changed, with_slots=True, with_model=False)["devices"]
+        (device,) = report_on(["cpu"], changed, with_slots=True, with_model=False)["devices"]
         assert device["slots"] is None
         assert device["slots_error"].startswith(code)
 
 
 def test_a_probe_without_the_model_loads_none(settings) -> None:
     absent = settings.model_copy(update={"model": "/no/such/model"})
-    report = self_test(["cpu"], absent, with_slots=False, with_model=False)
+    report = report_on(["cpu"], absent, with_slots=False, with_model=False)
     assert report["model"] is None
     assert "error" not in report["devices"][0]
 
 
 def test_a_model_that_cannot_be_loaded_is_named(settings, tmp_path) -> None:
     for changes, code in (({"model": str(tmp_path)}, "CHECKPOINT"), ({"memory_mb": 1}, "OUT_OF_MEMORY")):
-        report = self_test(["cpu"], settings.model_copy(update=changes), with_slots=False, with_model=True)
+        report = report_on(["cpu"], settings.model_copy(update=changes), with_slots=False, with_model=True)
         assert report["model"]["error"].startswith(code)

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
-from worker.inference import model_loader as loading
+from worker.inference import model_loader
 from worker.inference import process as process_module
 from worker.inference.engine_thread import EngineDied
 from worker.inference.process import WorkerProcess
-from worker.monitoring import heartbeat as announcer
+from worker.monitoring import heartbeat
 from worker.settings import explain
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
@@ -36,7 +37,7 @@ def worker(settings):
     worker.stop()
 
 
-def announced(redis) -> dict | None:
+def announced(redis) -> AnyWorkerStatus | None:
     workers = live_workers(redis)
     assert len(workers) <= 1
     return workers[0] if workers else None
@@ -44,7 +45,7 @@ def announced(redis) -> dict | None:
 
 def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeypatch):
     seen_while_loading = []
-    load_pair = loading.load_pair
+    load_pair = model_loader.load_pair
 
     def watched(*args, **kwargs):
         deadline = time.monotonic() + 5
@@ -53,26 +54,26 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
         seen_while_loading.append(announced(redis))
         return load_pair(*args, **kwargs)
 
-    monkeypatch.setattr(loading, "load_pair", watched)
+    monkeypatch.setattr(model_loader, "load_pair", watched)
     with pytest.raises(RuntimeError, match="not loaded"):
         _ = worker.served
     worker.start()
     (seen,) = seen_while_loading
-    assert (seen["state"], seen["model"], seen["models"], seen["queue"]) == ("loading", None, [], "cpu")
+    assert (seen.state, seen.model, seen.models, seen.queue) == ("loading", None, (), "cpu")
     worker.ready()
     ready = announced(redis)
-    assert (ready["state"], ready["node"], ready["device"]) == ("ready", NODE, "cpu")
-    assert ready["model"]["id"] == str(PARITY / "model")
-    assert (ready["max_context"], ready["slots"], ready["sequences_running"]) == (64, 64, 0)
-    assert ready["sequences_waiting"] == 0
-    assert [model["id"] for model in ready["models"]] == [ready["model"]["id"]]
-    assert ready.keys() == seen.keys()
+    assert (ready.state, ready.node, ready.device) == ("ready", NODE, "cpu")
+    assert ready.model.id == str(PARITY / "model")
+    assert (ready.max_context, ready.slots, ready.sequences_running) == (64, 64, 0)
+    assert ready.sequences_waiting == 0
+    assert [model.id for model in ready.models] == [ready.model.id]
+    assert ready.model_fields_set == seen.model_fields_set
     worker.drain()
     worker.ready()  # said again where the connection is made again
     deadline = time.monotonic() + 5
-    while announced(redis)["state"] != "draining" and time.monotonic() < deadline:
+    while announced(redis).state != "draining" and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert announced(redis)["state"] == "draining"
+    assert announced(redis).state == "draining"
     worker.stop()
     assert announced(redis) is None
 
@@ -86,9 +87,9 @@ def test_a_job_that_another_worker_has_meanwhile_is_counted_once(worker):
 
 def test_what_is_served_computes_within_the_limits_of_its_model(worker):
     worker.start()
-    assert worker.limits.max_pred_len == 64
-    run = worker.service.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    assert worker.limits_of(None).max_pred_len == 64
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     assert run.result()[0].paths.shape == (1, 3, 6)
     assert worker.served.num_parameters > 0
 
@@ -97,7 +98,6 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = WorkerProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
-    assert worker.limits.max_pred_len == 2048
     limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 176]
     worker.stop()
@@ -106,17 +106,17 @@ def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = WorkerProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    with worker.models.use(worker.models.find("kronos-tiny")) as resident:
-        assert resident.wait(20)
-        run = worker.service.submit("job", [series_request(1, 20, 3)], resident.served.hosted)
-        assert worker.service.wait(run, 20)
+    with worker.models.use(worker.models.find("kronos-tiny")) as entry:
+        assert entry.wait(20)
+        run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
+        assert worker.engine_thread.wait(run, 20)
         assert run.result()[0].paths.shape == (1, 3, 6)
         status = worker.status()
-    assert [(model["id"], model["jobs"]) for model in status["models"]] == [
+    assert [(model.id, model.jobs) for model in status.models] == [
         (str(PARITY / "model"), 0),
         ("kronos-tiny", 1),
     ]
-    assert (status["slots"], status["max_models"], status["dtype"]) == (128, 2, "float32")
+    assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
     worker.stop()
 
 
@@ -124,13 +124,13 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     worker.start()
     model = str(PARITY / "model")
     idle = worker.status()
-    assert (idle["bars_per_s"], idle["mean_batch_size"], idle["queue_wait_s"]) == (0.0, None, None)
-    run = worker.service.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     status, registry = worker.status(), worker.metrics.registry
-    assert status["bars_per_s"] > 0
-    assert status["mean_batch_size"] == 1
-    assert status["queue_wait_s"] >= 0
+    assert status.bars_per_s > 0
+    assert status.mean_batch_size == 1
+    assert status.queue_wait_s >= 0
     assert registry.get_sample_value("kronos_bars_generated_total", {"model": model}) == 4
     assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
     info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32"}
@@ -149,15 +149,15 @@ def test_observers_hear_of_the_models_by_name(settings):
 
     worker = WorkerProcess(settings, NODE, observers=[Observer()])
     worker.start()
-    run = worker.service.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert worker.service.wait(run, 20)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
     worker.stop()
     assert heard[0] == (str(PARITY / "model"), 64)
     assert heard[-1] == (str(PARITY / "model"), True)
 
 
 def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis, monkeypatch):
-    monkeypatch.setattr(loading, "_share_bytes", lambda *_: 1)
+    monkeypatch.setattr(model_loader, "_share_bytes", lambda *_: 1)
     worker = WorkerProcess(settings, NODE)
     with pytest.raises(OutOfMemory) as refused:
         worker.start()
@@ -170,19 +170,19 @@ def test_the_engines_thread_alone_computes_in_parallel(
     settings, monkeypatch, threads, num_processes, expected
 ):
     told: list[object] = []
-    load_pair = loading.load_pair
+    load_pair = model_loader.load_pair
     owner = "kronos-engine"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("kronos_model.devices.cores.num_cores", lambda: 6)
     monkeypatch.setattr(
         torch, "set_num_threads", lambda number: told.append((threading.current_thread().name, number))
     )
-    monkeypatch.setattr(loading, "load_pair", lambda *a, **k: told.append("load") or load_pair(*a, **k))
+    monkeypatch.setattr(model_loader, "load_pair", lambda *a, **k: told.append("load") or load_pair(*a, **k))
     worker = WorkerProcess(settings.model_copy(update={"threads": threads}), NODE)
     worker.start(num_processes)
     worker.stop()
     assert told == [(threading.current_thread().name, 1), "load", (owner, expected)]
-    assert worker.status()["threads"] == expected
+    assert worker.status().threads == expected
 
 
 def test_a_worker_whose_engine_dies_is_told_to_end(settings):
@@ -195,9 +195,9 @@ def test_a_worker_whose_engine_dies_is_told_to_end(settings):
         raise RuntimeError("not in any series")
 
     worker.served.hosted.engine.step = step
-    run = worker.service.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
     assert ended.wait(20)
-    assert worker.service.wait(run, 20)
+    assert worker.engine_thread.wait(run, 20)
     with pytest.raises(EngineDied):
         run.result()
     assert worker.is_dead
@@ -212,13 +212,13 @@ def test_a_worker_that_cannot_load_takes_its_announcement_back(settings, redis, 
 
 
 def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis, monkeypatch):
-    announce = announcer.announce
+    announce = heartbeat.announce
 
     def slow(*args):
         time.sleep(0.2)
         announce(*args)
 
-    monkeypatch.setattr(announcer, "announce", slow)
+    monkeypatch.setattr(heartbeat, "announce", slow)
     worker = WorkerProcess(settings, NODE)
     worker.start()
     worker.stop()
@@ -227,9 +227,9 @@ def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis,
 
 
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
-    monkeypatch.setattr(announcer, "ANNOUNCEMENT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
-    worker.service.stop()
+    worker.engine_thread.stop()
     time.sleep(0.1)
     redis.flushall()
     time.sleep(0.1)
@@ -240,9 +240,11 @@ def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(set
     warning = "CUDA device 'cuda:0' requested but CUDA cannot hold the Kronos. Falling back to CPU."
     gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
     monkeypatch.setattr(process_module, "resolve_device", lambda _: (gpu, None))
-    monkeypatch.setattr(loading, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
+    monkeypatch.setattr(model_loader, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
     monkeypatch.setattr(
-        loading, "move_to_device", lambda module, device: (module, cpu, warning if device == gpu else None)
+        model_loader,
+        "move_to_device",
+        lambda module, device: (module, cpu, warning if device == gpu else None),
     )
     worker = WorkerProcess(settings, NODE)
     assert worker.queue == "gpu"

@@ -1,25 +1,21 @@
 """What a worker's announcement holds beside its status."""
 
 from kronos_client.redis.routing import jobs_per_s, live_workers
-from worker.monitoring import heartbeat as announcer
-from worker.monitoring.heartbeat import Announcer
+from kronos_client.testing import fake_worker
+from worker.monitoring import heartbeat
+from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_rate import JobRate
 
 
 def test_the_rate_of_jobs_is_told_by_what_ended_between_announcements(redis, monkeypatch):
     moments = iter([0.0, 10.0, 20.0])
-    monkeypatch.setattr(announcer, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
-    status = {"node": "a@1", "queue": "cpu", "state": "ready", "jobs_done": 100, "jobs_failed": 5}
-    told = Announcer(redis, "a@1", lambda: status)
+    monkeypatch.setattr(heartbeat, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
+    status = fake_worker(jobs_done=100, jobs_failed=5)
+    told = Heartbeat(redis, status.node, lambda: status)
     told.announce()
-    assert live_workers(redis) == [{**status, "jobs_per_s": 0.0}]
-    status |= {"jobs_done": 125, "jobs_failed": 10}
+    assert [worker.as_json() for worker in live_workers(redis)] == [status.as_json() | {"jobs_per_s": 0.0}]
+    status = fake_worker(jobs_done=125, jobs_failed=10)
     told.announce()
-    assert live_workers(redis)[0]["jobs_per_s"] == 3.0
+    assert live_workers(redis)[0].jobs_per_s == 3.0
     told.announce()
     assert jobs_per_s("cpu", live_workers(redis)) == 1.5
-
-
-def test_a_status_without_counts_is_announced_all_the_same(redis):
-    Announcer(redis, "a@1", lambda: {"node": "a@1"}).announce()
-    assert live_workers(redis) == [{"node": "a@1", "jobs_per_s": 0.0}]

@@ -12,11 +12,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_job
+from kronos_client.contract.limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
 from kronos_model.processes.json_child import ChildEnded
-from worker import lifecycle as bootstrap
+from worker import lifecycle
 from worker.app import app
 from worker.broker.claims import Claims
 from worker.config import UNACKED_INDEX_KEYS
@@ -31,21 +33,12 @@ TIMEOUT_S = 30.0
 RESULT = {"series": []}
 
 
-class ScriptedQuarantine:
-    """As ``Quarantine``: ends each computation as told, then well."""
+class ScriptedIsolation:
+    """As ``Isolation``: ends each computation as told, then well."""
 
     def __init__(self) -> None:
         self.ends: list[Exception] = []
         self.num_computed = 0
-
-    def place(self) -> Any:
-        return self
-
-    def __enter__(self) -> None:
-        """There is room."""
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing."""
 
     def compute(self, job_id: str, *_: object) -> dict[str, Any]:
         self.num_computed += 1
@@ -61,17 +54,18 @@ def process(redis, monkeypatch):
     records = JobStore(redis, 50, TAKEN, lambda tag: process.claims.take_away(tag))
     process = SimpleNamespace(
         node="test",
+        limits=Limits(),
         queue="cpu",
         job_store=records,
         claims=Claims(records, TIMEOUT_S),
-        intake=SimpleNamespace(admitted=lambda job_id: None),
-        quarantine=ScriptedQuarantine(),
-        service=SimpleNamespace(count=lambda succeeded: None),
+        capacity=SimpleNamespace(admitted=lambda job_id: None),
+        isolation=ScriptedIsolation(),
+        engine_thread=SimpleNamespace(count=lambda succeeded: None),
         metrics=SimpleNamespace(
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(bootstrap, "_process", process)
+    monkeypatch.setattr(lifecycle.current, "process", process)
     return process
 
 
@@ -102,7 +96,7 @@ def deliver(settings, process, compute):
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}
             )
             task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast._Delivery(task, process).answer((), {"job": payload or {}})
+            return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
 
         yield deliver
 
@@ -163,34 +157,38 @@ def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliv
     assert (lost(redis), is_claimed(redis)) == (0, False)
 
 
-def test_a_suspect_is_computed_in_quarantine_and_others_are_not(deliver, process, redis):
+def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process, redis):
     deliver("x")
-    assert process.quarantine.num_computed == 0
+    assert process.isolation.num_computed == 0
     process.claims.release("job", "x")
     make_suspect(redis)
     assert deliver("y") == RESULT
-    assert process.quarantine.num_computed == 1
+    assert process.isolation.num_computed == 1
 
 
-def test_a_suspect_that_ends_its_process_once_is_tried_again_there(deliver, process, redis):
+def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildEnded("quarantine", -9)]
-    assert deliver("x") == RESULT
+    process.isolation.ends = [ChildEnded("isolation", -9)]
+    with pytest.raises(HandedBack):
+        deliver("x")
     assert redis.hget(job_key("job"), "lost_alone") == "1"
+    assert deliver("y") == RESULT
 
 
 def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     make_suspect(redis)
-    process.quarantine.ends = [ChildEnded("quarantine", -9), ChildEnded("quarantine", 70)]
-    with pytest.raises(JobError) as ended:
+    process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
+    with pytest.raises(HandedBack):
         deliver("x")
+    with pytest.raises(JobError) as ended:
+        deliver("y")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
 
 
 def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
     make_suspect(redis)
     redis.hset(job_key("job"), "lost_alone", 1)
-    process.quarantine.ends = [ChildEnded("quarantine", -9)]
+    process.isolation.ends = [ChildEnded("isolation", -9)]
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert ended.value.code == ErrorCode.WORKER_LOST
@@ -201,13 +199,13 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
 
     class TakenAway(ChildEnded):
         def __init__(self) -> None:
-            super().__init__("quarantine", -9)
+            super().__init__("isolation", -9)
 
     def compute(*_: object) -> None:
         redis.hset(job_key("job"), "holder", "other")
         raise TakenAway
 
-    process.quarantine.compute = compute
+    process.isolation.compute = compute
     with pytest.raises(Ignore):
         deliver("x")
     assert not redis.hexists(job_key("job"), "lost_alone")
@@ -216,7 +214,7 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
 @pytest.mark.parametrize("end", [NotNow("busy", 1.0), Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))])
 def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process, redis, end):
     make_suspect(redis)
-    process.quarantine.ends = [end]
+    process.isolation.ends = [end]
     with pytest.raises(HandedBack) as back:
         deliver("x")
     assert back.value.delay_s > 0
@@ -227,7 +225,7 @@ def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process,
 def test_a_suspect_that_can_never_be_computed_alone_ends_as_what_keeps_it(deliver, process, redis):
     make_suspect(redis)
     for delivery in range(1, forecast.MAX_PUT_OFF + 1):
-        process.quarantine.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
+        process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
         with pytest.raises(HandedBack if delivery < forecast.MAX_PUT_OFF else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
@@ -238,20 +236,23 @@ def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, red
     monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
-        overseer = arguments[-1]
-        while not overseer.is_cancelled():
+        context = arguments[-1]
+        while not context.is_cancelled():
             time.sleep(0.01)
 
-    process.quarantine.compute = compute
+    process.isolation.compute = compute
     with pytest.raises(JobError) as ended:
         deliver("x", {"deadline_s": 0.05})
     assert ended.value.code == ErrorCode.DEADLINE
 
 
-@pytest.mark.parametrize("deadline_s", [None, "1", 10**400, float("nan"), [1]])
-def test_what_is_no_deadline_is_left_to_the_check_of_the_job(deliver, process, redis, deadline_s):
+@pytest.mark.parametrize("deadline_s", ["1", 10**400, float("nan"), [1]])
+def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redis, deadline_s):
     make_suspect(redis)
-    assert deliver("x", {"deadline_s": deadline_s}) == RESULT
+    with pytest.raises(JobError) as refused:
+        deliver("x", {"deadline_s": deadline_s})
+    assert refused.value.field == "deadline_s"
+    assert process.isolation.num_computed == 0
 
 
 def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):

@@ -143,8 +143,8 @@ def test_a_link_is_put_in_place_of_an_earlier_workers(folder, tmp_path):
 
 
 def test_inline_candles_are_read_back_as_they_were_sent(folder):
+    from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import DataConfig
-    from kronos_model.finetuning.instruments import read_instruments
 
     prices = [1.0, 1.5, 1 / 3]
     instruments = [
@@ -165,7 +165,7 @@ def test_inline_candles_are_read_back_as_they_were_sent(folder):
     data = DataConfig(
         path=str(folder.root / "candles"), instrument_column="instrument", lookback=2, pred_len=1
     )
-    read, _ = read_instruments(data)
+    read, _ = read_training_candles(data)
     assert [one.name for one in read] == ["NA", 'a/b, "c"']
     assert read[0].bars[:, 3].tolist() == pytest.approx(prices)
     assert read[0].bars[:, 4].tolist() == [1.0, 2.0, 3.0]

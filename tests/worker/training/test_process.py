@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from kronos_cli.tables.status import status_table
+from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError
-from worker.training.process import FinetuneProcess, SingleJobIntake
+from worker.training.process import FinetuneProcess, SingleJobCapacity
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
 GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}
@@ -36,14 +37,13 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     assert "finetuning, idle" in shown([process.status()])
     process.start()
     process.ready()
-    process.training = {
-        "job_id": "a", "name": "mine", "stage": "predictor", "epoch": 2, "num_epochs": 10, "step": 120,
-        "num_steps": 1000, "loss": 5.1,
-    }  # fmt: skip
+    process.training = TrainingStatus(
+        job_id="a", name="mine", stage="predictor", epoch=2, num_epochs=10, step=120, num_steps=1000, loss=5.1
+    )
     while True:
-        process._announcer.tell()
+        process._heartbeat.tell()
         workers = live_workers(redis)
-        if workers and workers[0]["state"] == "ready" and workers[0]["training"]:
+        if workers and workers[0].is_ready and workers[0].training:
             break
     assert not is_gpu_ready(workers)
     text = shown(workers)
@@ -57,9 +57,7 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
 
 def test_a_job_of_which_nothing_is_known_yet_is_shown_too(folders):
     process = FinetuneProcess(folders, "f@host", CPU)
-    process.training = {"job_id": "a", "name": "mine"} | dict.fromkeys(
-        ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
-    )
+    process.training = TrainingStatus(job_id="a", name="mine")
     assert process.queue == "cpu.finetune"
     assert "finetuning mine: …" in shown([process.status()])
 
@@ -81,12 +79,12 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
 
 
 def test_one_job_at_a_time():
-    intake = SingleJobIntake()
-    assert intake.has_room({})
-    assert not intake.has_room({"a": SimpleNamespace(eta=None)})
+    capacity = SingleJobCapacity()
+    assert capacity.has_room({})
+    assert not capacity.has_room({"a": SimpleNamespace(eta=None)})
 
 
 def test_a_job_that_waits_for_its_time_is_in_nobodys_way():
     later, due = (SimpleNamespace(eta=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, -1))
-    assert SingleJobIntake().has_room({"a": later})
-    assert not SingleJobIntake().has_room({"a": later, "b": due})
+    assert SingleJobCapacity().has_room({"a": later})
+    assert not SingleJobCapacity().has_room({"a": later, "b": due})

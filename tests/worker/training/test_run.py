@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from worker.training import run as finetune_run
 from worker.training.child import Event, Stop, TrainingEnd
-from worker.training.job_errors import MAX_STARTS_AT_SAVE
+from worker.training.job_folder import JobFolder
+from worker.training.job_notes import MAX_STARTS_AT_SAVE, JobNotes
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
@@ -41,6 +42,19 @@ def process(settings, tmp_path):
     return process
 
 
+def starts_at_save(process: FinetuneProcess) -> int:
+    return json.loads((folder_of(process).root / "job.json").read_text())["num_starts_at_save"]
+
+
+def folder_of(process: FinetuneProcess) -> JobFolder:
+    return JobFolder(process.model_folder, "job")
+
+
+def begin(process: FinetuneProcess) -> None:
+    """Leave what an earlier worker would have."""
+    folder_of(process).write_notes(JobNotes(fingerprint(payload()), {}, 0.0))
+
+
 def payload(**fields: Any) -> dict[str, Any]:
     return {
         "name": "mine",
@@ -61,13 +75,20 @@ class FakeTraining:
 
     Args:
         resumed: what the process tells as it has started; None for one that does not come to it.
+        after_start: called then.
     """
 
     given: dict[str, Any]
 
-    def __init__(self, *ends: TrainingEnd | BaseException, resumed: bool | None = False) -> None:
+    def __init__(
+        self,
+        *ends: TrainingEnd | BaseException,
+        resumed: bool | None = False,
+        after_start: Callable[[], object] = lambda: None,
+    ) -> None:
         self._ends = ends
         self._resumed = resumed
+        self._after_start = after_start
 
     def __call__(self, command: list[str], **given: Any) -> "FakeTraining":
         self.given = given | {"command": command}
@@ -84,6 +105,7 @@ class FakeTraining:
             if self._resumed is not None:
                 started = {"event": "started", "device": "cpu", "device_warning": None}
                 hear(started | {"resumed": self._resumed})
+                self._after_start()
             if end.stop is not None:
                 should_stop()
             self.given["on_end"](end)
@@ -95,9 +117,9 @@ def go(
     run: FinetuneRun,
     *ends: TrainingEnd | BaseException,
     is_safe: bool = True,
-    resumed: bool | None = False,
+    **options: Any,
 ) -> tuple[dict[str, Any], FakeTraining]:
-    training = FakeTraining(*ends, resumed=resumed)
+    training = FakeTraining(*ends, **options)
     monkeypatch.setattr(finetune_run, "Training", training)
     return run.run(lambda: is_safe, lambda: not is_safe), training
 
@@ -135,7 +157,7 @@ def test_a_job_that_was_registered_already_gives_the_same_result_without_trainin
 def test_what_a_worker_left_that_ended_as_it_had_the_result_goes(process, monkeypatch):
     run = a_run(process)
     first, _ = go(monkeypatch, run, done(process))
-    checkpoint = run._folder.run / "checkpoint"
+    checkpoint = folder_of(process).run / "checkpoint"
     checkpoint.mkdir(parents=True)
     assert a_run(process).run(lambda: True, lambda: False) == first
     assert not checkpoint.exists()
@@ -191,13 +213,13 @@ def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monk
 )
 def test_each_end_is_a_code_that_names_the_best_checkpoint(process, monkeypatch, end, code, field):
     run = a_run(process)
-    (run._folder.run / "predictor" / "best").mkdir(parents=True)
-    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
+    (folder_of(process).run / "predictor" / "best").mkdir(parents=True)
+    begin(process)
     with pytest.raises(JobError) as ended:
         go(monkeypatch, run, end)
     assert (ended.value.code, ended.value.field) == (code, field)
-    assert process.model_folder / ended.value.details["best_checkpoint"] == run._folder.run / "best"
-    assert (run._folder.run / "best" / "model").is_dir()
+    assert process.model_folder / ended.value.details["best_checkpoint"] == folder_of(process).run / "best"
+    assert (folder_of(process).run / "best" / "model").is_dir()
 
 
 def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_is_sent_again(
@@ -207,10 +229,10 @@ def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_i
         raise DiskFull("no room")
 
     run = a_run(process)
-    made = run._folder.run / "checkpoint"
-    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
+    made = folder_of(process).run / "checkpoint"
+    begin(process)
     shutil.copytree(BUNDLED, made)
-    needed = [run._folder.run / name for name in ("config.json", "data.json", "parent.json")]
+    needed = [folder_of(process).run / name for name in ("config.json", "data.json", "parent.json")]
     for path in needed:
         path.write_text("{}")
     end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, None, 0)
@@ -228,9 +250,8 @@ def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_i
 
 def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
     """A start that leaves no trace but its count; those from another save count anew."""
-    run = a_run(process)
-    run._folder.write_notes(finetune_run.JobNotes(run._fingerprint, {}, 0.0))
-    state = run._folder.run / "predictor" / "state.safetensors"
+    begin(process)
+    state = folder_of(process).run / "predictor" / "state.safetensors"
     state.parent.mkdir(parents=True)
     for has_saved in (True, False):
         if has_saved:
@@ -246,26 +267,19 @@ def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
 
 
 def test_a_killed_start_counts_also_where_the_job_is_stopped_after_it(process, monkeypatch):
-    run = a_run(process)
-    hear = run._hear
-
-    def hear_and_drain(event: Event) -> None:
-        hear(event)
-        process.is_draining.set()
-
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
+    ends = TrainingEnd(None, None, -9), KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        go(monkeypatch, run, TrainingEnd(None, None, -9), KeyboardInterrupt())
-    assert run._notes.num_starts_at_save == 2
+        go(monkeypatch, a_run(process), *ends, after_start=process.is_draining.set)
+    assert starts_at_save(process) == 2
 
 
 def test_a_folder_that_cannot_be_tidied_does_not_hide_why_the_job_ended(process, monkeypatch):
     run = a_run(process)
 
-    def refuse() -> None:
+    def refuse(_: JobFolder) -> None:
         raise OSError("read-only")
 
-    monkeypatch.setattr(run._folder, "keep_best", refuse)
+    monkeypatch.setattr(JobFolder, "keep_best", refuse)
     with pytest.raises(JobError, match="CANCELLED"):
         go(monkeypatch, run, TrainingEnd(None, Stop.CANCELLED, 75))
 
@@ -283,20 +297,16 @@ def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_c
     process, monkeypatch, end
 ):
     monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
-    run = a_run(process)
-    hear = run._hear
 
-    def hear_and_drain(event: Event) -> None:
-        hear(event)
+    def drain_where_it_is_to_stop() -> None:
         if isinstance(end, TrainingEnd) and end.stop is not None:
             process.is_draining.set()
 
-    monkeypatch.setattr(run, "_hear", hear_and_drain)
     num_starts = 2 * MAX_STARTS_AT_SAVE if isinstance(end, TrainingEnd) else 1
     with pytest.raises((Interrupted, JobError)) as ended:
-        go(monkeypatch, run, *[end] * num_starts)
+        go(monkeypatch, a_run(process), *[end] * num_starts, after_start=drain_where_it_is_to_stop)
     assert str(ErrorCode.OUT_OF_MEMORY) not in str(ended.value)
-    assert run._notes.num_starts_at_save == 0
+    assert starts_at_save(process) == 0
 
 
 def test_what_was_started_before_it_told_so_is_no_attempt_and_without_a_save_nothing_is_resumed(
@@ -315,15 +325,15 @@ def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypa
         go(monkeypatch, a_run(process), LocalStackError("no more processes"))
 
 
-def test_a_lease_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
+def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     run = a_run(process)
     with pytest.raises(Interrupted):
-        go(monkeypatch, run, TrainingEnd(None, Stop.LEASE, -9), is_safe=False)
-    assert run._folder.notes(run._fingerprint).num_starts == 0
+        go(monkeypatch, run, TrainingEnd(None, Stop.CLAIM, -9), is_safe=False)
+    assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
-@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.LEASE, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
-def test_without_its_lease_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
+@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.CLAIM, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
+def test_without_its_claim_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
     run = a_run(process)
     with pytest.raises(Interrupted):
         go(monkeypatch, run, end, is_safe=False)

@@ -1,1 +1,1 @@
-"""A process for jobs that may have ended others: one at a time, with nobody else in it."""
+"""A process for jobs that may have ended others: it computes one at a time."""

@@ -1,6 +1,6 @@
 """``python -m worker.inference.isolation``: compute a worker's suspects, one at a time, while it lives.
 
-The first message describes the worker (see ``SuspectHost``), each further one is a job: ``job_id``, ``job``,
+The first message describes the worker (see ``load_host``), each further one is a job: ``job_id``, ``job``,
 ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
 ``progress`` and one ``result`` or ``error``.
 """
@@ -13,35 +13,67 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob
 from kronos_client.redis.job_store import Receipt
-from kronos_model.errors import KronosError
+from kronos_model.devices.resolution import resolve_device
+from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.executor import compute
-from worker.inference.isolation.host import QuarantineHost
+from worker.inference.host import Host
 from worker.inference.isolation.isolation import EXIT_IDLE
-from worker.settings import get_settings
+from worker.inference.shutdown import EXIT_STATUS
+from worker.settings import WorkerSettings, get_settings
 
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 30.0
+MAX_SLOTS: Final = 64
+"""The worker's own engines hold the memory. A job of more paths runs in rounds, to the same forecast."""
 
 
 class Worker(JsonParent):
-    """The worker that sends the jobs; an ``Overseer``."""
+    """The worker that sends the jobs; a ``JobContext``."""
 
     def is_cancelled(self) -> bool:
         """Never: the worker kills this process instead."""
         return False
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Send how far the job is."""
         self.send("progress", bars_done=bars_done, bars_total=bars_total)
+
+
+def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
+    """The worker's models once more, to give the results that the worker would.
+
+    Args:
+        hello: The worker's ``node``, ``device`` as resolved, ``device_warning`` and ``num_threads``.
+
+    Raises:
+        KronosError: Device, memory or checkpoint cannot be had.
+    """
+    device, warning = resolve_device(hello["device"])
+    if warning is not None:
+        raise DeviceError(warning)
+    max_slots = min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)
+    host = Host(
+        settings.model_copy(update={"max_slots": max_slots}),
+        hello["node"],
+        device,
+        hello["device_warning"],
+        on_death=lambda: os._exit(EXIT_STATUS),
+    )
+    host.num_threads = hello["num_threads"]
+    host.load()
+    if host.device != device:
+        raise OutOfMemory(str(host.device_warning))
+    return host
 
 
 def run(worker: Worker, hello: Mapping[str, Any]) -> None:
     """Load the models, then compute jobs until the worker is gone or has had none for a while."""
     try:
-        host = QuarantineHost(get_settings(), hello)
+        host = load_host(get_settings(), hello)
     except KronosError as error:
         worker.send("unavailable", error=JobError.from_kronos(error).args)
         raise SystemExit(1) from None
@@ -53,7 +85,9 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             os._exit(EXIT_IDLE)
         job_id, receipt = message["job_id"], Receipt(**message["receipt"])
         try:
-            result = compute(host, job_id, message["payload"], receipt, message["queue"], worker)
+            result = compute(
+                host, job_id, ForecastJob.model_validate(message["job"]), receipt, message["queue"], worker
+            )
             worker.send("result", result=result)
         except JobError as error:
             worker.send("error", error=error.args)

@@ -18,7 +18,7 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
-from worker.inference.executor import Overseer
+from worker.inference.executor import JobContext
 from worker.inference.isolation.oom import num_oom_kills
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def start_child() -> JsonChild:
     return JsonChild("isolation", command, error_sink=lambda name, line: log.info("%s: %s", name, line))
 
 
-class Quarantine:
+class Isolation:
     """Computes suspects. All methods may be called from any thread.
 
     Args:
@@ -84,44 +84,32 @@ class Quarantine:
         self._is_stopped = False
         self._child: JsonChild | None = None
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold room for one suspect that waits or is computed.
-
-        Raises:
-            NotNow: All places are taken. The delay is an estimate by the duration of the last suspect.
-        """
-        if not self._places.acquire(blocking=False):
-            delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
-            raise NotNow("other suspects are computed first", delay_s)
-        try:
-            yield
-        finally:
-            self._places.release()
-
     def compute(
-        self, job_id: str, payload: Any, receipt: Receipt, queue: str, overseer: Overseer
+        self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
         """Compute a job in the child; the result is the one that the worker itself would give, as JSON.
+
+        Args:
+            job: As it came, once ``read_job`` took it.
 
         Raises:
             JobError: The job's own.
             ChildEnded: The child ended while it computed this job alone: the job may be why.
-            NotNow: Nothing was computed.
+            NotNow: Nothing was computed, for example since too many other suspects wait.
             Unavailable: Nothing was computed, or nothing is proved.
         """
         began = time.monotonic()
-        with self._own_turn(overseer):
-            child = self._ready_child(overseer)
+        with self._own_turn(context):
+            child = self._ready_child(context)
             known = asdict(receipt.after(time.monotonic() - began))
             num_before = num_oom_kills()
-            child.send({"job_id": job_id, "payload": payload, "receipt": known, "queue": queue})
+            child.send({"job_id": job_id, "job": job, "receipt": known, "queue": queue})
             try:
-                while (event := self._next_event(child, overseer))["event"] == "progress":
-                    overseer.tell(event["bars_done"], event["bars_total"])
+                while (event := self._next_event(child, context))["event"] == "progress":
+                    context.report_progress(event["bars_done"], event["bars_total"])
             except ChildEnded as ended:
                 if ended.exit_status == EXIT_IDLE:  # just as the job came
-                    raise NotNow("the quarantine's process ended before the job began") from None
+                    raise NotNow("the isolation's process ended before the job began") from None
                 if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
                     raise Unavailable(_killed()) from None
                 raise
@@ -136,33 +124,38 @@ class Quarantine:
             child.end()
 
     @contextmanager
-    def _own_turn(self, overseer: Overseer) -> Iterator[None]:
+    def _own_turn(self, context: JobContext) -> Iterator[None]:
         """Wait for the other suspects. An error within ends the child: it would go on with an old job."""
-        while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
-            self._raise_if_over(overseer)
-        began = time.monotonic()
+        if not self._places.acquire(blocking=False):
+            delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
+            raise NotNow("other suspects are computed first", delay_s)
         try:
-            self._raise_if_over(overseer)
+            while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
+                self._raise_if_over(context)
+            began = time.monotonic()
             try:
+                self._raise_if_over(context)
                 yield
             except BaseException:
                 self._end_child()
                 raise
+            finally:
+                self._last_s = time.monotonic() - began
+                self._turn.release()
         finally:
-            self._last_s = time.monotonic() - began
-            self._turn.release()
+            self._places.release()
 
-    def _raise_if_over(self, overseer: Overseer) -> None:
+    def _raise_if_over(self, context: JobContext) -> None:
         if self._is_stopped or self._is_draining():
             raise NotNow("the worker shuts down")
-        _raise_if_cancelled(overseer)
+        _raise_if_cancelled(context)
 
-    def _ready_child(self, overseer: Overseer) -> JsonChild:
+    def _ready_child(self, context: JobContext) -> JsonChild:
         """The running child, else a new one once it has loaded."""
         if self._child is not None and self._child.exit_status is None:
             return self._child
         self._end_child()
-        log.info("quarantine: starting a process for jobs whose attempts ended with their processes")
+        log.info("isolation: starting a process for jobs whose attempts ended with their processes")
         try:
             self._child = child = self._start()
         except LocalStackError as error:
@@ -170,17 +163,17 @@ class Quarantine:
             raise Unavailable(JobError(ErrorCode.INTERNAL, reason)) from None
         child.send(self._hello())
         try:
-            event = self._next_event(child, overseer)
+            event = self._next_event(child, context)
         except ChildEnded as ended:
             raise Unavailable(_ended_loading(ended.exit_status)) from None
         if event["event"] != "ready":
             raise Unavailable(JobError(*event["error"]))
         return child
 
-    def _next_event(self, child: JsonChild, overseer: Overseer) -> Event:
+    def _next_event(self, child: JsonChild, context: JobContext) -> Event:
         try:
             while (event := child.next_event(LOOK_INTERVAL_S)) is None:
-                _raise_if_cancelled(overseer)
+                _raise_if_cancelled(context)
         except ChildEnded:
             time.sleep(SETTLE_S)
             if self._is_stopped:
@@ -194,8 +187,8 @@ class Quarantine:
             child.end()
 
 
-def _raise_if_cancelled(overseer: Overseer) -> None:
-    if overseer.is_cancelled():
+def _raise_if_cancelled(context: JobContext) -> None:
+    if context.is_cancelled():
         raise JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
 
 

@@ -1,4 +1,4 @@
-"""Whether Linux ended a process for want of memory: a SIGKILL tells not by itself who sent it."""
+"""Whether Linux ended a process for lack of memory: a SIGKILL does not say where it came from."""
 
 from pathlib import Path
 from typing import Final
@@ -7,9 +7,9 @@ VMSTAT: Final = Path("/proc/vmstat")
 
 
 def num_oom_kills(vmstat: Path = VMSTAT) -> int | None:
-    """Processes that this machine's kernel has ended so since it started, within containers or outside.
+    """Processes that this machine's kernel has ended for lack of memory, in containers or outside.
 
-    Linux counts that since 4.13; None where nobody does.
+    Linux counts them since 4.13; None elsewhere.
     """
     try:
         lines = vmstat.read_text().splitlines()

@@ -21,7 +21,7 @@ print("this is no event")  # noqa: T201
 say("ready")
 for line in sys.stdin:
     job = json.loads(line)
-    do = job["payload"]["do"]
+    do = job["job"]["do"]
     if do in ("SIGKILL", "SIGSEGV"):
         os.kill(os.getpid(), signal.Signals[do])
     if do == "idle":

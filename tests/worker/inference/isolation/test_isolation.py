@@ -13,16 +13,16 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
+from tests.waiting import WAIT_S
 from worker.inference.isolation import isolation as module
-from worker.inference.isolation.isolation import NotNow, Quarantine, Unavailable
+from worker.inference.isolation.isolation import Isolation, NotNow, Unavailable
 
 FAKE = Path(__file__).parent / "fake_child.py"
-WAIT_S = 30
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
 
 
-class Overseer:
-    """As ``forecasting.Overseer``."""
+class JobContext:
+    """As ``executor.JobContext``."""
 
     def __init__(self) -> None:
         self.wants_no_more = threading.Event()
@@ -31,37 +31,36 @@ class Overseer:
     def is_cancelled(self) -> bool:
         return self.wants_no_more.is_set()
 
-    def tell(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, bars_done: int, bars_total: int) -> None:
         assert (bars_done, bars_total) == (1, 2)
         self.progress.set()
 
 
 class Parent:
-    """A worker with a quarantine."""
+    """A worker with a isolation."""
 
     def __init__(self, max_jobs: int) -> None:
         self.load = "well"
         self.is_draining = False
         self.children: list[JsonChild] = []
-        self.quarantine = Quarantine(
+        self.isolation = Isolation(
             max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start
         )
 
     def _start(self) -> JsonChild:
-        self.children.append(JsonChild("quarantine", [sys.executable, str(FAKE)], env=os.environ))
+        self.children.append(JsonChild("isolation", [sys.executable, str(FAKE)], env=os.environ))
         return self.children[-1]
 
-    def compute(self, do: str, overseer: Overseer | None = None) -> dict[str, Any]:
-        with self.quarantine.place():
-            return self.quarantine.compute("job", {"do": do}, RECEIPT, "cpu", overseer or Overseer())
+    def compute(self, do: str, context: JobContext | None = None) -> dict[str, Any]:
+        return self.isolation.compute("job", {"do": do}, RECEIPT, "cpu", context or JobContext())
 
-    def begin(self, do: str, overseer: Overseer) -> tuple[threading.Thread, list[Any]]:
+    def begin(self, do: str, context: JobContext) -> tuple[threading.Thread, list[Any]]:
         """On a thread; what came of it is in the list then."""
         ends: list[Any] = []
 
         def run() -> None:
             try:
-                ends.append(self.compute(do, overseer))
+                ends.append(self.compute(do, context))
             except Exception as error:  # noqa: BLE001  the test looks at it
                 ends.append(error)
 
@@ -82,7 +81,7 @@ def make_parent(monkeypatch):
 
     yield make
     for parent in parents:
-        parent.quarantine.stop()
+        parent.isolation.stop()
         assert all(child.exit_status is not None for child in parent.children)
 
 
@@ -95,7 +94,7 @@ def test_one_child_computes_one_after_the_other(parent):
     first, second = parent.compute("well"), parent.compute("well")
     assert first["pid"] == second["pid"] == parent.children[0].pid
     told = first["job"]
-    assert (told["job_id"], told["queue"], told["payload"]) == ("job", "cpu", {"do": "well"})
+    assert (told["job_id"], told["queue"], told["job"]) == ("job", "cpu", {"do": "well"})
     assert Receipt(**told["receipt"]).lost == 2
     assert 1000.0 <= told["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
 
@@ -151,10 +150,10 @@ def test_a_child_that_cannot_load_proves_nothing_and_is_tried_again(parent, load
 
 
 def test_a_cancelled_one_is_killed_and_counts_as_cancelled(parent):
-    overseer = Overseer()
-    thread, ends = parent.begin("hang", overseer)
-    assert overseer.progress.wait(WAIT_S)
-    overseer.wants_no_more.set()
+    context = JobContext()
+    thread, ends = parent.begin("hang", context)
+    assert context.progress.wait(WAIT_S)
+    context.wants_no_more.set()
     thread.join(WAIT_S)
     assert ends[0].code == ErrorCode.CANCELLED
     assert parent.children[0].exit_status is not None
@@ -163,11 +162,11 @@ def test_a_cancelled_one_is_killed_and_counts_as_cancelled(parent):
 
 def test_who_waits_can_be_cancelled_and_who_is_one_too_many_goes_back(make_parent):
     parent = make_parent(max_jobs=8)  # two places
-    first, second = Overseer(), Overseer()
+    first, second = JobContext(), JobContext()
     hanging, _ = parent.begin("hang", first)
     assert first.progress.wait(WAIT_S)
     waiting, ends = parent.begin("well", second)
-    while parent.quarantine._places._value:
+    while parent.isolation._places._value:
         time.sleep(0.01)
     with pytest.raises(NotNow) as refused:
         parent.compute("well")
@@ -189,7 +188,7 @@ def test_a_worker_that_shuts_down_begins_none(parent):
 
 
 def test_who_waits_for_a_turn_goes_back_when_the_worker_shuts_down(parent):
-    computed, waiting = Overseer(), Overseer()
+    computed, waiting = JobContext(), JobContext()
     first, _ = parent.begin("hang", computed)
     assert computed.progress.wait(WAIT_S)
     second, ends = parent.begin("well", waiting)
@@ -205,16 +204,16 @@ def test_where_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
     def refuse() -> None:
         raise LocalStackError("no more processes")
 
-    monkeypatch.setattr(parent.quarantine, "_start", refuse)
+    monkeypatch.setattr(parent.isolation, "_start", refuse)
     with pytest.raises(Unavailable, match="no more processes"):
         parent.compute("well")
 
 
 def test_a_worker_that_stops_ends_its_child_and_counts_nothing(parent):
-    overseer = Overseer()
-    thread, ends = parent.begin("hang", overseer)
-    assert overseer.progress.wait(WAIT_S)
-    parent.quarantine.stop()
+    context = JobContext()
+    thread, ends = parent.begin("hang", context)
+    assert context.progress.wait(WAIT_S)
+    parent.isolation.stop()
     thread.join(WAIT_S)
     assert isinstance(ends[0], NotNow)
 

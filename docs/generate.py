@@ -1,0 +1,166 @@
+"""Write the reference pages that come from the code: ``python -m docs.generate`` (``make reference``).
+
+A test holds the committed pages to what this writes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import NoneType, SimpleNamespace
+from typing import Any, Literal, get_args, get_origin
+
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from api_stub.problems import HttpCode, status_of
+from api_stub.routes.metrics import HttpMetrics
+from api_stub.settings import ApiSettings
+from kronos_cli.settings import CliSettings
+from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.worker_status import TrainingStatus
+from kronos_client.settings import PREFIX, ClientSettings, ServiceSettings
+from worker.monitoring.metrics import FinetuneMetrics, JobMetrics, WorkerMetrics
+from worker.settings import WorkerSettings
+
+FOLDER = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by `make reference`: change the code, not this page. -->\n"
+TRAINING = TrainingStatus(job_id="", name="", step=0, num_steps=0, loss=0.0)
+
+SETTINGS: dict[str, type[ClientSettings]] = {
+    "Every process": ClientSettings,
+    "Workers, HTTP API and commands": ServiceSettings,
+    "Workers": WorkerSettings,
+    "HTTP API": ApiSettings,
+    "Flower": CliSettings,
+}
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤"}
+TYPES = {int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    head = tuple(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def errors() -> str:
+    """The page of error codes."""
+    codes = table(
+        ("code", "HTTP", "meaning and remedy"),
+        ((f"`{code}`", str(int(status_of(code))), code.meaning) for code in ErrorCode),
+    )
+    own = table(("code", "HTTP"), ((f"`{code}`", str(int(status_of(code)))) for code in HttpCode))
+    return f"""{NOTE}
+# Errors
+
+An error has a code, a message with cause and remedy, the field at fault if there is one, and details.
+A failed job [stores it](contract.md#errors), the client raises it as `JobError`, and
+[the API](../use/http.md#errors) answers with it and the status below.
+
+## Codes
+
+{codes}
+## Codes of the HTTP API alone
+
+{own}"""
+
+
+def families(metrics: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, labels and meaning of the metrics in a registry, less those of its process."""
+    labels = {
+        next(iter(metric.describe())).name: metric._labelnames
+        for metric in vars(metrics).values()
+        if isinstance(metric, MetricWrapperBase)
+    }
+    for family in metrics.registry.collect():
+        if family.name.startswith("kronos_"):
+            names = labels.get(family.name) or [name for name in family.samples[0].labels if name != "le"]
+            suffix = "_total" if family.type == "counter" else ""
+            shown = ", ".join(f"`{name}`" for name in names)
+            yield f"`{family.name}{suffix}`", family.type, shown, family.documentation
+
+
+def metrics() -> str:
+    """The page of Prometheus metrics."""
+    load = SimpleNamespace(running=0, waiting=0, slots=0)
+    common = set(families(JobMetrics(lambda: 0)))
+    forecast = set(families(WorkerMetrics(lambda: {"": load}, lambda: 0)))
+    training = set(families(FinetuneMetrics(lambda: TRAINING)))
+
+    def rows(found: set[tuple[str, str, str, str]]) -> str:
+        return table(("metric", "type", "labels", "meaning"), sorted(found))
+
+    return f"""{NOTE}
+# Metrics
+
+[Monitoring](../operate/monitoring.md#prometheus) says how to serve and scrape them. Workers also serve the
+metrics of their process, such as `process_resident_memory_bytes`. `model` is the id of a loaded model.
+
+## Every worker
+
+{rows(common)}
+## Forecast workers
+
+{rows(forecast - common)}
+## Finetuning workers
+
+{rows(training - common)}
+## The HTTP API
+
+{rows(set(families(HttpMetrics())))}"""
+
+
+def settings() -> str:
+    """The page of environment variables: for each kind of process those that it reads in addition."""
+    sections = "\n".join(
+        f"## {title}\n\n{table(('variable', 'value', 'default', 'meaning'), rows_of(kind))}"
+        for title, kind in SETTINGS.items()
+    )
+    return f"""{NOTE}
+# Settings
+
+Settings are environment variables. Each process reads them once, when it starts.
+
+- Write `_FILE` behind a name, as in `KRONOS_REDIS_URL_FILE`, to name a file that holds the value, such as
+  one of Docker's secrets.
+- An empty variable counts as not set.
+- A value that cannot be used ends the process with one line that names the variable.
+- `./kronos check` shows variables that begin with `KRONOS_` and are no setting.
+- Clients and workers must agree on the limits of a job. Give both the same values.
+
+{sections}"""
+
+
+def rows_of(kind: type[ClientSettings]) -> Iterator[tuple[str, str, str, str]]:
+    """Name, values, default and meaning of the settings that this class adds to its base."""
+    inherited = {name for base in kind.__bases__ for name in getattr(base, "model_fields", ())}
+    for name, field in kind.model_fields.items():
+        if name not in inherited:
+            default = field.default
+            text = default.get_secret_value() if isinstance(default, SecretStr) else default
+            shown = "" if text is None else f"`{text}`"
+            yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, field.description or ""
+
+
+def values_of(field: FieldInfo) -> str:
+    """What a setting takes, such as ``integer ≥ 1``."""
+    annotation: Any = field.annotation
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
+    bounds = [
+        f"{sign} {getattr(bound, name):g}"
+        for bound in field.metadata
+        for name, sign in BOUNDS.items()
+        if hasattr(bound, name)
+    ]
+    return " ".join([TYPES[kinds[0]], ", ".join(bounds)]).strip()
+
+
+PAGES: dict[str, Callable[[], str]] = {"errors.md": errors, "metrics.md": metrics, "settings.md": settings}
+
+
+if __name__ == "__main__":
+    for name, text in PAGES.items():
+        (FOLDER / name).write_text(text(), encoding="utf-8")

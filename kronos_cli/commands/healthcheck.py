@@ -1,0 +1,20 @@
+"""``kronos healthcheck``."""
+
+import click
+
+from kronos_cli.checks.finding import is_ok
+from kronos_cli.checks.installation import worker_here
+from kronos_cli.commands.check import print_json
+from kronos_cli.settings import get_settings
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The finding as JSON, as check has it.")
+def healthcheck(as_json: bool) -> None:
+    """Exit with 0 when a worker on this host is ready, else with 1 and the reason: `check --worker`."""
+    finding = worker_here(get_settings())
+    if as_json:
+        print_json([finding])
+        raise SystemExit(0 if is_ok([finding]) else 1)
+    if finding.level != "ok":
+        raise click.ClickException(finding.message)

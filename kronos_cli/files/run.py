@@ -1,0 +1,216 @@
+"""One run of ``kronos forecast``: asks for forecasts of many files, keeps and counts them."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kronos_cli.files.bulk import (
+    BulkOptions,
+    FileOutcome,
+    ForecastWork,
+    forecast_all,
+    read_work,
+)
+from kronos_cli.files.caution import caution_about
+from kronos_cli.files.inputs import ForecastInput
+from kronos_cli.files.output import ForecastFolder, ForecastTable
+from kronos_cli.files.record import forecast_record
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+
+INTERRUPTED: Final = 130
+
+
+@dataclass
+class Tally:
+    """What came of the files. ``warnings`` has each text once; ``error`` ended the run early."""
+
+    num_files: int
+    num_forecast: int = 0
+    num_unchanged: int = 0
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    warnings: dict[str, None] = field(default_factory=dict)
+    is_interrupted: bool = False
+    error: dict[str, str] | None = None
+
+    def fail(self, path: Path, error: JobError) -> None:
+        self.failed.append(
+            {"file": str(path), "code": error.code, "message": error.message, "field": error.field}
+        )
+
+    @property
+    def num_done(self) -> int:
+        return self.num_forecast + self.num_unchanged + len(self.failed)
+
+    @property
+    def exit_status(self) -> int:
+        return INTERRUPTED if self.is_interrupted else 1 if self.failed else 0
+
+    def as_dict(self, output: Path) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "output": str(output),
+            "files": self.num_files,
+            "forecast": self.num_forecast,
+            "unchanged": self.num_unchanged,
+            "failed": self.failed,
+            "left": self.num_files - self.num_done,
+            "interrupted": self.is_interrupted,
+            "warnings": list(self.warnings),
+            "error": self.error,
+        }
+
+
+class ForecastRun:
+    """One run of the command over its files.
+
+    Args:
+        timeout_s: for each file, from when its job is enqueued.
+        fresh: ask also for what is there unchanged.
+        overwrite: replace also files that no run of this command wrote.
+        plot: draw a chart of each forecast, next to it.
+    """
+
+    def __init__(
+        self,
+        client: ForecastClient,
+        inputs: Sequence[ForecastInput],
+        output: ForecastFolder | ForecastTable,
+        options: BulkOptions,
+        *,
+        max_in_flight: int,
+        timeout_s: float | None,
+        fresh: bool,
+        plot: bool,
+        overwrite: bool = False,
+    ) -> None:
+        self._client = client
+        self._inputs = inputs
+        self._options = options
+        self._max_in_flight = max_in_flight
+        self._timeout_s = timeout_s
+        self._fresh = fresh
+        self._plot = plot
+        self._overwrite = overwrite
+        self._table = output if isinstance(output, ForecastTable) else None
+        self._up_to_date: set[str] = set()
+        self._folder = output.parts if isinstance(output, ForecastTable) else output
+        self._charts = output.path.with_suffix("") if isinstance(output, ForecastTable) else output.folder
+        self.path = output.path if isinstance(output, ForecastTable) else output.folder
+        self.tally = Tally(len(inputs))
+
+    def run(self, console: Console) -> Tally:
+        """Forecast all files, with a progress bar on a terminal. What is done before an error is kept.
+
+        Raises:
+            OutputExists: before any job is sent.
+            JobError: every further file would fail as well.
+            KronosError: forecasts cannot be written.
+        """
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
+        progress = Progress(
+            TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        bar = progress.add_task("forecast", total=len(self._inputs))
+        with _ended_as_by_ctrl_c(), self._folder:
+            if self._table is not None and not self._overwrite:
+                self._table.check_free()
+            charts = {one.name: [self._chart_of(one)] if self._plot else [] for one in self._inputs}
+            self._folder.claim(charts, overwrite=self._overwrite)
+            outcomes = forecast_all(
+                self._client,
+                self._works(lambda: progress.update(bar, completed=self.tally.num_done)),
+                self._options,
+                max_in_flight=self._max_in_flight,
+                timeout_s=self._timeout_s,
+            )
+            try:
+                with progress, closing(outcomes):
+                    for outcome in outcomes:
+                        self._keep(outcome)
+                        progress.update(bar, completed=self.tally.num_done)
+            except KeyboardInterrupt:
+                self.tally.is_interrupted = True
+            finally:
+                if self._table is not None:
+                    # Parts that this run has not reached may come from other options.
+                    self._table.write(one.name for one in self._inputs if one.name in self._up_to_date)
+        return self.tally
+
+    def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
+        """Yield the files to forecast; count the others. ``show`` is called before each file."""
+        for one in self._inputs:
+            show()
+            try:
+                work = read_work(one, self._options)
+            except JobError as error:
+                self.tally.fail(one.path, error)
+                continue
+            charts = [self._chart_of(one)] if self._plot else []
+            if not self._fresh and self._folder.has(one.name, work.fingerprint, charts):
+                self.tally.num_unchanged += 1
+                self._up_to_date.add(one.name)
+            else:
+                yield work
+
+    def _keep(self, outcome: FileOutcome) -> None:
+        work, result = outcome.work, outcome.result
+        if result is None:
+            assert outcome.error is not None, "an outcome is a result or an error"
+            self.tally.fail(work.input.path, outcome.error)
+            return
+        caution = caution_about(result.model.id)
+        if self._plot:  # before the record, which claims that all files are there
+            from kronos_cli.files.chart import draw_forecast  # matplotlib
+
+            chart = self._chart_of(work.input)
+            draw_forecast(work.candles, result, chart, name=work.input.name, caution=caution)
+        record = forecast_record(work.input.name, work.input.path, outcome.job_id, result)
+        with _without_interruption():  # so that all that is kept is counted
+            self._folder.put(work.fingerprint, record)
+            self.tally.num_forecast += 1
+            self._up_to_date.add(work.input.name)
+        model_caution = None if caution is None else f"{result.model.id} is {caution}"
+        for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
+            self.tally.warnings.setdefault(text)
+
+    def _chart_of(self, one: ForecastInput) -> Path:
+        return self._charts / f"{one.name}.png"
+
+
+INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Treat SIGTERM, which service managers send, as Ctrl-C: jobs under way are cancelled."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _without_interruption() -> Iterator[None]:
+    """Delay Ctrl-C until the end of the block. For the main thread, the one that it interrupts."""
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    before = {number: signal.signal(number, note) for number in INTERRUPTIONS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if pressed:
+        raise KeyboardInterrupt

@@ -1,0 +1,93 @@
+"""OneLineErrors: how commands end that cannot do what they were asked for."""
+
+import json
+from typing import Any, Final
+
+import click
+from redis.exceptions import AuthenticationError, RedisError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.connection import REFUSED
+from kronos_client.settings import SettingsError
+from kronos_model.errors import KronosError
+from kronos_model.processes.children import LocalStackError
+
+OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model", "worker")
+API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
+"""Those that the extra [worker] does not bring."""
+
+_AS_JSON: Final = f"{__name__}.as_json"
+
+
+class OneLineErrors(click.Group):
+    """Errors that have a message for the user end the command with that line, not with a traceback.
+
+    With ``--json`` an object ``error`` with ``code`` and ``message`` goes to standard output as well.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Not by the option itself: what cannot be parsed is an error of the command too.
+        ctx.meta[_AS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # click's own status for it, 1, is that of a failure
+            raise SystemExit(130) from None
+        except (click.ClickException, click.Abort) as error:
+            self._tell(ctx, error)
+            raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
+                raise  # a defect
+            self._tell(ctx, error)
+            raise click.ClickException(message_of(error)) from error
+        except (KronosError, JobError, LocalStackError, RedisError, SettingsError) as error:
+            self._tell(ctx, error)
+            raise click.ClickException(message_of(error)) from error
+
+    def _tell(self, ctx: click.Context, error: Exception) -> None:
+        if ctx.meta[_AS_JSON]:
+            click.echo(json.dumps({"error": error_as_json(error)}))
+
+
+def note_told(ctx: click.Context) -> None:
+    """For a command whose own JSON has the error that it ends with."""
+    ctx.meta[_AS_JSON] = False
+
+
+def error_as_json(error: Exception) -> dict[str, str]:
+    """``code`` and ``message``: the contract's code, or one of this command line's own."""
+    message = error.message if isinstance(error, KronosError | JobError) else message_of(error)
+    return {"code": code_of(error), "message": message}
+
+
+def code_of(error: Exception) -> str:
+    """Of an error that ends a command; docs/use/cli.md has them."""
+    if isinstance(error, KronosError | JobError):
+        return error.code
+    codes = (
+        (RedisError, str(ErrorCode.BROKER_UNREACHABLE)),
+        (SettingsError, "SETTINGS"),
+        (LocalStackError, "LOCAL_STACK"),
+        (ModuleNotFoundError, "NOT_INSTALLED"),
+        (click.UsageError, "USAGE"),
+        (click.Abort, "ABORTED"),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), "FAILED")
+
+
+def message_of(error: Exception) -> str:
+    """In words for the user."""
+    if isinstance(error, AuthenticationError):
+        return f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
+    if isinstance(error, RedisError):
+        return f"Redis (KRONOS_REDIS_URL) does not answer as needed: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        package = str(error.name).partition(".")[0]
+        extra = "api" if package in API_PACKAGES else "worker"
+        return f'{package} is not installed: ./kronos setup, or pip install ".[{extra}]", in the checkout'
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    return "Aborted!" if isinstance(error, click.Abort) else str(error)

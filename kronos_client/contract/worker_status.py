@@ -1,0 +1,118 @@
+"""A worker's status: what it announces in Redis every few seconds, and what ``kronos.status`` answers."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from kronos_client.contract.names import Role
+from kronos_client.contract.results import ModelInfo
+
+State = Literal["loading", "ready", "draining"]
+
+
+class StatusModel(BaseModel):
+    """Frozen; fields that a newer worker adds are kept, so that they are printed with the rest."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields that were given, as JSON has them."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class WorkerStatus(StatusModel):
+    """What all workers announce."""
+
+    node: str = Field(description="Celery's name of the worker")
+    state: State
+    role: Role
+    queue: str = Field(description="which the worker takes jobs from")
+    requested_device: str = "auto"
+    device: str = Field(description="in use, such as cpu or cuda:0")
+    device_warning: str | None = Field(default=None, description="why it is not the requested device")
+    device_description: dict[str, Any] = {}
+    jobs_done: int = 0
+    jobs_failed: int = 0
+    jobs_per_s: float = Field(default=0.0, description="jobs that ended, over the last minute")
+    threads: int | None = None
+    versions: dict[str, str] = {}
+    host: str = ""
+    pid: int = 0
+    uptime_s: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the worker takes jobs."""
+        return self.state == "ready"
+
+
+class RunningJob(StatusModel):
+    """A forecast job that runs, over all paths of all its series."""
+
+    id: str
+    bars_done: int
+    bars_total: int
+
+
+class ModelStatus(StatusModel):
+    """A model that a worker holds or loads. Slots, ``running`` and ``waiting`` count sample paths."""
+
+    id: str
+    revision: str | None
+    state: Literal["loading", "ready"]
+    jobs: int
+    slots: int
+    running: int
+    waiting: int
+
+
+class ForecastWorkerStatus(WorkerStatus):
+    """A worker for forecasts. Slots and sequences are sums over its models."""
+
+    role: Literal["forecast"]
+    model: ModelInfo | None = Field(default=None, description="the worker's own; null while it loads")
+    num_parameters: int | None = None
+    max_context: int | None = None
+    load_s: float | None = None
+    jobs_running: Annotated[tuple[RunningJob, ...], Field(strict=False, description="the most advanced")] = ()
+    num_jobs_running: int = 0
+    sequences_running: int = 0
+    sequences_waiting: int = 0
+    slots: int = 0
+    bars_per_s: float = Field(default=0.0, description="over the last seconds, as the two means below")
+    mean_batch_size: float | None = Field(default=None, description="sample paths in a step")
+    queue_wait_s: float | None = Field(default=None, description="time that a series waited for slots")
+    models: Annotated[tuple[ModelStatus, ...], Field(strict=False, description="the worker's own first")] = ()
+    max_models: int = 1
+    dtype: str = ""
+
+
+class TrainingStatus(StatusModel):
+    """The job that a finetuning worker trains. What is not known yet is null."""
+
+    job_id: str
+    name: str
+    stage: str | None = None
+    epoch: int | None = None
+    num_epochs: int | None = None
+    step: int | None = None
+    num_steps: int | None = None
+    loss: float | None = None
+
+
+class FinetuneWorkerStatus(WorkerStatus):
+    """A worker for finetuning."""
+
+    role: Literal["finetune"]
+    model: None = None
+    training: TrainingStatus | None = None
+    model_folder: str = ""
+    has_data_folder: bool = False
+
+
+AnyWorkerStatus = ForecastWorkerStatus | FinetuneWorkerStatus
+
+WORKER_STATUS: Final[TypeAdapter[AnyWorkerStatus]] = TypeAdapter(
+    Annotated[AnyWorkerStatus, Field(discriminator="role")]
+)
+"""Reads an announcement: ``WORKER_STATUS.validate_json(text)`` raises ValidationError if it is none."""

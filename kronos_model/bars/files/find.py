@@ -1,0 +1,54 @@
+"""The candle files in folders."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kronos_model.errors import CandleFileError
+
+PARQUET_SUFFIXES: Final = (".parquet", ".pq")
+SUFFIXES: Final = (".csv", *PARQUET_SUFFIXES)
+
+
+def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
+    """The files that the paths name, and those in their folders at any depth, sorted, each once.
+
+    Returns:
+        By file, the named folder that holds it; None for a file that is named itself.
+
+    Raises:
+        CandleFileError: a path leads to no candle file.
+    """
+    files: dict[Path, tuple[Path, Path | None]] = {}  # by absolute path
+    for path in map(Path, paths):
+        if path.is_dir():
+            found = files_below(path)
+            if not found:
+                raise CandleFileError(f"{path} has no files that end in {', '.join(SUFFIXES)}")
+            for file in found:
+                files.setdefault(file.absolute(), (file, path))
+        elif not path.exists():
+            raise CandleFileError(f"{path} does not exist")
+        elif path.suffix.lower() not in SUFFIXES:
+            raise CandleFileError(
+                f"{path} is neither CSV nor Parquet: its name must end in {', '.join(SUFFIXES)}"
+            )
+        else:
+            files[path.absolute()] = path, None
+    if not files:
+        raise CandleFileError("no file is named: give at least one")
+    return dict(files.values())
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The candle files in a folder and in its folders, sorted.
+
+    Hidden files and folders are left out. Links to files are followed, links to folders are not.
+    """
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(parent, name) for name in files if not name.startswith(".")]
+        found += [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+    return sorted(found)

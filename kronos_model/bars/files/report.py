@@ -1,0 +1,217 @@
+"""What was read from candle files, what was left out and why, and a fingerprint of the rest."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.bars.calendar.sessions import common_spacing
+from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.timestamps import write_times
+
+SHOWN: Final = 5
+"""Instruments and skipped files in a summary; a market has thousands."""
+SHORT: Final = 20
+"""The same, in the short form for messages."""
+LONG_BREAK_S: Final = 4 * 86_400
+"""Longer than a weekend with a holiday at its end."""
+
+
+@dataclass(frozen=True)
+class InstrumentReport:
+    """One instrument.
+
+    Attributes:
+        files: it was read from, as they were named.
+        first, last: the times of its first and last bar, with offsets where the data has them.
+        spacing_s: the most frequent distance of two neighbours.
+        num_gaps: longer distances within one day; nights, weekends and breaks that most days have are none.
+        longest_break_s: the longest distance of two neighbours, nights and weekends included.
+        num_sorted: rows that stood behind a later one and were put in order.
+        dropped: rows that were left out, by reason.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    num_bars: int
+    first: str | None
+    last: str | None
+    spacing_s: int | None
+    num_gaps: int
+    longest_break_s: int | None
+    num_sorted: int
+    dropped: Mapping[str, int]
+
+    @property
+    def has_long_break(self) -> bool:
+        """Whether bars lie further apart than over a long weekend, and than they mostly do."""
+        return (self.longest_break_s or 0) > max(LONG_BREAK_S, self.spacing_s or 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-compatible."""
+        return asdict(self) | {"files": list(self.files)}
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """All that was read.
+
+    Attributes:
+        instruments: by name.
+        dropped: rows that were left out, by reason; also those that belong to no instrument.
+        skipped: files of folders that could not be used, and why.
+        fingerprint: ``sha256:…`` of names, times and bars, whatever kind of file and folder they lie in.
+    """
+
+    instruments: tuple[InstrumentReport, ...]
+    dropped: Mapping[str, int]
+    skipped: Mapping[str, str]
+    fingerprint: str
+
+    @property
+    def num_bars(self) -> int:
+        """Of all instruments."""
+        return sum(each.num_bars for each in self.instruments)
+
+    @property
+    def num_gaps(self) -> int:
+        """Of all instruments."""
+        return sum(each.num_gaps for each in self.instruments)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, JSON-compatible."""
+        return self._totals() | {
+            "skipped": dict(self.skipped),
+            "instruments": [each.as_dict() for each in self.instruments],
+        }
+
+    def short(self) -> dict[str, Any]:
+        """As ``as_dict``, but of a large market only the first instruments, without their files."""
+        instruments = [each.as_dict() for each in self.instruments[:SHORT]]
+        for each in instruments:
+            del each["files"]
+        skipped = dict(list(self.skipped.items())[:SHORT])
+        return self._totals() | {"skipped": skipped, "instruments": instruments}
+
+    def _totals(self) -> dict[str, Any]:
+        return {
+            "num_instruments": len(self.instruments),
+            "num_bars": self.num_bars,
+            "num_gaps": self.num_gaps,
+            "num_sorted": sum(each.num_sorted for each in self.instruments),
+            "num_skipped": len(self.skipped),
+            "dropped": dict(self.dropped),
+            "fingerprint": self.fingerprint,
+        }
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = [
+            f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}, "
+            f"{_plural(self.num_gaps, 'gap')} within days"
+        ]
+        for each in self.instruments[:SHOWN]:
+            span = f", {each.first} to {each.last}" if each.first else ""
+            spacing = f", every {each.spacing_s} s" if each.spacing_s else ""
+            lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}{_break_of([each])}")
+        if rest := self.instruments[SHOWN:]:
+            lines.append(f"  and {len(rest):,} more{_break_of(rest)}")
+        if self.dropped:
+            lines.append(f"Rows dropped: {describe(self.dropped)}")
+        if self.skipped:
+            lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
+            lines += [f"  {file}: {reason}" for file, reason in list(self.skipped.items())[:SHOWN]]
+        if len(self.skipped) > SHOWN:
+            lines.append(f"  and {len(self.skipped) - SHOWN:,} more")
+        return "\n".join(lines)
+
+
+def _break_of(reports: Iterable[InstrumentReport]) -> str:
+    """The longest of the long ones, in words."""
+    longest_s = max((each.longest_break_s or 0 for each in reports if each.has_long_break), default=0)
+    return f", longest break {longest_s / 86_400:.0f} d" if longest_s else ""
+
+
+def describe(dropped: Mapping[str, int]) -> str:
+    """Counts by reason in words, the most frequent first."""
+    most_first = sorted(dropped.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in most_first)
+
+
+def report_instrument(
+    instrument: Instrument, files: Iterable[str], num_sorted: int, dropped: Mapping[str, int]
+) -> InstrumentReport:
+    """What is to be said of bars in order, one or more of them or none."""
+    instants = instrument.instants.astype("datetime64[s]").astype(np.int64)
+    days = instrument.wall.astype("datetime64[D]")
+    spacing_s, num_gaps, longest_break_s = None, 0, None
+    if len(instants) > 1:
+        longest_break_s = int(np.diff(instants).max())
+        spacing_s = common_spacing(instants)
+        num_gaps = _num_gaps(instants, instrument.wall, days, spacing_s)
+    ends = [0, -1] if len(instants) else []
+    texts = write_times(instrument.wall[ends], instrument.instants[ends], instrument.is_aware)
+    first, last = texts or (None, None)
+    return InstrumentReport(
+        name=instrument.name,
+        files=tuple(files),
+        num_bars=len(instants),
+        first=first,
+        last=last,
+        spacing_s=spacing_s,
+        num_gaps=num_gaps,
+        longest_break_s=longest_break_s,
+        num_sorted=num_sorted,
+        dropped=dict(dropped),
+    )
+
+
+def _num_gaps(
+    instants: NDArray[np.int64],
+    wall: NDArray[np.datetime64],
+    days: NDArray[np.datetime64],
+    spacing_s: int,
+) -> int:
+    """Distances above the spacing within one day, less those that at least half of the days have alike."""
+    is_longer = (np.diff(instants) > spacing_s) & (days[1:] == days[:-1])
+    clocks = (wall.astype("datetime64[s]") - days).astype(np.int64)  # seconds since midnight
+    ends = np.stack([clocks[:-1][is_longer], clocks[1:][is_longer]], axis=1)
+    _, counts = np.unique(ends, axis=0, return_counts=True)
+    num_days = len(np.unique(days))
+    return int(counts[(counts < 2) | (2 * counts < num_days)].sum())
+
+
+def report_data(
+    instruments: Iterable[Instrument],
+    reports: Iterable[InstrumentReport],
+    dropped_of_none: Mapping[str, int],
+    skipped: Mapping[str, str],
+) -> DataReport:
+    """The whole; ``dropped_of_none`` are rows that belong to no instrument."""
+    reports = tuple(reports)
+    dropped = Counter(dropped_of_none)
+    for each in reports:
+        dropped.update(each.dropped)
+    return DataReport(reports, dict(sorted(dropped.items())), dict(skipped), fingerprint(instruments))
+
+
+def fingerprint(instruments: Iterable[Instrument]) -> str:
+    """``sha256:…`` over names, times and float32 bars, in the order of the names."""
+    digest = sha256()
+    for each in sorted(instruments, key=lambda instrument: instrument.name):
+        name = each.name.encode("utf-8", "surrogatepass")
+        head = np.array([len(name), len(each.bars), each.is_aware], dtype="<i8")
+        digest.update(head.tobytes() + name)
+        for times in (each.wall, each.instants):
+            seconds = np.ascontiguousarray(times, dtype="datetime64[s]").view(np.int64)
+            digest.update(seconds.astype("<i8", copy=False).data)
+        digest.update(np.ascontiguousarray(each.bars, dtype="<f4").reshape(-1).data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,255 @@
+"""A model against its start and against naive forecasts, on windows it has not seen. No torch.
+
+What is compared is the pinball loss of the close, since a forecast here is a distribution: it punishes
+quantiles that lie wrong and intervals that are too wide or too narrow.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.errors import InputError, TrainingDiverged
+from kronos_model.evaluation.naive import (
+    CloseForecast,
+    last_value,
+    seasonal,
+    why_not_seasonal,
+)
+from kronos_model.evaluation.scores import (
+    LEVELS,
+    Improvement,
+    coverage,
+    improvement,
+    mae,
+    mase,
+    one_bar_change,
+    pinball,
+    width,
+)
+from kronos_model.evaluation.window_arrays import WindowArrays
+
+START: Final = "start"
+LAST_VALUE: Final = "last_value"
+SEASONAL: Final = "seasonal_naive"
+
+NAMES: Final = {
+    START: "before finetuning",
+    LAST_VALUE: "repeating the last value",
+    SEASONAL: "repeating the last season",
+}
+"""How the verdict calls them; others by their own names."""
+
+GOOD_COVERAGE: Final = (0.7, 0.9)
+"""Of an 80 % interval; beyond, the verdict says that it is too narrow or too wide."""
+
+
+class Forecaster(Protocol):
+    """What can be evaluated: ``ModelForecaster``, or anything that gives quantiles of the close."""
+
+    def __call__(self, windows: WindowArrays, levels: Sequence[float]) -> CloseForecast:
+        """From the lookbacks alone, at ``levels``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the windows: ``mae``, ``pinball`` and ``width_80`` in units of the price.
+
+    ``mase``, ``pinball_scaled`` and ``width_80_scaled`` are in mean one-bar changes of each window's
+    lookback, and NaN where no lookback's close changes. ``coverage_80`` is a share, 0.8 at best.
+    """
+
+    mae: float
+    mase: float
+    pinball: float
+    pinball_scaled: float
+    coverage_80: float
+    width_80: float
+    width_80_scaled: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out; ``judged`` is the forecaster that the others are there for.
+
+    ``scores`` by forecaster, ``improvements`` of the judged one over each other in scaled pinball loss.
+    ``num_constant`` windows have a lookback whose close never changes: they count in price units only.
+    ``why_no_seasonal`` is the reason where the seasonal forecast was left out.
+    """
+
+    judged: str
+    num_windows: int
+    num_constant: int
+    lookback: int
+    horizon: int
+    season: int | None
+    why_no_seasonal: str | None
+    scores: Mapping[str, Scores]
+    improvements: Mapping[str, Improvement]
+
+    def verdict(self) -> list[str]:
+        """Plain sentences; the first says so where anything did better than the judged forecaster."""
+        scores = self.scores[self.judged]
+        lines = []
+        worse_than = [
+            NAMES.get(name, name) for name, by in self.improvements.items() if by.outcome == "worse"
+        ]
+        if worse_than:
+            lines.append(
+                f"WORSE: on held-out candles this model forecasts worse than {' and than '.join(worse_than)}."
+            )
+        scaled = ""
+        if math.isfinite(scores.pinball_scaled):
+            scaled = f", {scores.pinball_scaled:.3g} times the lookback's mean change from bar to bar"
+        lines.append(
+            f"Pinball loss of the close {scores.pinball:.4g}{scaled}, over {self.num_windows} windows of "
+            f"{self.horizon} bars."
+        )
+        lines += [_compared(NAMES.get(name, name), by) for name, by in self.improvements.items()]
+        lines.append(_covered(scores.coverage_80))
+        if self.why_no_seasonal is not None:
+            lines.append(f"Not compared with {NAMES[SEASONAL]}: {self.why_no_seasonal}.")
+        if self.num_constant:
+            lines.append(
+                f"Windows not compared, as the close of their lookback never changes: {self.num_constant}."
+            )
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: numbers that are not finite are None."""
+        return {
+            "judged": self.judged,
+            "num_windows": self.num_windows,
+            "num_constant": self.num_constant,
+            "lookback": self.lookback,
+            "horizon": self.horizon,
+            "season": self.season,
+            "why_no_seasonal": self.why_no_seasonal,
+            "levels": list(LEVELS),
+            "scores": {name: _finite(asdict(scores)) for name, scores in self.scores.items()},
+            "improvements": {
+                name: {
+                    **_finite({"percent": by.mean, "low_percent": by.low, "high_percent": by.high}),
+                    "outcome": by.outcome,
+                }
+                for name, by in self.improvements.items()
+            },
+            "verdict": self.verdict(),
+        }
+
+
+def evaluate(
+    candidates: Mapping[str, Forecaster], windows: WindowArrays, *, season: int | None, seed: int = 0
+) -> Evaluation:
+    """Score the candidates and the naive forecasts; the first candidate is the one that is judged.
+
+    Args:
+        candidates: by name; ``START`` for the model before finetuning.
+        season: bars of the seasonal forecast's season, such as ``infer_season`` gives.
+        seed: of the bootstrap behind the intervals.
+
+    Raises:
+        InputError: no windows, or a candidate that is called like a naive forecast.
+        TrainingDiverged: a candidate's forecast is not finite.
+    """
+    if not candidates or not len(windows):
+        raise InputError("an evaluation takes at least one candidate and one window", field="windows")
+    past, actual = windows.past_closes, windows.future_closes
+    forecasts = {name: forecaster(windows, LEVELS) for name, forecaster in candidates.items()}
+    naive = {LAST_VALUE: last_value(past, windows.horizon, LEVELS)}
+    why_no_seasonal = why_not_seasonal(windows.lookback, season)
+    if why_no_seasonal is None and season is not None:
+        naive[SEASONAL] = seasonal(past, windows.horizon, LEVELS, season)
+    if taken := forecasts.keys() & naive.keys():
+        raise InputError(f"{taken.pop()!r} is a naive forecast's name; call the candidate another one")
+    forecasts |= naive
+
+    scale = one_bar_change(past)  # (W,)
+    is_scaled = np.isfinite(scale)
+    scores: dict[str, Scores] = {}
+    losses: dict[str, NDArray[np.float64]] = {}  # scaled pinball loss of each window that can be scaled
+    for name, forecast in forecasts.items():
+        if not (np.isfinite(forecast.point).all() and np.isfinite(forecast.quantiles).all()):
+            raise TrainingDiverged(f"the forecasts of {name!r} are not finite", details={"forecaster": name})
+        scores[name], losses[name] = _score(past, actual, forecast, scale)
+    judged = next(iter(candidates))
+    groups = None if windows.groups is None else windows.groups[is_scaled]
+    return Evaluation(
+        judged=judged,
+        num_windows=len(windows),
+        num_constant=int((~is_scaled).sum()),
+        lookback=windows.lookback,
+        horizon=windows.horizon,
+        season=season,
+        why_no_seasonal=why_no_seasonal,
+        scores=scores,
+        improvements={
+            name: improvement(losses[judged], theirs, groups=groups, seed=seed)
+            for name, theirs in losses.items()
+            if name != judged and is_scaled.any()
+        },
+    )
+
+
+def _score(
+    past: NDArray[np.float64],
+    actual: NDArray[np.float64],
+    forecast: CloseForecast,
+    scale: NDArray[np.float64],
+) -> tuple[Scores, NDArray[np.float64]]:
+    """Mean scores, and the scaled pinball loss of each window that can be scaled."""
+    is_scaled = np.isfinite(scale)
+    low, high = forecast.quantiles[:, 0], forecast.quantiles[:, -1]  # (W, H)
+    errors, losses, widths = (
+        mae(actual, forecast.point),
+        pinball(actual, forecast.quantiles),
+        width(low, high),
+    )
+
+    def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[is_scaled] / scale[is_scaled]
+
+    def mean(values: NDArray[np.float64]) -> float:
+        return float(values.mean()) if len(values) else math.nan
+
+    return Scores(
+        mae=mean(errors),
+        mase=mean(mase(actual, forecast.point, past)[is_scaled]),
+        pinball=mean(losses),
+        pinball_scaled=mean(scaled(losses)),
+        coverage_80=mean(coverage(actual, low, high)),
+        width_80=mean(widths),
+        width_80_scaled=mean(scaled(widths)),
+    ), scaled(losses)
+
+
+def _compared(other: str, by: Improvement) -> str:
+    """One sentence: how much better or worse than ``other``, and how sure that is."""
+    if math.isnan(by.low):
+        return f"No clear difference from {other}: {_size(by.mean)}, on too few windows to be sure."
+    if by.outcome == "unclear":
+        bounds = f"from {_size(by.low)} to {_size(by.high)}"
+        return f"No clear difference from {other}: {_size(by.mean)} (95 % interval {bounds})."
+    if math.isinf(by.mean):
+        return f"WORSE than {other}, which makes no error here."
+    low, high = sorted((abs(by.low), abs(by.high)))
+    word = "better" if by.outcome == "better" else "WORSE"
+    return f"{abs(by.mean):.1f} % {word} than {other} (95 % interval {low:.1f} to {high:.1f} %)."
+
+
+def _size(percent: float) -> str:
+    return f"{abs(percent):.1f} % {'better' if percent >= 0 else 'worse'}"
+
+
+def _covered(share: float) -> str:
+    low, high = GOOD_COVERAGE
+    too = ": it is too narrow" if share < low else ": it is too wide" if share > high else ""
+    return f"The 80 % interval held {100 * share:.1f} % of the closes{too}."
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

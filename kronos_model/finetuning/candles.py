@@ -1,0 +1,29 @@
+"""The candles of a finetuning config."""
+
+from kronos_model.bars.files.instruments import read_instruments
+from kronos_model.bars.files.report import DataReport
+from kronos_model.bars.instrument import Instrument
+from kronos_model.errors import CandleFileError, TrainingDataError
+from kronos_model.finetuning.config import DataConfig
+
+
+def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:
+    """The instruments of ``config.path``, and what was read; see ``read_instruments``.
+
+    Raises:
+        TrainingDataError: as ``read_instruments``; ``field`` is the config's.
+    """
+    names: dict[str, str] = {str(name): title for name, title in config.columns.items()}
+    if config.instrument_column is not None:
+        names["instrument"] = config.instrument_column
+    try:
+        return read_instruments(config.paths, names)
+    except CandleFileError as error:
+        if error.field is None:
+            message, field = error.message, "data.path"
+        elif error.field == "instrument":
+            message, field = error.message, "data.instrument_column"
+        else:
+            field = f"data.columns.{error.field}"
+            message = f"{error.message}, or say in {field} which one it is"
+        raise TrainingDataError(message, field=field, details=error.details) from None

@@ -1,0 +1,95 @@
+"""How a run's model does on the test part, against its start and naive forecasts."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from kronos_model.bars.instrument import Instrument
+from kronos_model.engine.generation import SamplingParams
+from kronos_model.errors import TrainingStopped
+from kronos_model.evaluation.comparison import START, Evaluation, evaluate
+from kronos_model.evaluation.naive import infer_season
+from kronos_model.evaluation.window_arrays import spread, window_arrays
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.model_forecaster import ModelForecaster
+from kronos_model.finetuning.reporting import Listener
+from kronos_model.finetuning.splits import Split
+from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
+
+FINETUNED: Final = "finetuned"
+MAX_SLOTS: Final = 64
+
+
+def evaluate_on_test(
+    config: FinetuneConfig,
+    trained: StartingPoint,
+    instruments: Sequence[Instrument],
+    split: Split,
+    device: torch.device,
+    *,
+    listener: Listener,
+    should_stop: Callable[[], bool],
+) -> Evaluation | None:
+    """Compare the trained pair with its start on windows of the test part.
+
+    Returns:
+        The comparison; None if there is no test part, or the config wants none.
+
+    Raises:
+        TrainingStopped: ``should_stop`` returned true.
+    """
+    data, sampled = config.data, config.evaluation
+    if (reason := _why_not_evaluated(config, split)) is not None:
+        listener({"event": "evaluation", "evaluation": None, "summary": f"Not compared: {reason}."})
+        return None
+    windows = spread(split.test, sampled.windows)
+    pairs = {FINETUNED: (trained.model, trained.tokenizer)}
+    untouched = untouched_pair(with_revisions(config, trained.parent).start)
+    if untouched is not None:
+        pairs[START] = untouched
+    num_bars = len(windows) * data.pred_len * sampled.sample_count
+
+    def progress_of(index: int) -> Callable[[int, int], None]:
+        def report(num_done: int, _: int) -> None:
+            if should_stop():
+                raise TrainingStopped("the comparison was stopped as asked; start it again to go on")
+            done = index * num_bars + num_done
+            listener({"event": "evaluating", "bars_done": done, "bars_total": len(pairs) * num_bars})
+
+        return report
+
+    candidates = {
+        name: ModelForecaster(
+            model.to(device),
+            tokenizer.to(device),
+            max_context=trained.max_context,
+            sampling=SamplingParams(sampled.temperature, 0, sampled.top_p, sampled.sample_count, config.seed),
+            clip=config.clip,
+            max_slots=MAX_SLOTS,
+            on_progress=progress_of(index),
+        )
+        for index, (name, (model, tokenizer)) in enumerate(pairs.items())
+    }
+    evaluation = evaluate(
+        candidates,
+        window_arrays(instruments, windows, data.lookback, data.pred_len),
+        season=sampled.season or infer_season(*(one.wall for one in instruments)),
+        seed=config.seed,
+    )
+    summary = "\n".join(evaluation.verdict())
+    listener({"event": "evaluation", "evaluation": evaluation.as_dict(), "summary": summary})
+    return evaluation
+
+
+def _why_not_evaluated(config: FinetuneConfig, split: Split) -> str | None:
+    if not config.evaluation.windows:
+        return "evaluation.windows is 0"
+    if len(split.test):
+        return None
+    if not config.data.test_fraction and config.data.test_from is None:
+        return "data.test_fraction is 0"
+    return (
+        f"a window needs {config.data.window} bars, and no instrument has as many in the test part, which "
+        f"has {split.num_bars['test']} in all; make data.test_fraction larger"
+    )

@@ -1,0 +1,86 @@
+"""What a stage's training reports: steps, epochs, and losses that are not finite."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from kronos_model.errors import TrainingDiverged
+from kronos_model.finetuning.config import StageName
+from kronos_model.finetuning.reporting import Listener
+from kronos_model.finetuning.state import Progress
+
+
+class StageEvents:
+    """Sends the events of one stage to a listener, each with the position that ``progress`` holds."""
+
+    def __init__(
+        self, stage: StageName, num_epochs: int, steps_per_epoch: int, progress: Progress, listener: Listener
+    ) -> None:
+        self._stage = stage
+        self._num_epochs = num_epochs
+        self._steps_per_epoch = steps_per_epoch
+        self._progress = progress
+        self._listener = listener
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser's steps, if the stage is not stopped early."""
+        return self._steps_per_epoch * self._num_epochs
+
+    def report_step(
+        self, losses: Mapping[str, float], learning_rate: float, seconds_per_step: float, *, is_logged: bool
+    ) -> None:
+        """A step was made."""
+        num_left = self.num_steps - self._progress.step
+        self._listener(
+            {
+                **self._position(),
+                "event": "step",
+                "is_logged": is_logged,
+                **losses,
+                "learning_rate": learning_rate,
+                "seconds_left": round(num_left * seconds_per_step, 1),
+            }
+        )
+
+    def report_epoch(self, train_loss: float, validation: Mapping[str, float], *, is_best: bool) -> None:
+        """An epoch ended and is saved; ``validation`` has ``loss`` and its parts."""
+        parts = {f"validation_{name}": value for name, value in validation.items()}
+        self._listener(
+            {
+                **self._position(),
+                "event": "epoch",
+                "is_logged": True,
+                "train_loss": train_loss,
+                **parts,
+                "is_best": is_best,
+                "trained_s": self._progress.trained_s,
+            }
+        )
+
+    def check_finite(self, loss: float) -> None:
+        """Refuse a loss that training cannot go on from.
+
+        Raises:
+            TrainingDiverged: it is not finite.
+        """
+        if math.isfinite(loss):
+            return
+        field = f"{self._stage}.optimiser.learning_rate"
+        raise TrainingDiverged(
+            f"the {self._stage}'s loss is {loss} after {self._progress.step} steps: lower {field}, or "
+            "use mixed_precision no or bf16; the best checkpoint so far is kept",
+            field=field,
+            details={"stage": self._stage, "step": self._progress.step},
+        )
+
+    def _position(self) -> dict[str, Any]:
+        progress = self._progress
+        return {
+            "stage": self._stage,
+            "epoch": min(-(-progress.step // self._steps_per_epoch), self._num_epochs),
+            "num_epochs": self._num_epochs,
+            "step": progress.step,
+            "num_steps": self.num_steps,
+            "best_validation_loss": progress.best_loss,
+        }

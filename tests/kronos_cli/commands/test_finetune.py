@@ -1,0 +1,372 @@
+"""``kronos finetune``: what it refuses, puts on Redis, shows and returns."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from redis import Redis
+
+from kronos_cli.commands import finetune as finetune_command
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
+from kronos_client.core.handle import FinetuneHandle, FinetuneState
+from kronos_client.redis.connection import connect
+from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
+from kronos_model.bars.synthetic import candles
+
+ROOT = Path(__file__).resolve().parents[2]
+NORMAL = f"{CPU_FINETUNE_QUEUE}\x06\x163"
+PROGRESS = {"stage": "predictor", "epoch": 2, "num_epochs": 10, "validation_loss": 5.0}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
+    get_settings.cache_clear()
+    with connect(server.url) as client:
+        client.flushall()
+        yield client
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def client(redis: Redis) -> Iterator[ForecastClient]:
+    with ForecastClient() as client:
+        yield client
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    file = tmp_path / "config.yaml"
+    file.write_text("data: {lookback: 30, pred_len: 5}\npredictor: {epochs: 2}\n")
+    return str(file)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["finetune", *arguments])
+
+
+def enqueued_job(redis: Redis) -> dict[str, Any]:
+    (text,) = redis.lrange(NORMAL, 0, -1)
+    job: dict[str, Any] = json.loads(base64.b64decode(json.loads(text)["body"]))[1]["job"]
+    return job
+
+
+def enqueue(client: ForecastClient) -> FinetuneHandle:
+    return client.finetune({}, name="mine", data="a.csv")
+
+
+def end(client: ForecastClient, job_id: str) -> None:
+    client._app.backend.mark_as_done(job_id, example_finetune_result())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--watch"], "--watch needs the id"),
+        (["--watch", "a", "--cancel", "b"], "give one of them"),
+        (["--enqueue", "mine", "--watch", "a"], "give one of them"),
+        (["--enqueue", "mine", "--cancel", "a"], "give one of them"),
+        (["--watch", "a", "--device", "cpu"], "no further options"),
+        (["--cancel", "a", "--config", "x.yaml"], "no further options"),
+        (["--priority", "high"], "give --enqueue NAME"),
+        (["--inline", "a.csv"], "give --enqueue NAME"),
+        (["--no-fallback"], "give --enqueue NAME"),
+        (["--enqueue", "mine", "--output", "x"], "--output is for training here"),
+        (["--enqueue", "mine", "--data", "a", "--inline", "a.csv"], "not both"),
+        (["--enqueue", "mine", "--inline", "x/a.csv", "--inline", "y/a.csv"], "the same name"),
+        (["--enqueue", "mine", "--priority", "urgent"], "urgent"),
+    ],
+)
+def test_options_that_do_not_go_together_are_usage_errors(arguments: list[str], reason: str) -> None:
+    result = run(*arguments)
+
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.split())
+
+
+def test_training_here_is_handed_over_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 75
+
+    monkeypatch.setattr("kronos_model.finetuning.__main__.main", main)
+    result = run(
+        "--config", "c.yaml", "--set", "predictor.epochs=3", "--set", "seed=-1", "--data", "a.csv", "--data",
+        "b", "--device", "cpu", "--output", "run",
+    )  # fmt: skip
+
+    assert result.exit_code == 75
+    assert given == [
+        ["--set=predictor.epochs=3", "--set=seed=-1", "--config=c.yaml", "--device=cpu", "--output=run",
+         "--data", "a.csv", "b"]
+    ]  # fmt: skip
+
+
+def test_enqueueing_prints_the_id_alone_and_says_how_to_watch(redis: Redis, config: str) -> None:
+    result = run(
+        "--config", config, "--enqueue", "mine", "--data", "a.csv", "--set", "seed=7", "--device", "cpu"
+    )
+
+    assert result.exit_code == 0, result.output
+    job_id = result.stdout.strip()
+    assert redis.exists(f"kronos:job:{job_id}")
+    assert f"kronos finetune --watch {job_id}" in result.stderr
+    assert "kronos worker --role finetune" in result.stderr
+    job = enqueued_job(redis)
+    assert (job["name"], job["data"], job["device"]) == ("mine", {"path": "a.csv"}, "cpu")
+    assert job["config"] == {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}, "seed": 7}
+
+
+def test_a_live_finetuning_worker_is_not_asked_for(redis: Redis, config: str) -> None:
+    announce(redis, fake_worker(CPU_FINETUNE_QUEUE))
+    result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", "--json")
+
+    assert result.exit_code == 0
+    assert "--role finetune" not in result.stderr
+    assert json.loads(result.stdout)["queue"] == CPU_FINETUNE_QUEUE
+
+
+def test_the_jobs_own_options_reach_it(redis: Redis, config: str) -> None:
+    options = ["--no-fallback", "--deadline", "60", "--id", "my-job", "--data", "a.csv", "--data", "b.csv"]
+    result = run("--config", config, "--enqueue", "mine", *options)
+
+    assert result.stdout.strip() == "my-job"
+    job = enqueued_job(redis)
+    assert (job["allow_fallback"], job["deadline_s"]) == (False, 60)
+    assert job["data"] == {"path": ["a.csv", "b.csv"]}
+
+
+def test_inline_files_go_with_the_job(redis: Redis, config: str, tmp_path: Path) -> None:
+    for seed, name in enumerate(["BTC", "ETH"]):
+        pd.DataFrame(candles(seed, 60).as_dict()).to_csv(tmp_path / f"{name}.csv", index=False)
+    files = ["--inline", str(tmp_path / "BTC.csv"), "--inline", str(tmp_path / "ETH.csv")]
+    result = run("--config", config, "--enqueue", "mine", *files)
+
+    assert result.exit_code == 0, result.output
+    instruments = enqueued_job(redis)["data"]["instruments"]
+    assert [(one["id"], len(one["timestamps"])) for one in instruments] == [("BTC", 60), ("ETH", 60)]
+
+
+def test_inline_files_beyond_the_limit_are_refused_and_not_cut(
+    redis: Redis, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRONOS_MAX_INLINE_BARS", "50")
+    get_settings.cache_clear()
+    pd.DataFrame(candles(1, 60).as_dict()).to_csv(tmp_path / "BTC.csv", index=False)
+    result = run("--config", config, "--enqueue", "mine", "--inline", str(tmp_path / "BTC.csv"))
+
+    assert result.exit_code == 2
+    assert "LIMIT_EXCEEDED" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--set", "predictor.epochs=0"], "INVALID_CONFIG: predictor.epochs"),
+        (["--data", "../a.csv"], "DATA_NOT_ALLOWED: data.path"),
+        (["--device", "tpu"], "INVALID_DEVICE: device"),
+        (["--config", "/nowhere.yaml"], "INVALID_CONFIG"),
+        (["--enqueue", "Mine"], "BAD_VALUE: name"),
+    ],
+)
+def test_what_cannot_be_used_is_a_usage_error_with_its_code(
+    redis: Redis, config: str, arguments: list[str], told: str
+) -> None:
+    result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", *arguments)
+
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert redis.llen(NORMAL) == 0
+
+
+def test_watching_shows_how_far_it_is_and_what_came_of_it(client: ForecastClient) -> None:
+    handle = enqueue(client)
+    end(client, handle.id)
+    result = run("--watch", handle.id)
+
+    assert result.exit_code == 0
+    assert "crypto-hourly@3" in result.output
+    assert "8.9 % better than the model it started from" in " ".join(result.output.split())
+
+
+def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
+    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handle = enqueue(client)
+    tell_in_turn(client, handle, monkeypatch)
+
+    assert finetune_command.follow(handle, as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "Queued, until a finetuning worker has room.",
+        "predictor, epoch 2 of 10: validation 5.0000",
+        "predictor, epoch 3 of 10: validation 4.0000",
+    ]
+
+
+def tell_in_turn(client: ForecastClient, handle: FinetuneHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the job brings its next state about."""
+    backend = client._app.backend
+    told = iter(
+        [
+            lambda: backend.store_result(handle.id, PROGRESS | {"step": 1}, PROGRESS_STATE),
+            lambda: backend.store_result(handle.id, PROGRESS | {"step": 2}, PROGRESS_STATE),
+            lambda: backend.store_result(
+                handle.id, PROGRESS | {"epoch": 3, "validation_loss": 4.0}, PROGRESS_STATE
+            ),
+            lambda: end(client, handle.id),
+        ]
+    )
+    look = handle.state
+    monkeypatch.setattr("kronos_client.core.handle.PROGRESS_INTERVAL_S", 0.01)
+
+    def state() -> FinetuneState:
+        seen = look()
+        next(told, lambda: None)()
+        return seen
+
+    monkeypatch.setattr(handle, "state", state)
+
+
+def test_watching_as_json_prints_each_state_and_the_result(
+    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handle = enqueue(client)
+    tell_in_turn(client, handle, monkeypatch)
+
+    assert finetune_command.follow(handle, as_json=True) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {one["id"] for one in told} == {handle.id}
+    assert [one["state"] for one in told] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
+    assert told[0]["progress"] == {}
+    assert told[1]["progress"] == PROGRESS | {"step": 1}
+    assert told[-1]["result"] == example_finetune_result()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_job_that_failed_prints_code_and_message(client: ForecastClient, as_json: bool) -> None:
+    handle = enqueue(client)
+    error = JobError(ErrorCode.TRAINING_DATA_INVALID, "too few bars", "data.path", {"actual": 3})
+    client._app.backend.mark_as_failure(handle.id, error)
+    result = run("--watch", handle.id, *(["--json"] if as_json else []))
+
+    assert result.exit_code == 1
+    assert "TRAINING_DATA_INVALID: too few bars" in result.stderr
+    if as_json:
+        assert json.loads(result.stdout.splitlines()[-1]) == {
+            "id": handle.id,
+            "state": "FAILURE",
+            "error": {
+                "code": "TRAINING_DATA_INVALID",
+                "message": "too few bars",
+                "field": "data.path",
+                "details": {"actual": 3},
+            },
+        }
+
+
+def test_an_enqueued_job_can_be_watched_at_once(
+    redis: Redis, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[str] = []
+
+    def watch(handle: FinetuneHandle, *, as_json: bool) -> int:
+        watched.append(handle.id)
+        return 1
+
+    monkeypatch.setattr(finetune_command, "follow", watch)
+    result = run("--config", config, "--enqueue", "mine", "--watch", "--data", "a.csv")
+
+    assert result.exit_code == 1
+    assert watched == [result.stdout.strip()]
+
+
+def test_ctrl_c_stops_watching_and_not_the_job(
+    client: ForecastClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = enqueue(client)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FinetuneHandle, "state", interrupt)
+    result = run("--watch", handle.id)
+
+    assert result.exit_code == finetune_command.INTERRUPTED
+    assert "the job goes on" in result.stderr
+    assert f"kronos finetune --cancel {handle.id}" in result.stderr
+    assert not redis.exists(cancel_key(handle.id))
+
+
+def test_a_job_that_nobody_knows_is_lost_and_not_failed(redis: Redis) -> None:
+    result = run("--watch", "nobody", "--json")
+
+    assert result.exit_code == 1
+    assert "LOST" in result.stderr
+    assert json.loads(result.stdout)["state"] == "UNKNOWN"
+
+
+def test_a_redis_that_goes_away_does_not_end_the_job(
+    client: ForecastClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = enqueue(client)
+
+    def unreachable(*_: object) -> None:
+        raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
+
+    monkeypatch.setattr(FinetuneHandle, "state", unreachable)
+    result = run("--watch", handle.id)
+
+    assert result.exit_code == 1
+    assert f"The job may well go on. To watch again: kronos finetune --watch {handle.id}" in result.stderr
+
+
+def test_cancelling_asks_for_the_end(client: ForecastClient, redis: Redis) -> None:
+    handle = enqueue(client)
+    result = run("--cancel", handle.id)
+
+    assert result.exit_code == 0
+    assert handle.state().name == "FAILURE"  # nobody had begun it
+
+
+def test_cancelling_what_nobody_knows_says_so(client: ForecastClient, redis: Redis) -> None:
+    result = run("--cancel", "nobody")
+
+    assert result.exit_code == 1
+    assert "LOST" in result.output
+    assert not redis.exists(cancel_key("nobody"))
+
+
+def test_the_live_view_is_drawn_on_a_terminal(
+    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    handle = enqueue(client)
+    tell_in_turn(client, handle, monkeypatch)
+
+    assert finetune_command.follow(handle, as_json=False) == 0
+    text = click.unstyle(capsys.readouterr().out)
+    assert "predictor, epoch 3 of 10" in text
+    assert "crypto-hourly@3" in text

@@ -1,0 +1,343 @@
+"""What ``kronos forecast`` asks for, keeps, and tells; the workers are played."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from kronos_cli.commands import forecast as command
+from kronos_cli.commands.forecast import LOOKBACK, default_lookback
+from kronos_cli.files.bulk import BulkOptions, read_work
+from kronos_cli.files.inputs import ForecastInput
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.examples import example_worker_status
+from kronos_client.core.many import ForecastOutcome
+from kronos_client.testing import fake_worker
+from kronos_model.bars.synthetic import candles
+from tests.worker.inference.forecasts import result
+
+READY = fake_worker(model=example_worker_status()["model"])
+TRAINING = fake_worker("cpu.finetune")
+
+
+class PlayedClient:
+    """Answers each file by its number of bars, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.options: dict[str, Any] = {}
+        self.errors: dict[int, BaseException] = {}
+        self.alive: list[dict[str, Any]] = [READY]
+        self.is_closed = False
+
+    def __call__(self, **_: Any) -> "PlayedClient":
+        return self
+
+    def __enter__(self) -> "PlayedClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def workers(self) -> list[dict[str, Any]]:
+        return self.alive
+
+    def forecast_many(self, items: Any, **options: Any) -> Iterator[ForecastOutcome]:
+        self.options = options
+        try:
+            for index, (key, frame) in enumerate(items):
+                self.asked.append(len(frame))
+                error = self.errors.get(len(frame))
+                if error is not None and not isinstance(error, JobError):
+                    raise error
+                done = None if error else result(warnings=["a warning"])
+                yield ForecastOutcome(index, key, f"job-{index}", done, error)
+        finally:
+            self.is_closed = True
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedClient]:
+    played = PlayedClient()
+    monkeypatch.setattr(command, "ForecastClient", played)
+    get_settings.cache_clear()
+    yield played
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Three files of 20, 21 and 22 bars, in the folder ``in`` of the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    paths = [Path("in") / f"{name}.csv" for name in "abc"]
+    for bars, path in enumerate(paths, start=20):
+        pd.DataFrame(candles(seed=bars, bars=bars).as_dict()).to_csv(path, index=False)
+    return paths
+
+
+def forecast(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["forecast", *arguments])
+
+
+def summary(outcome: Result) -> dict[str, Any]:
+    return json.loads(outcome.stdout)  # type: ignore[no-any-return]
+
+
+def test_every_file_is_forecast_and_the_next_time_none(played: PlayedClient, files: list[Path]) -> None:
+    outcome = forecast("in", "--output", "out", "--in-flight", "5", "--pred-len", "2", "--timeout", "9")
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout == "3 files: 3 forecast. out\n"
+    assert outcome.stderr.count("a warning") == 1
+    assert (
+        played.options.items() >= {"max_in_flight": 5, "pred_len": 2, "timeout_s": 9, "forget": True}.items()
+    )
+    assert pd.read_csv("out/b.csv")["close"].tolist() == [10.0, 11.0]
+    again = forecast("in", "--output", "out", "--pred-len", "2")
+    assert again.stdout == "3 files: 0 forecast, 3 unchanged. out\n"
+    assert played.asked == [20, 21, 22]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["--fresh"], [20, 21, 22]),
+        (["--pred-len", "3"], [20, 21, 22]),
+        (["--seed", "1"], [20, 21, 22]),
+        (["--model", "other"], [20, 21, 22]),
+        (["--lookback", "21"], [21]),  # of which a and b have no more
+        (["--format", "json"], [20, 21, 22]),
+        (["--plot"], [20, 21, 22]),
+        (["--priority", "high", "--device", "cuda", "--deadline", "5"], []),
+    ],
+)
+def test_what_has_changed_is_asked_for_again(
+    played: PlayedClient, files: list[Path], arguments: list[str], asked: list[int]
+) -> None:
+    assert forecast("in", "--output", "out").exit_code == 0
+    played.asked.clear()
+    assert forecast("in", "--output", "out", *arguments).exit_code == 0
+    assert played.asked == asked
+
+
+def test_a_file_with_another_last_bar_is_asked_for_again(played: PlayedClient, files: list[Path]) -> None:
+    forecast("in", "--output", "all.parquet")
+    lines = files[1].read_text().splitlines()
+    files[1].write_text("\n".join(lines[:-1]))
+    files[0].write_text(files[0].read_text().replace("open", "OPEN"))  # which changes no candle
+    played.asked.clear()
+    assert forecast("in", "--output", "all.parquet").exit_code == 0
+    assert played.asked == [20]  # bars of b, which are one fewer now
+    assert pd.read_parquet("all.parquet")["series"].unique().tolist() == ["a", "b", "c"]
+
+
+def test_errors_of_files_stop_no_others_and_are_told_with_their_codes(
+    played: PlayedClient, files: list[Path]
+) -> None:
+    files[0].write_text("date,open,high,close\n2024-06-18,1,1,1\n")
+    played.errors[21] = JobError(ErrorCode.NOT_FINITE, "series 0 has NaN", "series.0.close")
+    outcome = forecast("in", "--output", "out")
+    assert outcome.exit_code == 1
+    assert "INVALID_INPUT: in/a.csv has no column low" in outcome.stderr
+    assert "NOT_FINITE: in/b.csv: series 0 has NaN" in outcome.stderr
+    assert outcome.stdout == "3 files: 1 forecast, 2 failed. out\n"
+    assert sorted(path.name for path in Path("out").glob("*.csv")) == ["c.csv"]
+    told = summary(forecast("in", "--output", "out", "--json"))
+    assert [(entry["file"], entry["code"], entry["field"]) for entry in told["failed"]] == [
+        ("in/a.csv", "INVALID_INPUT", "low"),
+        ("in/b.csv", "NOT_FINITE", "series.0.close"),
+    ]
+
+
+def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -> None:
+    assert summary(forecast("in/a.csv", "--output", "out", "--json")) == {
+        "output": "out",
+        "files": 1,
+        "forecast": 1,
+        "unchanged": 0,
+        "failed": [],
+        "left": 0,
+        "interrupted": False,
+        "warnings": ["a warning"],
+        "error": None,
+    }
+
+
+def test_ctrl_c_leaves_what_is_done_and_the_next_run_goes_on(played: PlayedClient, files: list[Path]) -> None:
+    played.errors[21] = KeyboardInterrupt()
+    outcome = forecast("in", "--output", "all.csv", "--json")
+    assert outcome.exit_code == 130
+    assert {name: summary(outcome)[name] for name in ("forecast", "left", "interrupted")} == {
+        "forecast": 1,
+        "left": 2,
+        "interrupted": True,
+    }
+    assert pd.read_csv("all.csv")["series"].unique().tolist() == ["a"]
+    assert played.is_closed
+    played.errors.clear()
+    played.asked.clear()
+    assert forecast("in", "--output", "all.csv").exit_code == 0
+    assert played.asked == [21, 22]
+    assert pd.read_csv("all.csv")["series"].unique().tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["all.csv", "all.parquet"])
+def test_what_an_interrupted_run_has_not_come_to_is_not_in_its_table(
+    played: PlayedClient, files: list[Path], name: str
+) -> None:
+    assert forecast("in", "--output", name, "--quantiles", "").exit_code == 0
+    assert forecast("in/a.csv", "--output", name).exit_code == 0
+    played.errors[22] = KeyboardInterrupt()
+    outcome = forecast("in", "--output", name)
+    assert outcome.exit_code == 130, outcome.output
+    table = pd.read_csv(name) if name.endswith("csv") else pd.read_parquet(name)
+    # a is unchanged, b was forecast now; c is of the first run, made from other options.
+    assert table["series"].unique().tolist() == ["a", "b"]
+
+
+def test_a_file_of_ones_own_is_not_replaced_unless_that_is_asked_for(
+    played: PlayedClient, files: list[Path]
+) -> None:
+    theirs = files[1].read_text()
+    outcome = forecast("in/a.csv", "--output", "in/b.csv")
+    assert (outcome.exit_code, played.asked) == (2, [])
+    assert "in/b.csv is there already" in outcome.stderr
+    assert files[1].read_text() == theirs
+    Path("out").mkdir()
+    Path("out/b.csv").write_text(theirs)
+    outcome = forecast("in", "--output", "out")
+    assert (outcome.exit_code, played.asked) == (2, [])
+    assert "--overwrite" in outcome.stderr
+    assert forecast("in", "--output", "out", "--overwrite").exit_code == 0
+    assert Path("out/b.csv").read_text() != theirs
+    assert forecast("in", "--output", "out", "--fresh").exit_code == 0  # ours from now on
+
+
+def test_what_every_file_would_meet_ends_the_run(played: PlayedClient, files: list[Path]) -> None:
+    played.errors[21] = JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
+    outcome = forecast("in", "--output", "out")
+    assert outcome.exit_code == 1
+    assert "1 forecast" in outcome.stdout
+    assert "Error: BROKER_UNREACHABLE: Redis does not answer" in outcome.stderr
+    assert played.asked == [20, 21]
+    assert played.is_closed
+
+
+@pytest.mark.parametrize("code", ["MODEL_NOT_ALLOWED", "CHECKPOINT_MISSING", "TIMEZONE_UNKNOWN"])
+@pytest.mark.parametrize("bars", [20, 21])
+def test_as_json_the_summary_has_the_error_that_ended_the_run(
+    played: PlayedClient, files: list[Path], code: str, bars: int
+) -> None:
+    played.errors[bars] = JobError(code, "no")
+    outcome = forecast("in", "--output", "out", "--json", "--model", "mistyped")
+    assert outcome.exit_code == 1
+    told = summary(outcome)
+    assert told["error"] == {"code": code, "message": "no"}
+    assert (told["forecast"], told["left"]) == (bars - 20, 23 - bars)
+    assert played.asked == list(range(20, bars + 1))
+    assert f"Error: {code}: no" in outcome.stderr
+
+
+def test_as_json_what_cannot_be_used_is_an_error(played: PlayedClient, files: list[Path]) -> None:
+    for arguments in (["no-such.csv", "--json"], ["--json"], ["in", "--no-such-option", "--json"]):
+        outcome = forecast(*arguments)
+        assert outcome.exit_code == 2
+        assert summary(outcome)["error"]["code"] == "USAGE"
+        assert summary(outcome)["error"]["message"] in outcome.stderr
+
+
+def test_charts_are_drawn_beside_the_forecasts(played: PlayedClient, files: list[Path]) -> None:
+    forecast("in/a.csv", "--output", "out", "--plot")
+    forecast("in/a.csv", "--output", "all.json", "--plot")
+    assert Path("out/a.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("all/a.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["no-such.csv"], "no-such.csv does not exist"),
+        (["in/a.csv", "--output", "in"], "lies where the forecasts go"),
+        (["in", "--quantiles", "0.1,1"], "quantiles lie between 0 and 1"),
+        (["in", "--quantiles", "a"], "no list of numbers"),
+        (["in", "--device", "gpu"], "'gpu' is none of auto, cpu, cuda"),
+        (["in", "--output", "x.csv", "--format", "csv"], "--format is for a folder"),
+        (["in", "--output", "in/a.txt"], "a file and no table"),
+        (["in", "--output", "in/folder.csv"], "name that of a table"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_and_status_2(
+    played: PlayedClient, files: list[Path], arguments: list[str], reason: str
+) -> None:
+    Path("in/a.txt").touch()
+    Path("in/folder.csv").mkdir()
+    outcome = forecast(*arguments)
+    assert outcome.exit_code == 2
+    assert reason in outcome.stderr
+    assert played.asked == []
+
+
+def test_a_chart_that_cannot_be_written_is_one_line(played: PlayedClient, files: list[Path]) -> None:
+    Path("out/a.png").mkdir(parents=True)
+    outcome = forecast("in/a.csv", "--output", "out", "--plot")
+    assert outcome.exit_code == 1
+    assert "Error: " in outcome.stderr
+    assert isinstance(outcome.exception, SystemExit)
+
+
+def test_where_no_worker_takes_forecasts_that_is_told(played: PlayedClient, files: list[Path]) -> None:
+    played.alive = [TRAINING]
+    assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
+    played.alive = [TRAINING, READY]
+    assert "start one" not in forecast("in", "--output", "out").stderr
+
+
+def test_the_lookback_is_what_the_model_was_trained_on_where_that_is_known() -> None:
+    trained_on = default_lookback("kronos-tiny", [])
+    assert trained_on != LOOKBACK
+    assert default_lookback(None, [TRAINING, READY]) == trained_on
+    assert default_lookback("owner/other", [READY]) == LOOKBACK
+    assert default_lookback(None, [fake_worker(model=None)]) == LOOKBACK
+
+
+def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: Path) -> None:
+    for version, lookback in ((1, 77), (2, 88)):
+        folder = tmp_path / "mine" / str(version)
+        folder.mkdir(parents=True)
+        metadata = {
+            "name": "mine", "version": version, "job_id": "j", "job_fingerprint": "f", "trained": True,
+            "created_at": "2026-01-01T00:00:00Z", "max_context": 512, "lookback": lookback, "sha256": {},
+        }  # fmt: skip
+        (folder / "metadata.json").write_text(json.dumps(metadata))
+    assert default_lookback("mine", [READY], tmp_path) == 88
+    assert default_lookback("mine@1", [READY], tmp_path) == 77
+    serving = [fake_worker(model=example_worker_status()["model"] | {"id": "mine@1"})]
+    assert default_lookback(None, serving, tmp_path) == 77
+    assert default_lookback("mine", [], None) == LOOKBACK
+    (tmp_path / "mine" / "2" / "metadata.json").write_text("{")
+    assert default_lookback("mine", [], tmp_path) == LOOKBACK
+
+
+def test_the_fingerprint_is_that_of_the_candles_and_of_what_decides_the_forecast(files: list[Path]) -> None:
+    one = ForecastInput(files[2], "c")
+    fingerprint = read_work(one, BulkOptions(10)).fingerprint
+    assert read_work(one, BulkOptions(10, priority="low", device="cpu")).fingerprint == fingerprint
+    assert read_work(one, BulkOptions(10, top_p=0.8)).fingerprint != fingerprint
+    files[2].write_text(files[2].read_text().replace("T", " "))
+    assert read_work(one, BulkOptions(10)).fingerprint != fingerprint
+
+
+def test_without_a_terminal_there_is_no_bar_and_no_colour(played: PlayedClient, files: list[Path]) -> None:
+    outcome = forecast("in", "--output", "out")
+    assert "\x1b" not in outcome.output
+    assert "━" not in outcome.output
+    assert not Console(file=io.StringIO()).is_terminal

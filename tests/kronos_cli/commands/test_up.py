@@ -1,0 +1,52 @@
+"""What `kronos up` prints, and when it ends."""
+
+import io
+import socket
+import sys
+
+import pytest
+from rich.console import Console
+
+from kronos_cli.commands.up import UpOptions, keep_running, prefixed_lines, run_up
+from kronos_cli.settings import CliSettings
+from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.restarts import MAX_RESTARTS, Restarts
+from kronos_model.processes.children import LocalStackError
+
+BARE = CliSettings.model_construct()
+
+
+def test_a_workers_lines_have_its_name_and_are_printed_as_they_came():
+    printed = io.StringIO()
+    show = prefixed_lines(Console(file=printed), width=8)
+    show("worker-2", "[red]x[/red]")
+    show("redis", "y")
+    assert printed.getvalue() == "worker-2 | [red]x[/red]\nredis    | y\n"
+
+
+def test_a_port_that_is_asked_for_and_taken_is_told_before_anything_starts(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for options in (UpOptions(tmp_path, api_port=port), UpOptions(tmp_path, flower_port=port)):
+            with pytest.raises(LocalStackError, match=f"port {port} is taken"):
+                run_up(options, BARE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_crashes_again_and_again_ends_the_stack():
+    printed = io.StringIO()
+    with ProcessStack() as stack:
+        stack.start("worker", [sys.executable, "-c", "raise SystemExit(70)"])
+        dead = keep_running(stack, Restarts(), Console(file=printed))
+        assert (dead.name, dead.exit_status) == ("worker", 70)
+    said = " ".join(printed.getvalue().split())
+    assert said.count("worker ended with status 70; it is started again, at most 5 times in 10 minutes.") == 5
+    assert MAX_RESTARTS == 5
+
+
+def test_a_process_that_refuses_to_start_ends_the_stack_at_once():
+    printed = io.StringIO()
+    with ProcessStack() as stack:
+        stack.start("worker", [sys.executable, "-c", "raise SystemExit(1)"])
+        assert keep_running(stack, Restarts(), Console(file=printed)).exit_status == 1
+    assert printed.getvalue() == ""

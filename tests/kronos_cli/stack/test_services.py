@@ -1,0 +1,82 @@
+"""What each of several workers on one machine is given."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kronos_cli.settings import CliSettings
+from kronos_cli.stack import services
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.services import (
+    shared_folders,
+    start_api,
+    worker_names,
+    worker_share,
+)
+from kronos_model.processes.children import LocalStackError
+
+BARE = CliSettings.model_construct()
+
+
+def test_a_worker_alone_is_as_the_environment_says():
+    assert worker_names(1) == ["worker"]
+    assert worker_share(BARE, 0, 1) == {}
+
+
+def test_several_workers_share_the_cores(monkeypatch):
+    monkeypatch.setattr(services, "num_cores", lambda: 8)
+    assert worker_names(3) == ["worker-1", "worker-2", "worker-3"]
+    assert [worker_share(BARE, index, 3) for index in range(3)] == [{"KRONOS_THREADS": "2"}] * 3
+    assert worker_share(BARE, 0, 20) == {"KRONOS_THREADS": "1"}
+
+
+def test_threads_that_the_user_set_stay(monkeypatch):
+    monkeypatch.setattr(services, "num_cores", lambda: 8)
+    assert worker_share(BARE.model_copy(update={"threads": 3}), 0, 2) == {}
+
+
+def test_each_worker_serves_its_metrics_on_a_port_of_its_own(monkeypatch):
+    monkeypatch.setattr(services, "num_cores", lambda: 2)
+    settings = BARE.model_copy(update={"metrics_port": 9100})
+    shares = [worker_share(settings, index, 2) for index in range(2)]
+    assert [share["KRONOS_METRICS_PORT"] for share in shares] == ["9100", "9101"]
+
+
+def test_folders_are_below_the_data_unless_the_settings_name_them(tmp_path):
+    folders = shared_folders(tmp_path / "new", BARE)
+    assert folders == {
+        "KRONOS_DATA_FOLDER": str(tmp_path / "new" / "data"),
+        "KRONOS_MODEL_FOLDER": str(tmp_path / "new" / "models"),
+    }
+    assert all(Path(folder).is_dir() for folder in folders.values())
+    theirs = BARE.model_copy(update={"model_folder": tmp_path / "mine"})
+    assert shared_folders(tmp_path, theirs)["KRONOS_MODEL_FOLDER"] == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("place", ["file", "/proc/x"])
+def test_data_that_cannot_be_kept_there_is_one_line_that_names_the_option(tmp_path, place):
+    (tmp_path / "file").touch()
+    data = tmp_path / place
+    for keep in (lambda: LocalRedis(data=data / "redis").__enter__(), lambda: shared_folders(data, BARE)):
+        with pytest.raises(LocalStackError, match="--data") as told:
+            keep()
+        assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
+    (tmp_path / "file").touch()
+    theirs = BARE.model_copy(update={"model_folder": tmp_path / "file"})
+    with pytest.raises(LocalStackError, match="give KRONOS_MODEL_FOLDER"):
+        shared_folders(tmp_path, theirs)
+
+
+def test_without_the_packages_of_the_api_the_rest_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(services, "API_PACKAGES", ("json", "no_such_package"))
+    printed = io.StringIO()
+    with ProcessStack() as stack:
+        assert start_api(stack, None, BARE, {}, Console(file=printed)) is None
+        assert stack.dead() is None
+    assert printed.getvalue().startswith("No API and page: no_such_package not installed")

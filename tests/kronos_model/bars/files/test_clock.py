@@ -1,0 +1,119 @@
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_model.bars.files.clock import Clock, ClockError, read_clock
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.errors import TimestampError
+
+
+def clock_of(*values: object, kind: pa.DataType | None = None) -> Clock:
+    return read_clock(pa.chunked_array([pa.array(list(values), type=kind)]))
+
+
+def texts_of(times: np.ndarray) -> list[str]:
+    return [str(time) for time in times]
+
+
+ODD = [
+    "", "x", "NaT", "2024-02-30", "2024-13-01", "20240618", "2024-06-18T09", "2024-06-18 09:35:60",
+    "2024-06-18T24:00", "2024-06-18.5", "2024-06-18Z", "2024-06-18+08:00", "0000-01-01",
+    "0001-01-01", "9999-12-31 23:59:59", "2024-06-18T09:35:10,25", "2024-06-18 09:35:00.123456789",
+    "1718673300", "18.06.2024", "06/18/2024",
+]  # fmt: skip
+ODD_AWARE = [
+    "2024-06-18T09:35+25:00",
+    "2024-06-18T09:35Z",
+    "2024-06-18 09:35:10.5-03",
+    "2024-06-18 09:35 +08:00",
+]
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_texts_are_read_as_a_forecasts_timestamps_are(data: st.DataObject) -> None:
+    """Cell by cell, to the second; whatever that refuses is no time here."""
+    is_aware = data.draw(st.booleans())
+    offsets = st.sampled_from(["Z", "+08:00", "-0330", "+01", "+00:00"] if is_aware else [""])
+    forms = st.sampled_from(["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"])
+    written = st.builds(
+        lambda time, form, offset: time.strftime(form) + offset,
+        st.datetimes(min_value=datetime(1000, 1, 1)),
+        forms,
+        offsets,
+    )
+    texts = data.draw(st.lists(written | st.sampled_from(ODD_AWARE if is_aware else ODD), max_size=8))
+
+    clock = read_clock(pa.chunked_array([pa.array(texts, type=pa.string())]))
+
+    walls, instants = [], []
+    for text in texts:
+        try:
+            stamp = parse_timestamps([text])
+        except TimestampError:
+            walls.append("NaT")
+            instants.append("NaT")
+        else:
+            walls.append(str(stamp.wall[0].astype("datetime64[s]")))
+            instants.append(str(stamp.instants[0].astype("datetime64[s]")))
+    assert texts_of(clock.wall) == walls
+    assert texts_of(clock.instants) == instants
+    assert clock.is_aware == (is_aware if any(wall != "NaT" for wall in walls) else None)
+
+
+def test_the_wall_clock_stays_as_written_as_clocks_go_back() -> None:
+    clock = clock_of("2024-11-03T01:30:00-04:00", "2024-11-03T01:30:00-05:00", "2024-11-03T02:30:00-05:00")
+
+    assert texts_of(clock.wall) == ["2024-11-03T01:30:00", "2024-11-03T01:30:00", "2024-11-03T02:30:00"]
+    assert texts_of(clock.instants) == ["2024-11-03T05:30:00", "2024-11-03T06:30:00", "2024-11-03T07:30:00"]
+
+
+def test_a_zone_of_parquet_gives_its_wall_clock() -> None:
+    times = pd.to_datetime(["2024-11-03T05:30Z", "2024-11-03T06:30Z", None]).tz_convert("America/New_York")
+    clock = read_clock(pa.chunked_array([pa.array(times)]))
+
+    assert texts_of(clock.wall) == ["2024-11-03T01:30:00", "2024-11-03T01:30:00", "NaT"]
+    assert texts_of(clock.instants) == ["2024-11-03T05:30:00", "2024-11-03T06:30:00", "NaT"]
+    assert clock.is_aware is True
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("ns"), pa.date32(), pa.date64()])
+def test_times_without_a_zone_are_the_wall_clock(kind: pa.DataType) -> None:
+    clock = clock_of(datetime(2024, 6, 18), None, kind=kind)
+
+    assert texts_of(clock.wall) == texts_of(clock.instants) == ["2024-06-18T00:00:00", "NaT"]
+    assert clock.is_aware is False
+
+
+def test_integers_are_no_times() -> None:
+    clock = clock_of(1718673300, 1718673360)
+
+    assert texts_of(clock.wall) == ["NaT", "NaT"]
+    assert clock.is_aware is None
+
+
+def test_times_with_and_without_offsets_are_not_mixed() -> None:
+    with pytest.raises(ClockError, match="with an offset and times without"):
+        clock_of("2024-06-18T09:35Z", "2024-06-18T09:36")
+
+
+def test_a_zone_may_be_an_offset() -> None:
+    clock = clock_of(datetime(2024, 6, 18), kind=pa.timestamp("ms", "+05:30"))
+
+    assert texts_of(clock.wall) == ["2024-06-18T05:30:00"]
+    assert texts_of(clock.instants) == ["2024-06-18T00:00:00"]
+
+
+@pytest.mark.parametrize("zone", ["Nowhere/At_All", "America", "../etc"])
+def test_a_zone_that_nobody_knows(zone: str) -> None:
+    with pytest.raises(ClockError, match="no IANA time zone"):
+        clock_of(datetime(2024, 6, 18), kind=pa.timestamp("ms", zone))
+
+
+def test_a_fraction_of_a_minute_is_no_time() -> None:
+    assert texts_of(clock_of("2024-06-18T09:35.5", "2024-06-18T09:36").wall) == ["NaT", "2024-06-18T09:36:00"]

@@ -1,0 +1,94 @@
+"""pyarrow, where it is used, gives the cells that Python's csv module gives."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_model.bars.files.cells import Cells
+from kronos_model.bars.files.csv_cells import read_csv
+from kronos_model.errors import CandleFileError
+from tests.kronos_model.bars.files.candle_files import FOLDER, READABLE
+
+cells = st.sampled_from(["", " ", "1", " 2.5 ", "a b", "ü", "x\ty", "'", "\\", "\\n", "#", "nan", "NULL"])
+plain = st.sampled_from(['"1"', '""', '" 2 "', '"a,b"'])
+quoted = st.sampled_from(['"1"', '" 2 "', ' "3" ', '"a,b"', '"a\nb"', '"a""b"', '5" wide'])
+ends = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\n  \n"])
+
+
+def read_both(path: Path) -> tuple[Cells, Cells]:
+    """All rows in the way of whole files, and in the way of last rows."""
+
+    def places(header: object) -> dict[str, int]:
+        return {"timestamps": 0, "close": 2}
+
+    return read_csv(path, places, None), read_csv(path, places, 10**6)
+
+
+def texts_of(cells: Cells) -> list[list[str]]:
+    return [column.to_pylist() for column in cells.columns.values()]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.lists(cells | plain, min_size=3, max_size=3) | st.lists(cells | quoted, max_size=5), ends
+        ),
+        max_size=6,
+    ),
+    is_marked=st.booleans(),
+)
+@settings(max_examples=150)
+def test_whole_files_are_read_as_last_rows_are(
+    tmp_path: Path, rows: list[tuple[list[str], str]], is_marked: bool
+) -> None:
+    text = "\ufeff" * is_marked + "a,b,c\n" + "".join(",".join(row) + end for row, end in rows)
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+
+    whole, last = read_both(path)
+
+    assert texts_of(whole) == texts_of(last)
+    assert whole.overlong == last.overlong
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_both_ways_read_the_files_that_people_keep(name: str) -> None:
+    whole, last = read_both(FOLDER / name)
+    assert texts_of(whole) == texts_of(last)
+
+
+@pytest.mark.parametrize("cell", ['a/b, "c"', ' "a" , b', '" ,', 'x\t"', ', " ,"', '"', 'x\n" , y'])
+def test_what_stands_in_quotes_stays(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c"], ["1", cell, "3"], [cell, "2", cell]])
+
+    cells = read_csv(path, lambda header: {"a": 0, "b": 1, "c": 2}, 9)
+
+    stripped = cell.strip()
+    assert texts_of(cells) == [["1", stripped], [stripped, "2"], ["3", stripped]]
+
+
+def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('\na,b,"c\n"\n\n1,2,3\n4,"\n\n",6\n  \n7,8,9,10\n,,\n1,2,3\n')
+
+    cells = read_csv(path, lambda header: {"close": 2}, None)
+
+    assert cells.numbers is not None
+    assert cells.numbers.tolist() == [5, 6, 12]
+    assert cells.overlong == ((10, 4),)
+    assert cells.titles == {"close": "c"}
+
+
+def test_a_cell_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b,c\n1,2,3\n1,2,\xff\n")
+    for last in (None, 5):
+        with pytest.raises(CandleFileError, match="line 3: the text is not UTF-8") as caught:
+            read_csv(path, lambda header: {"close": 2}, last)
+        assert caught.value.details == {"line": 3}
+        assert len(read_csv(path, lambda header: {"close": 1}, last).columns["close"]) == 2

@@ -1,0 +1,718 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from kronos_model.bars.columns import to_bars
+from kronos_model.bars.files import instruments as instruments_module
+from kronos_model.bars.files.report import DataReport
+from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.validation import check_candles
+from kronos_model.errors import CandleError, TrainingDataError
+from kronos_model.finetuning.candles import read_training_candles
+from kronos_model.finetuning.config import DataConfig
+from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE
+
+Write = Callable[[pd.DataFrame, Path], None]
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False)
+
+
+def write_parquet(table: pd.DataFrame, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_parquet(path, index=False)
+
+
+def candles(
+    num_bars: int = 10, start: str = "2024-06-18 09:30", seed: int = 0, **columns: Any
+) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    close = 100 * np.exp(np.cumsum(rng.normal(0, 0.01, num_bars)))
+    open_ = close * (1 + rng.normal(0, 0.01, num_bars))
+    times = pd.date_range(start, periods=num_bars, freq="5min")
+    return pd.DataFrame(
+        {
+            "timestamps": times.strftime("%Y-%m-%d %H:%M:%S"),
+            "open": open_,
+            "high": np.maximum(open_, close) * 1.01,
+            "low": np.minimum(open_, close) * 0.99,
+            "close": close,
+            "volume": rng.integers(1, 1000, num_bars).astype(float),
+        }
+        | columns
+    )
+
+
+def read(path: Path | tuple[Path, ...], **settings: Any) -> tuple[list[Instrument], DataReport]:
+    paths = tuple(map(str, path)) if isinstance(path, tuple) else str(path)
+    return read_training_candles(DataConfig(path=paths, **settings))
+
+
+def refusal_of(path: Path | tuple[Path, ...], **settings: Any) -> TrainingDataError:
+    with pytest.raises(TrainingDataError) as caught:
+        read(path, **settings)
+    return caught.value
+
+
+def texts_of(times: np.ndarray) -> list[str]:
+    return [str(time) for time in times]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_one_file_is_one_instrument(tmp_path: Path, write: Write) -> None:
+    table = candles()
+    path = tmp_path / f"BTC{'.csv' if write is write_csv else '.parquet'}"
+    write(table, path)
+
+    [instrument], report = read(path)
+
+    assert instrument.name == "BTC"
+    assert instrument.bars.dtype == np.float32
+    np.testing.assert_array_equal(
+        instrument.bars, to_bars(table.drop(columns="timestamps").to_dict("series"))
+    )
+    assert texts_of(instrument.wall[:2]) == ["2024-06-18T09:30:00", "2024-06-18T09:35:00"]
+    np.testing.assert_array_equal(instrument.instants, instrument.wall)
+    assert not instrument.is_aware
+    assert report.as_dict()["instruments"] == [
+        {
+            "name": "BTC",
+            "files": [str(path)],
+            "num_bars": 10,
+            "first": "2024-06-18T09:30:00",
+            "last": "2024-06-18T10:15:00",
+            "spacing_s": 300,
+            "num_gaps": 0,
+            "longest_break_s": 300,
+            "num_sorted": 0,
+            "dropped": {},
+        }
+    ]
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_files_are_read_as_for_a_forecast(name: str) -> None:
+    [instrument], report = read(FOLDER / name)
+
+    expected = EXPECTED[name]
+    np.testing.assert_array_equal(instrument.bars, to_bars(expected["columns"]))
+    stamps = parse_timestamps(expected["timestamps"])
+    assert texts_of(instrument.wall) == texts_of(stamps.wall.astype("datetime64[s]"))
+    assert (instrument.is_aware, report.dropped) == (stamps.is_aware, {})
+
+
+def test_columns_that_differ_in_case_alone_are_asked_about(tmp_path: Path) -> None:
+    write_csv(candles(2).assign(Close=1.0), tmp_path / "a.csv")
+
+    error = refusal_of(tmp_path)
+
+    assert error.field == "data.columns.close"
+    assert "has the columns close and Close: keep one of them, or say in data.columns.close" in error.message
+    assert read(tmp_path, columns={"close": "Close"})[0][0].bars[:, 3].tolist() == [1, 1]
+
+
+def test_amount_is_kept_where_volume_is_missing(tmp_path: Path) -> None:
+    write_csv(candles(3, amount=[1.0, 2.0, 3.0]).drop(columns="volume"), tmp_path / "a.csv")
+
+    [instrument], _ = read(tmp_path)
+
+    assert instrument.bars[:, 4:].tolist() == [[0, 1], [0, 2], [0, 3]]
+
+
+def test_a_column_of_volume_without_a_number_counts_as_missing(tmp_path: Path) -> None:
+    write_csv(candles(3, volume=[""] * 3), tmp_path / "a.csv")
+
+    [instrument], report = read(tmp_path)
+
+    assert instrument.bars[:, 4:].tolist() == [[0, 0]] * 3
+    assert report.dropped == {}
+
+
+def test_columns_are_found_by_map_and_then_by_name_in_any_case(tmp_path: Path) -> None:
+    table = candles(2).rename(
+        columns={"timestamps": "Date", "open": " OPEN", "high": "High", "volume": "Vol."}
+    )
+    table["Adj Close"] = [11.0, 12.0]
+    table["note"] = ["a, b", 'c "d"\te']
+    write_csv(table, tmp_path / "a.csv")
+
+    [instrument], _ = read(tmp_path, columns={"close": "adj close", "volume": "VOL."})
+
+    assert instrument.bars[:, 3].tolist() == [11, 12]
+    np.testing.assert_array_equal(instrument.bars[:, 4], table["Vol."])
+
+
+@pytest.mark.parametrize("name", ["timestamps", "timestamp", "Datetime", "date", "time"])
+def test_times_have_several_names(tmp_path: Path, name: str) -> None:
+    write_csv(candles(2).rename(columns={"timestamps": name}), tmp_path / "a.csv")
+
+    [instrument], _ = read(tmp_path)
+
+    assert texts_of(instrument.wall) == ["2024-06-18T09:30:00", "2024-06-18T09:35:00"]
+
+
+class TestTimesInSeveralColumns:
+    @staticmethod
+    def split(days: int = 3, **columns: Any) -> pd.DataFrame:
+        """Five-minute bars of some days, with the date and the time of day in columns of their own."""
+        table = pd.concat([candles(5, start=f"2024-06-{18 + day} 09:30") for day in range(days)])
+        times = pd.to_datetime(table.pop("timestamps"))
+        return table.reset_index(drop=True).assign(
+            Date=times.dt.strftime("%Y-%m-%d").to_numpy(),
+            Time=times.dt.strftime("%H:%M").to_numpy(),
+            **columns,
+        )
+
+    @pytest.mark.parametrize("suffix", ["", ":00", ":00.000"])
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    def test_a_date_and_a_time_of_day_are_joined(self, tmp_path: Path, write: Write, suffix: str) -> None:
+        table = self.split()
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(table.assign(Time=table["Time"] + suffix), path)
+
+        [instrument], report = read(path)
+
+        assert (len(instrument), report.dropped) == (15, {})
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    @pytest.mark.parametrize("kind", ["date", "datetime"])
+    def test_dates_and_times_of_parquet_are_joined(self, tmp_path: Path, kind: str) -> None:
+        table = self.split()
+        dates = pd.to_datetime(table["Date"])
+        table["Date"] = dates.dt.date if kind == "date" else dates
+        table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
+        write_parquet(table, tmp_path / "a.parquet")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    def test_midnight_behind_a_date_is_no_time_of_day(self, tmp_path: Path) -> None:
+        table = self.split()
+        write_csv(table.assign(Date=table["Date"] + " 00:00:00"), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
+
+    def test_times_of_day_may_have_offsets(self, tmp_path: Path) -> None:
+        table = self.split(1)
+        write_csv(table.assign(Time=table["Time"] + "+08:00"), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path)
+
+        assert texts_of(instrument.instants[:1]) == ["2024-06-18T01:30:00"]
+
+    def test_a_row_without_a_date_or_a_time_of_day_is_dropped(self, tmp_path: Path) -> None:
+        table = self.split(1)
+        table.loc[1, "Time"] = table.loc[2, "Date"] = ""
+        write_csv(table, tmp_path / "a.csv")
+
+        [instrument], report = read(tmp_path)
+
+        assert (len(instrument), report.dropped) == (3, {"unreadable_time": 2})
+
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    @pytest.mark.parametrize(
+        ("columns", "named"),
+        [
+            ({"Date": "2024-06-18 09:30:00"}, "date, time"),
+            ({"Date": pd.Timestamp("2024-06-18 09:30")}, "date, time"),
+            ({"Time": "1718673300"}, "date, time"),
+            ({"Time": ""}, "date, time"),
+        ],
+    )
+    def test_several_that_could_be_the_times_are_asked_about(
+        self, tmp_path: Path, write: Write, columns: dict[str, Any], named: str
+    ) -> None:
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(self.split().assign(**columns), path)
+
+        error = refusal_of(path)
+
+        assert error.field == "data.columns.timestamps"
+        assert f"{named}: rename the one that is meant to timestamps" in error.message
+        assert "or say in data.columns.timestamps which one it is" in error.message
+
+    def test_the_one_that_is_mapped_wins(self, tmp_path: Path) -> None:
+        write_csv(self.split(), tmp_path / "a.csv")
+
+        [instrument], _ = read(tmp_path, columns={"timestamps": "date"})
+
+        assert texts_of(instrument.wall) == [f"2024-06-{day}T00:00:00" for day in (18, 19, 20)]
+
+    @pytest.mark.parametrize("name", ["timestamps", "timestamp", "datetime"])
+    def test_a_column_with_both_wins(self, tmp_path: Path, name: str) -> None:
+        table = candles(3, date="2024-06-18", time="noon").rename(columns={"timestamps": name})
+        write_csv(table, tmp_path / "a.csv")
+
+        [instrument], report = read(tmp_path)
+
+        assert (len(instrument), report.dropped) == (3, {})
+
+
+class TestSkippedFiles:
+    def test_files_of_a_folder_that_cannot_be_used_are_skipped(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "market/BTC.csv")
+        write_csv(candles(0), tmp_path / "market/EMPTY.csv")
+        write_csv(candles(3, timestamps=[1, 2, 3]), tmp_path / "market/ODD.csv")
+        (tmp_path / "market/readme.csv").write_text("name,description\nBTC,a coin\n")
+        (tmp_path / "market/broken.parquet").write_bytes(b"not Parquet")
+
+        instruments, report = read(tmp_path / "market")
+
+        assert [each.name for each in instruments] == ["BTC"]
+        assert [each.name for each in report.instruments] == ["BTC"]
+        assert report.dropped == {}
+        reasons = {Path(file).name: reason for file, reason in report.skipped.items()}
+        assert reasons.keys() == {"EMPTY.csv", "ODD.csv", "readme.csv", "broken.parquet"}
+        assert reasons["EMPTY.csv"].startswith("has no usable row: it is empty")
+        assert "3 unreadable time" in reasons["ODD.csv"]
+        assert "no column with the times" in reasons["readme.csv"]
+        assert "cannot be read as Parquet" in reasons["broken.parquet"]
+        content = json.loads(json.dumps(report.as_dict()))
+        assert (content["num_skipped"], content["skipped"]) == (4, report.skipped)
+        assert "4 files skipped:\n" in report.summary()
+        assert f"  {tmp_path / 'market/EMPTY.csv'}: has no usable row" in report.summary()
+
+    def test_a_file_that_is_named_by_itself_is_not(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "a.csv")
+        write_csv(candles(0), tmp_path / "b.csv")
+
+        for paths in ((tmp_path, tmp_path / "b.csv"), (tmp_path / "b.csv", tmp_path)):
+            assert f"{tmp_path / 'b.csv'} has no usable row" in refusal_of(paths).message
+
+    def test_a_folder_without_one_that_can_be_used(self, tmp_path: Path) -> None:
+        write_csv(candles(3), tmp_path / "good/a.csv")
+        write_csv(candles(0), tmp_path / "bad/a.csv")
+        (tmp_path / "bad/b.csv").write_text("name\nBTC\n")
+
+        error = refusal_of((tmp_path / "good", tmp_path / "bad"))
+
+        assert f"none of the 2 files in {tmp_path / 'bad'} can be used: " in error.message
+        assert "a.csv has no usable row: it is empty" in error.message
+        assert "b.csv has no column with the times" in error.message
+
+    def test_a_setting_that_fits_no_file_is_refused(self, tmp_path: Path) -> None:
+        for name in "abcde":
+            write_csv(candles(3), tmp_path / f"{name}.csv")
+        write_csv(candles(3).drop(columns="timestamps"), tmp_path / "0.csv")
+
+        error = refusal_of(tmp_path, columns={"close": "Adj Close"})
+
+        assert error.field == "data.columns.close"
+        assert "'Adj Close' for close" in error.message
+        assert len(error.message) < 1500
+
+    def test_their_times_do_not_count(self, tmp_path: Path) -> None:
+        """A file that is skipped does not say whether times have offsets."""
+        write_csv(candles(1, timestamps="2024-06-18T09:30Z", close=-1), tmp_path / "a.csv")
+        write_csv(candles(3), tmp_path / "b.csv")
+
+        instruments, report = read(tmp_path)
+
+        assert [each.is_aware for each in instruments] == [False]
+        assert len(report.skipped) == 1
+
+
+def test_an_index_of_pandas_is_read_from_parquet(tmp_path: Path) -> None:
+    table = candles(2)
+    table.index = pd.to_datetime(table.pop("timestamps")).dt.tz_localize("Europe/Berlin").rename(None)
+    table.to_parquet(tmp_path / "a.parquet")
+
+    [instrument], report = read(tmp_path)
+
+    assert instrument.is_aware
+    assert texts_of(instrument.wall) == ["2024-06-18T09:30:00", "2024-06-18T09:35:00"]
+    assert texts_of(instrument.instants) == ["2024-06-18T07:30:00", "2024-06-18T07:35:00"]
+    assert report.instruments[0].first == "2024-06-18T09:30:00+02:00"
+
+
+def test_float32_integers_decimals_and_categories_are_numbers_of_parquet(tmp_path: Path) -> None:
+    table = candles(2, volume=[3, 4], symbol=pd.Categorical(["x", "x"])).astype({"close": "float32"})
+    table["open"] = pd.Series([100, 101], dtype=pd.ArrowDtype(pa.decimal128(10, 2)))
+    table["timestamps"] = table["timestamps"].astype("category")
+    table["high"] = 200
+    write_parquet(table, tmp_path / "a.parquet")
+
+    [instrument], _ = read(tmp_path, instrument_column="symbol")
+
+    assert instrument.bars[:, [0, 1, 4]].tolist() == [[100, 200, 3], [101, 200, 4]]
+
+
+DEFECTS: dict[str, dict[str, Any]] = {
+    "unreadable_time": {"timestamps": "soon"},
+    "not_a_number": {"open": "n/a"},
+    "value_too_large": {"high": 1e18},
+    "price_not_above_zero": {"low": 1e-60},
+    "high_below_low": {"high": 50.0, "low": 60.0},
+    "negative_volume": {"volume": -1.0},
+    "duplicate_time": {"timestamps": "2024-06-18 09:30:00"},
+}
+
+
+@pytest.mark.parametrize("reason", DEFECTS)
+def test_a_row_that_cannot_be_used_is_dropped_and_counted(tmp_path: Path, reason: str) -> None:
+    table = candles(5).astype(object)
+    for column, value in DEFECTS[reason].items():
+        table.loc[2, column] = value
+    write_csv(table, tmp_path / "a.csv")
+
+    [instrument], report = read(tmp_path)
+
+    expected = to_bars(candles(5).drop(columns="timestamps").drop(index=2).to_dict("series"))
+    np.testing.assert_array_equal(instrument.bars, expected)
+    assert report.instruments[0].dropped == report.dropped == {reason: 1}
+    assert f"1 {reason.replace('_', ' ')}" in report.summary()
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1,5", "0x10", "1_000", "--1", "1e", "."])
+def test_what_is_no_finite_number_is_dropped(tmp_path: Path, text: str) -> None:
+    write_csv(candles(3).astype(object).assign(open=["100.5", text, " +1.005E2 "]), tmp_path / "a.csv")
+
+    [instrument], report = read(tmp_path)
+
+    assert instrument.bars[:, 0].tolist() == [100.5, 100.5]
+    assert report.dropped == {"not_a_number": 1}
+
+
+def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all combinations of odd values, those that check_candles refuses, and no others."""
+    odd = [-1.0, 0.0, 1e-60, 1.0, 2.0, 9e16, 1.1e17, np.inf, np.nan]
+    rng = np.random.default_rng(0)
+    rows = {name: rng.choice(odd, 2000, p=[0.03, 0.03, 0.03, 0.4, 0.4, 0.03, 0.03, 0.02, 0.03])
+            for name in ("open", "high", "low", "close", "volume")}  # fmt: skip
+    table = candles(2000, **rows)
+
+    def is_usable(row: int) -> bool:
+        try:
+            check_candles({name: values[row : row + 1] for name, values in rows.items()})
+        except CandleError:
+            return False
+        return True
+
+    monkeypatch.setattr(instruments_module, "CHUNK_ROWS", 300)
+    write_parquet(table, tmp_path / "a.parquet")
+    [instrument], report = read(tmp_path)
+
+    usable = [row for row in range(2000) if is_usable(row)]
+    assert 0 < len(usable) < 2000
+    assert texts_of(instrument.wall) == table["timestamps"][usable].str.replace(" ", "T").tolist()
+    expected = to_bars(table.drop(columns="timestamps").iloc[usable].to_dict("series"))
+    np.testing.assert_array_equal(instrument.bars, expected)
+    assert sum(report.dropped.values()) == 2000 - len(usable)
+
+
+def test_rows_are_put_in_order_and_the_first_of_a_time_is_kept(tmp_path: Path) -> None:
+    table = candles(4)
+    again = table.iloc[[1]].assign(volume=7777.0)
+    write_csv(pd.concat([table.iloc[[3, 0, 1, 2]], again]), tmp_path / "a.csv")
+
+    [instrument], report = read(tmp_path)
+
+    np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
+    assert report.instruments[0].num_sorted == 4
+    assert report.dropped == {"duplicate_time": 1}
+
+
+def test_lines_with_too_few_or_too_many_cells_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_csv(candles(3), path)
+    path.write_text(path.read_text() + "2024-06-18 10:00:00,1,2\n" + "1,2,3,4,5,6,7,8\n\n")
+
+    [instrument], report = read(path)
+
+    assert len(instrument) == 3
+    assert report.dropped == {"not_a_number": 1, "wrong_number_of_cells": 1}
+
+
+def test_a_csv_file_as_spreadsheets_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    write_csv(candles(3), path)
+    text = path.read_text().replace("close", '"close\n"').replace("\n", "\r\n")
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+
+    [instrument], report = read(path)
+
+    assert (len(instrument), report.dropped) == (3, {})
+
+
+def test_several_instruments_of_one_file(tmp_path: Path) -> None:
+    first, second = candles(4, symbol="000001"), candles(3, seed=1, symbol=" B ")
+    second.loc[1, "volume"] = -1
+    nameless = candles(2, start="2025-01-01", symbol="")
+    mixed = pd.concat([first, second, nameless]).sort_values("timestamps", kind="stable")
+    write_csv(mixed, tmp_path / "a.csv")
+
+    instruments, report = read(tmp_path, instrument_column="SYMBOL")
+
+    assert [each.name for each in instruments] == ["000001", "B"]
+    np.testing.assert_array_equal(instruments[0].bars[:, 4], first["volume"])
+    np.testing.assert_array_equal(instruments[1].bars[:, 4], second["volume"].drop(index=1))
+    assert [dict(each.dropped) for each in report.instruments] == [{}, {"negative_volume": 1}]
+    assert report.dropped == {"negative_volume": 1, "no_instrument": 2}
+
+
+def test_an_instrument_column_goes_on_from_file_to_file(tmp_path: Path) -> None:
+    table = candles(6, symbol="A")
+    write_csv(table.iloc[3:], tmp_path / "1.csv")
+    write_parquet(table.iloc[:4], tmp_path / "2.parquet")
+
+    [instrument], report = read(tmp_path, instrument_column="symbol")
+
+    np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
+    assert report.instruments[0].files == (str(tmp_path / "1.csv"), str(tmp_path / "2.parquet"))
+    assert report.dropped == {"duplicate_time": 1}
+
+
+def test_an_instrument_without_a_usable_bar_is_only_reported(tmp_path: Path) -> None:
+    write_csv(pd.concat([candles(2, symbol="A"), candles(2, symbol="B", close=-1)]), tmp_path / "a.csv")
+
+    instruments, report = read(tmp_path, instrument_column="symbol")
+
+    assert [each.name for each in instruments] == ["A"]
+    assert [(each.name, each.num_bars, each.first) for each in report.instruments][1] == ("B", 0, None)
+
+
+def test_folders_are_read_with_their_folders_but_nothing_hidden(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "more/c.CSV", ".hidden/d.csv", ".e.csv", "more/notes.txt"):
+        write_csv(candles(2), tmp_path / name)
+
+    instruments, _ = read((tmp_path / "b.csv", tmp_path))
+
+    assert [each.name for each in instruments] == ["a", "b", "c"]
+
+
+def test_files_named_alike_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for name in ("x/spot/BTC.csv", "y/spot/BTC.csv", "x/ETH.csv", "y/SOL.csv"):
+        write_csv(candles(2), tmp_path / name)
+    write_parquet(candles(2), tmp_path / "y/SOL.parquet")
+    for name in ("x/ADA.csv", "x/ADA.pq", "y/ADA.csv", "y/ADA.pq"):
+        (write_csv if name.endswith("csv") else write_parquet)(candles(2), tmp_path / name)
+
+    instruments, _ = read(tmp_path)
+
+    names = [each.name for each in instruments]
+    assert names == [
+        "ETH", "SOL.csv", "SOL.parquet", "x/ADA.csv", "x/ADA.pq", "x/spot/BTC",
+        "y/ADA.csv", "y/ADA.pq", "y/spot/BTC",
+    ]  # fmt: skip
+
+
+def test_gaps_are_those_within_a_day(tmp_path: Path) -> None:
+    table = pd.concat([candles(20).drop(index=[5, 6, 12]), candles(20, start="2024-06-19 09:30")])
+    write_csv(table, tmp_path / "a.csv")
+
+    _, report = read(tmp_path)
+
+    assert (report.instruments[0].spacing_s, report.num_gaps) == (300, 2)
+
+
+def test_a_break_that_most_days_have_is_no_gap(tmp_path: Path) -> None:
+    days = [candles(20, start=f"2024-06-{day} 09:30").drop(index=[8, 9]) for day in (18, 19, 20, 21)]
+    days[2] = days[2].drop(index=[3])
+    write_csv(pd.concat(days), tmp_path / "a.csv")
+
+    assert read(tmp_path)[1].num_gaps == 1
+
+
+def test_the_longest_break_is_told_where_it_is_long(tmp_path: Path) -> None:
+    days = pd.bdate_range("2023-01-02", periods=260)
+    for name, kept in {"WHOLE": days, "TORN": days[:50].append(days[200:])}.items():
+        table = candles(len(kept), timestamps=kept.strftime("%Y-%m-%d"))
+        write_csv(table, tmp_path / f"{name}.csv")
+    weeks = pd.date_range("2023-01-02", periods=5, freq="7D").strftime("%Y-%m-%d")
+    write_csv(candles(5, timestamps=weeks), tmp_path / "WEEKLY.csv")
+    write_csv(candles(1), tmp_path / "ONE.csv")
+
+    _, report = read(tmp_path)
+
+    day_s = 86_400
+    breaks = {each.name: each.longest_break_s for each in report.instruments}
+    assert breaks == {"WHOLE": 3 * day_s, "TORN": 213 * day_s, "WEEKLY": 7 * day_s, "ONE": None}
+    told = [line for line in report.summary().splitlines() if "longest break" in line]
+    assert len(told) == 1
+    assert told[0].startswith("  TORN: 110 bars")
+    assert told[0].endswith(", longest break 213 d")
+
+
+def test_missing_days_are_told_of_instruments_that_are_not_listed(tmp_path: Path) -> None:
+    for number in range(7):
+        table = pd.concat([candles(5), candles(5, start=f"2024-06-{20 + number} 09:30")])
+        write_csv(table, tmp_path / f"{number}.csv")
+
+    _, report = read(tmp_path)
+
+    assert report.summary().splitlines()[-1] == "  and 2 more, longest break 8 d"
+
+
+def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
+    table = candles(5)
+    write_csv(table, tmp_path / "one/A.csv")
+    write_csv(candles(3, seed=1), tmp_path / "one/B.csv")
+    write_parquet(table, tmp_path / "two/deep/A.parquet")
+    write_parquet(candles(3, seed=1), tmp_path / "two/B.parquet")
+    same = [read(tmp_path / name)[1].fingerprint for name in ("one", "two")]
+    assert same[0] == same[1]
+    assert same[0].startswith("sha256:")
+
+    others = {
+        "price": table.assign(close=table["close"] * 1.0001),
+        "time": table.assign(timestamps=table["timestamps"].str.replace(":45:", ":46:")),
+        "offset": table.assign(timestamps=table["timestamps"] + "Z"),
+        "other offset": table.assign(timestamps=table["timestamps"] + "+01:00"),
+        "number": table.iloc[:-1],
+    }
+    for name, other in others.items():
+        write_csv(other, tmp_path / name / "A.csv")
+    write_csv(table, tmp_path / "name" / "C.csv")
+    fingerprints = {read(tmp_path / name)[1].fingerprint for name in (*others, "name")}
+    fingerprints.add(read(tmp_path / "one/A.csv")[1].fingerprint)
+    assert len(fingerprints) == len(others) + 2
+
+
+def test_the_report_is_json(tmp_path: Path) -> None:
+    for number in range(7):
+        write_csv(candles(5 + number).drop(index=2), tmp_path / f"{number}.csv")
+
+    _, report = read(tmp_path)
+
+    content = json.loads(json.dumps(report.as_dict()))
+    assert (content["num_instruments"], content["num_bars"], content["num_gaps"]) == (7, 49, 7)
+    assert report.summary().splitlines()[0] == "49 bars of 7 instruments, 7 gaps within days"
+    assert report.summary().splitlines()[-1] == "  and 2 more"
+
+
+def test_a_large_market_is_told_in_short(tmp_path: Path) -> None:
+    for number in range(30):
+        write_csv(candles(5), tmp_path / f"{number:02}.csv")
+        write_csv(candles(0), tmp_path / f"empty-{number:02}.csv")
+
+    _, report = read(tmp_path)
+
+    content = json.loads(json.dumps(report.short()))
+    assert (content["num_instruments"], content["num_bars"], content["num_skipped"]) == (30, 150, 30)
+    assert [each["name"] for each in content["instruments"]] == [f"{number:02}" for number in range(20)]
+    assert all("files" not in each for each in content["instruments"])
+    assert len(content["skipped"]) == 20
+    whole = report.as_dict()
+    assert content.keys() == whole.keys()
+    assert (len(whole["instruments"]), len(whole["skipped"])) == (30, 30)
+    assert report.summary().splitlines()[-1] == "  and 25 more"
+
+
+class TestRefusals:
+    def test_a_path_without_candles(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "a.txt").write_text("x")
+        for path in (tmp_path / "missing.csv", tmp_path / "empty", tmp_path / "a.txt"):
+            error = refusal_of(path)
+            assert error.field == "data.path"
+            assert str(path) in error.message
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [("a.parquet", b"not Parquet"), ("a.csv", b"\xff\xfeopen,close\n"), ("a.csv", b""), ("a.pq", b"")],
+    )
+    def test_a_file_that_is_not_what_its_name_says(self, tmp_path: Path, name: str, content: bytes) -> None:
+        (tmp_path / name).write_bytes(content)
+
+        error = refusal_of(tmp_path / name)
+
+        assert error.code == "TRAINING_DATA_INVALID"
+        assert str(tmp_path / name) in error.message
+        assert len(error.message) < 600
+
+    def test_texts_that_are_not_utf_8(self, tmp_path: Path) -> None:
+        write_csv(candles(2), tmp_path / "a.csv")
+        with (tmp_path / "a.csv").open("ab") as file:
+            file.write(b"2024-06-18 10:00:00,1,1,1,\xff,1\n")
+
+        assert str(tmp_path / "a.csv") in refusal_of(tmp_path).message
+
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    @pytest.mark.parametrize(
+        ("settings", "field"),
+        [
+            ({}, "data.columns.close"),
+            ({"columns": {"close": "last"}}, "data.columns.close"),
+            ({"columns": {"close": "open", "amount": "turnover"}}, "data.columns.amount"),
+            ({"columns": {"close": "open", "timestamps": "when"}}, "data.columns.timestamps"),
+            ({"columns": {"close": "open"}, "instrument_column": "symbol"}, "data.instrument_column"),
+        ],
+    )
+    def test_a_column_that_is_not_there(
+        self, tmp_path: Path, write: Write, settings: dict[str, Any], field: str
+    ) -> None:
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(candles(3).drop(columns="close"), path)
+
+        error = refusal_of(path, **settings)
+
+        assert error.field == field
+        assert str(path) in error.message
+        assert "timestamps, open, high, low, volume" in error.message
+
+    def test_no_column_of_times(self, tmp_path: Path) -> None:
+        write_csv(candles(3).drop(columns="timestamps"), tmp_path / "a.csv")
+
+        assert refusal_of(tmp_path).field == "data.columns.timestamps"
+
+    @pytest.mark.parametrize("separator", [";", "\t", "|"])
+    def test_another_separator(self, tmp_path: Path, separator: str) -> None:
+        candles(3).to_csv(tmp_path / "a.csv", index=False, sep=separator)
+
+        error = refusal_of(tmp_path, columns={"close": "last"})
+
+        assert error.field == "data.path"
+        assert "write the file with commas between its cells" in error.message
+        assert "data.columns" not in error.message
+
+    def test_a_column_of_parquet_that_holds_no_numbers(self, tmp_path: Path) -> None:
+        write_parquet(candles(3, close=pd.Timestamp("2024-01-01")), tmp_path / "a.parquet")
+
+        error = refusal_of(tmp_path)
+
+        assert error.field == "data.columns.close"
+        assert "timestamp" in error.message
+
+    def test_a_file_without_a_usable_row_says_why(self, tmp_path: Path) -> None:
+        write_csv(candles(3, timestamps=[1718673300, 1718673600, 1718673900]), tmp_path / "odd.csv")
+
+        error = refusal_of(tmp_path)
+
+        assert f"{tmp_path / 'odd.csv'} has no usable row" in error.message
+        assert "3 unreadable time" in error.message
+        assert error.details == {"dropped": {"unreadable_time": 3}}
+
+    @pytest.mark.parametrize("write", [write_csv, write_parquet])
+    def test_a_header_alone(self, tmp_path: Path, write: Write) -> None:
+        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
+        write(candles(0), path)
+
+        assert "has no usable row: it is empty" in refusal_of(path).message
+
+    def test_times_with_and_without_offsets(self, tmp_path: Path) -> None:
+        aware = candles(3, timestamps=["2024-06-18T09:30Z", "2024-06-18T09:31Z", "2024-06-18T09:32Z"])
+        write_csv(candles(3), tmp_path / "a/1.csv")
+        write_csv(aware, tmp_path / "a/2.csv")
+        write_csv(pd.concat([aware, candles(3)]), tmp_path / "b/1.csv")
+
+        between, within = refusal_of(tmp_path / "a"), refusal_of(tmp_path / "b")
+
+        assert (between.field, str(tmp_path / "a/2.csv") in between.message) == ("data.path", True)
+        assert (within.field, str(tmp_path / "b/1.csv") in within.message) == (
+            "data.columns.timestamps",
+            True,
+        )

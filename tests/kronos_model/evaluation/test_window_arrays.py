@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.window_arrays import WindowArrays, Windows, window_arrays
+
+
+def instrument(first: int, num_bars: int = 30) -> Instrument:
+    numbers = first + np.arange(num_bars)
+    bars, wall = np.repeat(numbers[:, None], 6, axis=1), numbers.astype("datetime64[s]")
+    return Instrument("numbers", bars.astype(np.float32), wall, wall, is_aware=False)
+
+
+def test_windows_are_cut_out_of_their_instruments():
+    windows = Windows(np.array([1, 0], np.int32), np.array([4, 9]))
+    arrays = window_arrays([instrument(0), instrument(100)], windows, lookback=3, pred_len=2)
+    assert len(arrays) == 2
+    assert arrays.horizon == 2
+    assert arrays.past_closes.tolist() == [[104, 105, 106], [9, 10, 11]]
+    assert arrays.future_closes.tolist() == [[107, 108], [12, 13]]
+    assert arrays.wall.astype(int).tolist() == [[104, 105, 106, 107, 108], [9, 10, 11, 12, 13]]
+    assert arrays.bars.dtype == np.float32
+
+
+def test_windows_that_begin_within_the_horizon_are_a_group():
+    windows = Windows(np.array([0, 0, 0, 0, 1], np.int32), np.array([0, 3, 4, 8, 0]))
+    groups = window_arrays([instrument(0), instrument(100)], windows, lookback=3, pred_len=4).groups
+    assert groups.tolist() == [0, 0, 1, 2, 3]
+
+
+def test_arrays_that_do_not_go_together_are_refused():
+    bars, wall = np.zeros((2, 5, 6), np.float32), np.zeros((2, 5), "datetime64[s]")
+    with pytest.raises(ValueError, match="not of the same windows"):
+        WindowArrays(bars, wall[:, :4], 3)
+    for lookback in (1, 5):
+        with pytest.raises(ValueError, match="have no lookback of"):
+            WindowArrays(bars, wall, lookback)

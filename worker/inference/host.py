@@ -1,0 +1,108 @@
+"""The models of one process on one device, and the thread that runs their engines."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kronos_client.contract.forecast import MAX_COUNT
+from kronos_client.contract.limits import Limits
+from worker.inference.engine_thread import EngineObserver, EngineThread
+from worker.inference.model_cache import ModelCache
+from worker.inference.model_loader import Loadable, ModelLoader
+from worker.inference.shutdown import end_at_once
+from worker.inference.watchdog import Watchdog
+from worker.settings import WorkerSettings
+
+
+class Host:
+    """Where jobs are computed: in a worker, and in the child that it isolates suspects in.
+
+    Args:
+        device: As resolved; ``load`` may replace it by the CPU.
+        device_warning: Why the device is not the one that was asked for.
+        observers: Receive each step and each series that ended.
+        on_admission: Called with a job's id, once an engine's load counts it.
+        on_stall: Called when a step begins to hang, and when it goes on.
+        on_death: Called when the engines' thread dies.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        node: str,
+        device: torch.device,
+        device_warning: str | None,
+        *,
+        observers: Sequence[EngineObserver] = (),
+        on_admission: Callable[[str], None] = lambda job_id: None,
+        on_stall: Callable[[], object] = lambda: None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.node = node
+        self.device = device
+        self.device_warning = device_warning
+        self.num_threads = torch.get_num_threads()
+        self.watchdog = Watchdog(settings.step_timeout_s, self._hang, on_stall)
+        self.engine_thread = EngineThread(
+            observers,
+            watchdog=self.watchdog,
+            on_admission=on_admission,
+            on_death=on_death,
+            on_start=lambda: torch.set_num_threads(self.num_threads),
+        )
+        self._models: ModelCache | None = None
+
+    @property
+    def models(self) -> ModelCache:
+        """The models, once ``load`` is done."""
+        if self._models is None:
+            raise RuntimeError("the model is not loaded yet")
+        return self._models
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._models is not None
+
+    @property
+    def limits(self) -> Limits:
+        """What a job may ask for, whichever model it names."""
+        return self.settings.limits(MAX_COUNT)
+
+    def limits_of(self, model: Loadable | None) -> Limits:
+        """What a job may ask of one of its models, the own one if None."""
+        return self.settings.limits(self.models.max_context_of(model))
+
+    def load(self) -> None:
+        """Load the worker's own model and start the engines. If the device cannot hold it, the CPU does.
+
+        Raises:
+            KronosError: The checkpoint cannot be loaded, or the memory does not hold one sample path.
+        """
+        loader = ModelLoader(self.settings, self.device)
+        own = loader.load_own()
+        if loader.device_warning is not None:
+            self.device, self.device_warning = loader.device, loader.device_warning
+        self.engine_thread.start()
+        self.watchdog.start()
+        self._models = ModelCache(
+            self.engine_thread,
+            loader,
+            own,
+            self.settings.further_models,
+            max_models=self.settings.max_models,
+            registry=loader.registry,
+        )
+
+    def stop(self) -> None:
+        """End the engines' thread."""
+        if self.is_loaded:
+            self.engine_thread.stop()
+            self.watchdog.stop()
+
+    def _hang(self, seen_s: float) -> None:
+        """Neither the engines' thread nor its computation can be ended: the process is, as if killed."""
+        end_at_once(
+            f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The process ends "
+            f"now, and its jobs are delivered again: {', '.join(self.engine_thread.job_ids)}"
+        )

@@ -1,0 +1,75 @@
+"""What the engines' thread holds: engines, each of one model, and the jobs inside them."""
+
+import threading
+from collections.abc import Sequence
+
+from kronos_model.engine.engine import Engine, EngineLoad
+from kronos_model.engine.generation import Generation, SeriesRequest
+
+
+class HostedEngine:
+    """A model's engine on the engines' thread. Other threads may read ``model_id`` and ``load``."""
+
+    def __init__(self, model_id: str, engine: Engine) -> None:
+        self.model_id = model_id
+        self.engine: Engine | None = engine
+        self.runs: set[JobRun] = set()
+        self.has_stepped = False
+        self.live: set[Generation] = set()  # submitted, and their end not observed yet
+
+    @property
+    def load(self) -> EngineLoad:
+        """All zero once it was removed."""
+        engine = self.engine
+        return EngineLoad(0, 0, 0) if engine is None else engine.load
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine is not None and self.engine.has_work
+
+
+class JobRun:
+    """A job inside an engine: its series' generations, and a way to wait for them."""
+
+    def __init__(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> None:
+        self.job_id = job_id
+        self.requests = tuple(requests)
+        self.hosted = hosted
+        self.generations: list[Generation] = []
+        self.error: Exception | None = None
+        self.failed_series: int | None = None
+        self.num_bars_total = sum(r.horizon * r.sampling.sample_count for r in self.requests)
+        self._done = threading.Event()
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.is_set()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is in its engine, also one that died with it."""
+        return self in self.hosted.runs
+
+    @property
+    def num_bars_done(self) -> int:
+        """Bars over all paths of all series."""
+        return sum(generation.num_bars_done for generation in self.generations)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the job ended within the time; ``EngineThread.wait`` also notices a dead thread."""
+        return self._done.wait(timeout_s)
+
+    def result(self) -> list[Generation]:
+        """The generations of all series, in order; raises what ended the job otherwise."""
+        if self.error is not None:
+            raise self.error
+        return self.generations
+
+    def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
+        """Wake the threads that wait; only the first end counts."""
+        if not self.is_done:
+            # Without the frames that it was raised in: they hold the job, which would hold itself and its
+            # tensors until the next full garbage collection.
+            self.error = None if error is None else error.with_traceback(None)
+            self.failed_series = failed_series
+            self._done.set()

@@ -1,0 +1,112 @@
+"""``python -m worker.inference.probe_child``: what this machine computes on, and if the model loads there.
+
+The message is the question, ``devices``, ``with_slots`` and ``with_model``; the one event is ``report`` or
+``error``. ``probe.py`` starts it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kronos_client.settings import SettingsError
+from kronos_model.devices.probe import TorchProbe
+from kronos_model.devices.resolution import describe_device, resolve_device
+from kronos_model.errors import KronosError
+from kronos_model.processes.exiting import collect_nothing_at_exit
+from kronos_model.processes.json_child import JsonParent
+from worker.inference.model_loader import ModelLoader
+from worker.inference.probe import ALL
+from worker.settings import WorkerSettings, explain, get_settings
+
+
+def device_report(name: str, settings: WorkerSettings, *, with_slots: bool = False) -> dict[str, Any]:
+    """What a device's name resolves to, with ``warning`` and ``description``; or ``error``.
+
+    ``slots`` are the sample paths that the worker's model would compute at once there; None, with
+    ``slots_error``, if that is not known.
+    """
+    try:
+        device, warning = resolve_device(name)
+        _compute(device)
+    except (KronosError, RuntimeError) as error:
+        return {"requested": name, "error": _text(error)}
+    report = {
+        "requested": name,
+        "device": str(device),
+        "warning": warning,
+        "description": describe_device(device).as_dict(),
+    }
+    if not with_slots:
+        return report
+    try:
+        return report | {"slots": ModelLoader(settings, device).own_slots(), "slots_error": None}
+    except KronosError as error:
+        return report | {"slots": None, "slots_error": _text(error)}
+
+
+def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
+    """The worker's model as it loads there; or ``error`` and its ``code``."""
+    try:
+        device, _ = resolve_device(name)
+        loaded = ModelLoader(settings, device).load_own()
+    except KronosError as error:
+        return {"error": explain(error), "code": error.code}
+    return {
+        "id": loaded.info.id,
+        "revision": loaded.info.revision,
+        "num_parameters": loaded.num_parameters,
+        "max_context": loaded.max_context,
+        "slots": loaded.engine.load.slots,
+        "load_s": loaded.load_s,
+    }
+
+
+def report_on(
+    names: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
+) -> dict[str, Any]:
+    """Report on devices; ``all`` alone stands for each that this machine may have.
+
+    Returns:
+        ``devices``, one report for each name, and ``model``: None unless asked for, and without a device.
+    """
+    if list(names) == [ALL]:
+        gpus = (f"cuda:{index}" for index in range(TorchProbe().cuda_device_count()))
+        names = ["auto", "cpu", "cuda", *gpus, "mps"]
+    devices = [device_report(name, settings, with_slots=with_slots) for name in names]
+    model = model_report(names[0], settings) if with_model and "error" not in devices[0] else None
+    return {"devices": devices, "model": model}
+
+
+def _compute(device: torch.device) -> None:
+    """Raises RuntimeError if the device cannot compute; a GPU was tried already as it was resolved."""
+    ones = torch.ones(2, 2, device=device)
+    if (ones @ ones).sum().item() != 8:
+        raise RuntimeError(f"{device} computes wrongly: 1 · 1 + 1 · 1 is not 2 there")
+
+
+def _text(error: Exception) -> str:
+    return f"{error.code}: {error.message}" if isinstance(error, KronosError) else str(error)
+
+
+def main() -> None:
+    """Answer one question."""
+    collect_nothing_at_exit()
+    parent = JsonParent()
+    question = parent.next_message()
+    try:
+        settings = get_settings()
+    except SettingsError as error:
+        parent.send("error", message=str(error))
+        return
+    report = report_on(
+        question["devices"],
+        settings,
+        with_slots=question["with_slots"],
+        with_model=question["with_model"],
+    )
+    parent.send("report", **report)
+
+
+if __name__ == "__main__":
+    main()

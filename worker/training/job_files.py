@@ -1,0 +1,76 @@
+"""Places what a job's training process reads: its config, its candles, and links to data and models."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kronos_client.contract.finetune import FinetuneJob
+from kronos_client.contract.instruments import prepare_instruments
+from worker.training.data_folder import DataFolder
+from worker.training.job_folder import CANDLES, DATA_LINK, INSTRUMENT_COLUMN, START_LINKS, JobFolder, JobNotes
+from worker.training.start_models import StartModels
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """A job's files, the same whichever worker places them."""
+
+    job: FinetuneJob
+    folder: JobFolder
+    data_folder: DataFolder
+    start_models: StartModels
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The job's data below the data folder; none if the job carries its candles."""
+        path = self.job.data.path
+        return () if path is None else (path,) if isinstance(path, str) else path
+
+    def place(self, notes: JobNotes, *, is_first: bool) -> JobNotes:
+        """Write them.
+
+        Args:
+            is_first: No worker has pinned the models that the job starts from; the returned notes do.
+
+        Raises:
+            JobError: The job may not read its data, or not start from its models.
+        """
+        for path in self.paths:
+            self.data_folder.check(path)
+        inline = self.job.data.instruments
+        config = self.job.finetune_config(
+            CANDLES if inline is not None else tuple(f"{DATA_LINK}/{path}" for path in self.paths)
+        )
+        if inline is not None:
+            data = config.data.model_copy(update={"instrument_column": INSTRUMENT_COLUMN})
+            config = config.model_copy(update={"data": data})
+        pinned = {} if is_first else notes.start
+        config = config.model_copy(update={"start": config.start.model_copy(update=pinned)})
+        config, registered = self.start_models.check(config)
+        if is_first:
+            notes = replace(notes, start={part: model.reference for part, model in registered.items()})
+        self.folder.write_notes(notes)
+        for part, model in registered.items():
+            link = f"{START_LINKS}/{model.reference}"
+            self.folder.link(link, model.folder)
+            config = config.model_copy(update={"start": config.start.model_copy(update={part: link})})
+            if part == "model" and config.max_context is None:
+                config = config.model_copy(update={"max_context": model.metadata.max_context})
+        if inline is not None:
+            self.folder.write_candles(prepare_instruments(inline))
+        elif self.data_folder.root is not None:
+            self.folder.link(DATA_LINK, self.data_folder.root)
+        self.folder.write_config(config)
+        return notes
+
+    def without_links(self, metadata: Mapping[str, Any], notes: JobNotes) -> dict[str, Any]:
+        """A trained model's metadata, with the job's names for what its training read by links."""
+        references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
+
+        def named(parts: Mapping[str, Any]) -> dict[str, Any]:
+            return {part: references.get(name, name) for part, name in parts.items()}
+
+        config = dict(metadata["config"])
+        config["start"] = named(config["start"])
+        config["data"] = config["data"] | {"path": self.job.data.path}
+        return {**metadata, "parent": named(metadata["parent"]), "config": config}
