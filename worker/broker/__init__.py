@@ -1,6 +1,6 @@
 """Messages in Redis: how a worker takes them, and what becomes of unreadable ones.
 
-transport.py     kombu's Redis transport, with these in the place of its own; self_check.py: it fits this kombu
+transport.py     kombu's Redis transport, with these in place of its own; self_check.py: does kombu fit
 consuming.py     what a worker takes off its queues; messages.py: a message checked before Celery sees it
 deliveries.py    messages taken and not acknowledged yet
 claims.py        a worker's hold on its jobs
