@@ -91,7 +91,7 @@ def deliver(settings, process, compute):
         def deliver(token: str, payload: Any = None) -> dict[str, Any]:
             request = SimpleNamespace(id="job", lease_token=token, delivery_info={"routing_key": "cpu"})
             task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
+            return forecast.ForecastAttempt(task, process).answer((), {"job": example_job() | (payload or {})})
 
         yield deliver
 
