@@ -1,0 +1,1 @@
+"""Everything behind ``./kronos`` and the command ``kronos``."""

@@ -85,6 +85,12 @@ with file.open("w", newline="") as lines:
 print(check(file, {})["num_bars"])
 """
 
+RUN_A_COMMAND = """
+from kronos_cli.main import cli
+
+cli(sys.argv[1:])
+"""
+
 ENQUEUE = """
 from kronos_model.bars.synthetic import candles
 from kronos_client.client import ForecastClient
@@ -156,18 +162,37 @@ def test_a_job_is_built_checked_and_enqueued_without_torch_and_pandas():
             assert redis.llen(f"{CPU_QUEUE}\x06\x163") == 1
 
 
-def test_the_api_needs_no_more_than_its_extra_says(tmp_path):
-    """Also where it reads an uploaded file as finetuning would."""
+def brought_by_no_more_than(extra: str) -> tuple[str, ...]:
+    """The packages here that an installation with this extra would lack."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    allowed = closure([*project["dependencies"], *project["optional-dependencies"]["api"]])
+    allowed = closure([*project["dependencies"], *project["optional-dependencies"][extra]])
     others = tuple(
         package
         for package, owners in packages_distributions().items()
         if package.isidentifier() and not allowed & {canonicalize_name(owner) for owner in owners}
     )
-    assert {"torch", "accelerate", "einops", "safetensors", "rich"} <= set(others)
-    done = run_without(others, CHECK_A_DATASET, str(tmp_path))
+    assert {"torch", "accelerate", "einops", "safetensors"} <= set(others)
+    return others
+
+
+def test_the_api_needs_no_more_than_its_extra_says(tmp_path):
+    """Also where it reads an uploaded file as finetuning would."""
+    done = run_without(brought_by_no_more_than("api"), CHECK_A_DATASET, str(tmp_path))
     assert done.stdout == "40\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["status --json", "queues", "models", "check", "finetune --watch no-such-job", "completion bash"],
+)
+def test_commands_that_compute_nothing_need_no_more_than_their_extra_says(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("KRONOS_MODEL_FOLDER", str(tmp_path))
+    with LocalRedis() as server:
+        monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
+        done = run_without(brought_by_no_more_than("cli"), RUN_A_COMMAND, *command.split())
+    assert "blocked" not in done.stdout + done.stderr
+    assert "not installed" not in done.stderr
+    assert done.stdout or "no-such-job" in command
 
 
 def closure(written: Iterable[str]) -> set[str]:
@@ -189,7 +214,7 @@ def test_every_package_that_is_imported_is_pinned():
     """What is used by name is a direct dependency, whoever else brings it along."""
     pinned = {
         re.split(r"[\[=;]", line)[0].lower().replace("-", "_")
-        for file in ("requirements.txt", "requirements-dev.txt")
+        for file in ("requirements.txt", "requirements-dev.txt", "requirements-docs.txt")
         for line in (ROOT / file).read_text().splitlines()
         if line and not line.startswith("#")
     }
@@ -201,7 +226,7 @@ def test_every_package_that_is_imported_is_pinned():
         "pythonjsonlogger": "python_json_logger",
     }
     own = {"kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub", "tests", "benchmarks", "docs"}
-    for folder in own - {"docs"}:
+    for folder in own:
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

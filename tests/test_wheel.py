@@ -63,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         shutil.copytree(ROOT / package, sources / package, ignore=NO_SOURCES)
     # What is not to be in it.
     shutil.copytree(ROOT / "tests" / "kronos_model", sources / "tests", ignore=NO_SOURCES)
-    for name in ("pyproject.toml", PROJECT["project"]["readme"]):
+    for name in ("pyproject.toml", "LICENSE", "NOTICE", PROJECT["project"]["readme"]):
         shutil.copy(ROOT / name, sources)
     ran = subprocess.run(
         [sys.executable, "-c", BUILD, str(built)],
@@ -120,12 +120,20 @@ def test_what_it_asks_for_is_the_clients_and_not_torch(metadata):
     assert always == {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
     assert not always & {"torch", "pandas", "fastapi", "flower"}
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(metadata.get_all("Provides-Extra", [])) == extras.keys() == {"worker", "api"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras.keys() == {"worker", "cli", "api"}
     for extra, texts in extras.items():
         asked = {one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})}
         assert asked == {Requirement(text).name for text in texts}
     assert "torch" in {Requirement(text).name for text in extras["worker"]}
-    assert "torch" not in {Requirement(text).name for text in extras["api"]}
+    assert "torch" not in {Requirement(text).name for text in (*extras["api"], *extras["cli"])}
+    assert set(extras["cli"]) <= set(extras["worker"])
+
+
+def test_it_carries_its_licence_and_the_notices_of_others(wheel, metadata):
+    assert metadata["License-Expression"] == "MIT"
+    for name in ("LICENSE", "NOTICE"):
+        (path,) = (path for path in wheel.namelist() if path.endswith(f".dist-info/licenses/{name}"))
+        assert wheel.read(path) == (ROOT / name).read_bytes()
 
 
 def test_it_is_for_python_3_11_to_3_13(wheel, metadata):

@@ -247,6 +247,7 @@ def set_up_child(sender: Any = None, **_: Any) -> None:
 
 @signals.worker_ready.connect
 def announce_ready(**_: Any) -> None:
+    """Announce that this worker takes jobs."""
     if current.process is not None:
         current.process.ready()
 
@@ -284,6 +285,7 @@ def drain(sig: str | None = None, **_: Any) -> None:
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def stop(sender: Any = None, **_: Any) -> None:
+    """Stop the process's threads, and exit with a status that says if its engines died."""
     if current.process is not None:
         current.process.stop()
     if not hasattr(sender, "exitcode"):

@@ -1,0 +1,1 @@
+"""What every request passes through: keys and limits, methods, the log."""

@@ -55,6 +55,8 @@ class Ready(BaseModel):
 
 
 class ModelCheck(BaseModel):
+    """Of the model that the workers hold."""
+
     status: CheckStatus
     loaded: bool
     version: str | None
@@ -71,7 +73,7 @@ class MemoryCheck(BaseModel):
 
 
 class DiskCheck(BaseModel):
-    """Likewise."""
+    """Of the disk that this service writes to."""
 
     status: CheckStatus
     total_gb: float
@@ -80,6 +82,8 @@ class DiskCheck(BaseModel):
 
 
 class Checks(BaseModel):
+    """All checks of this service."""
+
     model: ModelCheck
     memory: MemoryCheck
     disk: DiskCheck

@@ -1,0 +1,1 @@
+"""Uploaded files of candles: checking and storing them, without trusting them."""

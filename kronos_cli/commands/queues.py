@@ -16,9 +16,9 @@ from kronos_client.redis.connection import connect
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
-    """Show what waits in the queues, by priority, how fast it is worked off, and dead messages.
+    """Show how many jobs wait, how fast they are taken, and dead messages.
 
-    The wait is that of a job which comes now with normal priority, by the rate of the last minute.
+    The wait is that of a job that is sent now with normal priority, at the rate of the last minute.
     """
     if dead and purge_dead:
         raise click.UsageError("--dead shows and --purge-dead deletes: give one of them")

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from urllib.parse import quote
 from redis import Redis
 from redis.exceptions import RedisError
 
+from kronos_cli.stack.ports import free_port
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 # What kombu 5.7 needs.
@@ -45,8 +45,11 @@ class RedisBinary:
 def find_redis_server(search_path: str | None = None) -> RedisBinary:
     """The redis-server of PATH when it is new enough, else the one in a pip package.
 
-    :param search_path: searched instead of the environment's PATH
-    :raises RedisMissing: naming what was found and what to install
+    Args:
+        search_path: Searched instead of the environment's PATH.
+
+    Raises:
+        RedisMissing: There is none that is new enough. The message names what was found and what to install.
     """
     rejected: list[str] = []
     candidates: list[tuple[str, Path]] = []
@@ -81,19 +84,6 @@ def redis_version(path: Path) -> tuple[int, int, int] | None:
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
-def free_port(preferred: int = 0) -> int:
-    """A free loopback port: the preferred one if it is free."""
-    with socket.socket() as probe:
-        # As servers do: a port that was closed a moment ago counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", preferred))
-        except OSError:
-            return free_port()
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class LocalRedis:
     """A Redis server that lives as long as the ``with`` block, and no longer than this process.
 
@@ -101,9 +91,12 @@ class LocalRedis:
     and either keeps everything in memory (``data=None``) or appends every write to a file in ``data``. The
     password is new each time, or kept with the data, so that the URL stays the same.
 
-    :param port: None takes a free one
-    :param sink: called with ``("redis", line)`` for every line that it logs
-    :raises LocalStackError: when there is no server, the port or the data are in use, or it does not answer
+    Args:
+        port: None takes a free one.
+        sink: Called with ``("redis", line)`` for every line that it logs.
+
+    Raises:
+        LocalStackError: There is no server, the port or the data are in use, or it does not answer.
     """
 
     def __init__(

@@ -53,8 +53,11 @@ class ProcessStack:
     ) -> ChildProcess:
         """Start a child; its lines go to the stack's sink.
 
-        :param group: children of one group get their signal together, before any of them is waited for
-        :raises LocalStackError: when it cannot be started
+        Args:
+            group: Children of one group get their signal together, before the stack waits for any of them.
+
+        Raises:
+            LocalStackError: It cannot be started.
         """
 
         def start() -> ChildProcess:
@@ -72,9 +75,10 @@ class ProcessStack:
         return child in self._starts
 
     def restart(self, dead: ChildProcess) -> ChildProcess:
-        """Start a child again that has ended and that this stack had started; it takes the other's place.
+        """Start a child of this stack again after it has ended, in the same place.
 
-        :raises LocalStackError: when it cannot be started
+        Raises:
+            LocalStackError: It cannot be started.
         """
         dead.stop()  # what it may have left running, and its guard
         start = self._starts.pop(dead)
@@ -94,9 +98,10 @@ class ProcessStack:
         return next((child for child in self._children if child.exit_status is not None), None)
 
     def wait(self) -> ChildProcess:
-        """Until a child ends by itself; returns that.
+        """Wait until a child ends by itself, and return it.
 
-        :raises KeyboardInterrupt: when the end is asked for by a signal
+        Raises:
+            KeyboardInterrupt: A signal asks for the end.
         """
         while (child := self.dead()) is None:
             time.sleep(POLL_S)

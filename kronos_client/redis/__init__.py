@@ -1,0 +1,1 @@
+"""What clients and workers share in Redis: connections, names, job records, scripts."""

@@ -1,0 +1,1 @@
+"""The registered models in the shared model folder."""

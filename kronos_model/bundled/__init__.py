@@ -1,0 +1,1 @@
+"""The bundled checkpoint ``kronos-tiny``, and what trained and tested it."""

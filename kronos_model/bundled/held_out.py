@@ -1,5 +1,6 @@
-"""The bundled checkpoint on synthetic instruments that it has not seen, against naive forecasts:
-``python -m kronos_model.bundled.held_out``.
+"""Compares the bundled checkpoint with naive forecasts, on synthetic instruments that it has not seen.
+
+Run it with ``python -m kronos_model.bundled.held_out``.
 """
 
 import argparse

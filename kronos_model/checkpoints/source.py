@@ -79,7 +79,7 @@ def locate_checkpoint(
 
 
 def local_origin(source: str | os.PathLike[str]) -> Origin | None:
-    """ "bundled" or "folder" for what is on this machine, None for what may be on the hub.
+    """Return "bundled" or "folder" for what is on this machine, None for what may be on the hub.
 
     Raises CheckpointMissing for a name that is none of the three.
     """

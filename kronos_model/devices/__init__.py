@@ -1,0 +1,1 @@
+"""Which device computes, and what it offers."""

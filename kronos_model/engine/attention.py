@@ -50,4 +50,5 @@ def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Te
 
 
 def has_kernel(device: torch.device) -> bool:
+    """Whether torch's attention kernel for the CPU, which also returns the weights' logarithm, is here."""
     return device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")

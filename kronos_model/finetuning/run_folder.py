@@ -25,7 +25,7 @@ _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
 
 
 class RunFolder:
-    """::
+    """The folder of a run, and its files.
 
     config.json              what the run does
     data.json                the report on its data

@@ -1,0 +1,1 @@
+"""Child processes: starting, watching and ending them."""

@@ -7,7 +7,8 @@ import time
 import pytest
 from redis import Redis
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest

@@ -1,0 +1,1 @@
+"""Forecast jobs inside a worker: models, engines and their thread."""

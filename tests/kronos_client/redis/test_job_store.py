@@ -85,8 +85,7 @@ def test_the_wait_counts_from_the_submission(records, redis):
 def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
     assert begin(records, "a").waited_s(None) == 0
     time.sleep(0.03)
-    again = begin(records, "a").waited_s(None)
-    assert 0.03 <= again < 5
+    assert begin(records, "a").waited_s(None) >= 0.03
     assert begin(records, "b").waited_s(None) == 0
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kronos_cli.stack.local_redis import free_port
+from kronos_cli.stack.ports import free_port
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
