@@ -105,7 +105,7 @@ class FinetuneAttempt(Attempt):
     def _store(self, state: str, outcome: Any) -> None:
         """Store the outcome under the lease; Celery finds it stored.
 
-        Not left to Celery, which would acknowledge a job also where its outcome was refused.
+        Celery would acknowledge a job even if its outcome was refused.
         """
         until = time.monotonic() + STORE_FOR_S
         while True:
