@@ -11,13 +11,14 @@ from redis import Redis
 
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob, State
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import queue_for
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
-from worker.broker.lease import LeaseKeeper
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
@@ -35,7 +36,7 @@ MAX_JOBS_SHOWN: Final = 16
 
 
 class WorkerProcess(Host):
-    """A forecasting worker's process: its models, its jobs' leases, its metrics and its announcement.
+    """A forecasting worker's process: its models, its claims on jobs, its metrics and its announcement.
 
     Args:
         observers: Receive what the engines do, after the metrics.
@@ -69,8 +70,9 @@ class WorkerProcess(Host):
         )
         self.state: State = "loading"
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s, self._note_repeated)
-        self.leases = LeaseKeeper(self.records, float(settings.visibility_timeout_s))
+        taken_key = UNACKED_INDEX_KEYS[settings.role]
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.isolation = Isolation(settings.max_jobs, self._hello, lambda: self.state == "draining")
         self.is_dead = False
         self._on_engine_death = on_engine_death
@@ -89,7 +91,7 @@ class WorkerProcess(Host):
     def start(self, num_processes: int = 1) -> None:
         """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
-        CodedRedisBackend.runs_here = staticmethod(self.leases.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._heartbeat.start()
         try:
@@ -129,9 +131,9 @@ class WorkerProcess(Host):
             "num_threads": self.num_threads,
         }
 
-    def _note_repeated(self, token: str) -> None:
-        """Count a lease that was lost, once."""
-        if self.leases.take_away(token):
+    def _note_repeated(self, tag: str) -> None:
+        """Count a claim that was lost, once."""
+        if self.claims.take_away(tag):
             self.metrics.jobs_repeated.inc()
 
     def _die(self) -> None:
@@ -179,7 +181,6 @@ class WorkerProcess(Host):
     def stop(self) -> None:
         """End the engine and the announcement."""
         self.isolation.stop()
-        self.leases.stop()
         super().stop()
         self._heartbeat.withdraw()
 

@@ -1,7 +1,8 @@
-"""One delivery of one job, in what tasks of both kinds share: its lease, and how it goes back."""
+"""One delivery of one job, in what tasks of both kinds share: its claim, and how it goes back."""
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from celery import Task
@@ -11,8 +12,8 @@ from redis.exceptions import ResponseError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.result_backend import lease_token_of
-from worker.broker.lease import Lease, LeaseKeeper
+from kronos_client.redis.result_backend import tag_of
+from worker.broker.claims import Claim
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
 
 
@@ -21,16 +22,14 @@ class Attempt:
 
     Args:
         process: The WorkerProcess or FinetuneProcess.
-        leases: Keeps the job's lease.
     """
 
-    def __init__(self, task: "Task[Any, Any]", process: Any, leases: LeaseKeeper) -> None:
+    def __init__(self, task: "Task[Any, Any]", process: Any) -> None:
         self._process = process
-        self._leases = leases
         self._request: Any = task.request
         self._backend: Any = task.backend
         self._job_id = str(task.request.id)
-        self._token = lease_token_of(task.request)
+        self._tag = tag_of(task.request)
 
     @property
     def _queue(self) -> str:
@@ -38,14 +37,15 @@ class Attempt:
         delivery = self._request.delivery_info or {}
         return str(delivery.get("routing_key") or self._process.queue)
 
-    def _begin(self, content: str = "") -> tuple[Receipt, Lease]:
-        """Take the lease.
+    def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
+        """Take the claim.
 
         Args:
             content: The job's fingerprint, if another job under its id is to be dropped.
+            chore: Called about once a second while the claim is held.
 
         Raises:
-            HandedBack: Another worker holds the lease, or Redis takes no writes.
+            HandedBack: Another worker has the claim, or Redis takes no writes.
             Ignore: The job has its outcome.
         """
         asked_at = time.monotonic()
@@ -53,7 +53,7 @@ class Attempt:
             receipt: Receipt | None = self._backend.begin(
                 self._job_id,
                 self._request,
-                lease_s=self._leases.lease_s,
+                timeout_s=self._process.claims.timeout_s,
                 content=content,
                 pid=os.getpid(),
                 hostname=self._process.node,
@@ -67,11 +67,11 @@ class Attempt:
             raise Ignore
         if receipt.held_s > 0:
             raise HandedBack("another worker has it", delay_s=receipt.held_s + HELD_MARGIN_S)
-        return receipt, self._leases.take(self._job_id, self._token, asked_at)
+        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, chore)
 
     def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
-        """Release the lease; ``is_lost`` counts the attempt as one that ended with its process."""
-        self._leases.release(self._job_id, self._token, is_lost=is_lost)
+        """Release the claim; ``is_lost`` counts the attempt as one that ended with its process."""
+        self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
         return HandedBack(reason, delay_s=delay_s)
 
 

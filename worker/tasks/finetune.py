@@ -1,7 +1,7 @@
 """``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
 
-The job's lease is taken as it is begun and renewed until its outcome is stored, under that lease. Another
-worker that receives the job before, delivered or submitted a second time, puts it back until the lease would
+The job's claim is taken as it is begun and renewed until its outcome is stored, under that claim. Another
+worker that receives the job before, delivered or submitted a second time, puts it back until the claim would
 end.
 """
 
@@ -19,10 +19,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt, fingerprint
 from worker.app import app
-from worker.broker.lease import Lease, LeaseKeeper
+from worker.broker.claims import Claim
 from worker.lifecycle import current_process
 from worker.tasks.attempt import Attempt, defect
-from worker.tasks.delivery import REQUEUE_DELAY_S, LeasedRequest
+from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest
 from worker.tasks.payload import job_of
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
@@ -43,7 +43,7 @@ FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCE
     typing=False,
     track_started=False,  # the result backend's begin does it
     resultrepr_maxsize=RESULT_REPR_CHARS,
-    Request=LeasedRequest,
+    Request=ClaimedRequest,
 )
 def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Train and register one model; its result as JSON, or JobError.
@@ -59,8 +59,7 @@ class FinetuneAttempt(Attempt):
     _process: FinetuneProcess
 
     def __init__(self, task: "Task[Any, Any]", process: FinetuneProcess) -> None:
-        timeout_s = float(process.settings.visibility_timeout_s)
-        super().__init__(task, process, LeaseKeeper(process.records, timeout_s, self._look_and_report))
+        super().__init__(task, process)
         self._run: FinetuneRun | None = None
         self._reported: dict[str, Any] | None = None
         self._reported_at = float("-inf")
@@ -68,9 +67,9 @@ class FinetuneAttempt(Attempt):
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The task's answer: a result, or one of the exceptions that Celery knows."""
         try:
-            receipt, lease = self._begin(_content(kwargs.get("job")))
+            receipt, claim = self._begin(_content(kwargs.get("job")), self._look_and_report)
             try:
-                result = self._train(job_of(args, kwargs), receipt, lease)
+                result = self._train(job_of(args, kwargs), receipt, claim)
             except JobError as error:
                 self._store(states.FAILURE, error)
                 raise
@@ -81,13 +80,13 @@ class FinetuneAttempt(Attempt):
             raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
-            self._leases.stop()
+            self._process.claims.drop(self._tag)
         return result
 
-    def _train(self, payload: Any, receipt: Receipt, lease: Lease) -> dict[str, Any]:
+    def _train(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue)
-            return self._run.run(lambda: lease.is_safe, lambda: lease.is_running_out)
+            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in FULL_OR_FORBIDDEN:  # a network file system, away for a moment
                 reason = f"the folder of models does not answer: {error}"
@@ -103,18 +102,18 @@ class FinetuneAttempt(Attempt):
             raise defect() from None
 
     def _store(self, state: str, outcome: Any) -> None:
-        """Store the outcome under the lease; Celery finds it stored.
+        """Store the outcome under the claim; Celery finds it stored.
 
         Celery would acknowledge a job even if its outcome was refused.
         """
         until = time.monotonic() + STORE_FOR_S
         while True:
             try:
-                if self._backend.finish(self._process.records, self._request, state, outcome):
+                if self._backend.finish(self._process.job_store, self._request, state, outcome):
                     return
-                if self._process.records.has_ended(self._job_id):
+                if self._process.job_store.has_ended(self._job_id):
                     raise Ignore
-                raise Interrupted("another worker has the job's lease")
+                raise Interrupted("another worker has the job")
             except RedisError as error:
                 if time.monotonic() > until:
                     raise
@@ -122,11 +121,11 @@ class FinetuneAttempt(Attempt):
                 time.sleep(STORE_RETRY_S)
 
     def _look_and_report(self) -> None:
-        """Between the lease's renewals, look whether the job is cancelled, and store how far it is."""
+        """Look whether the job is cancelled, and store how far it is."""
         run = self._run
         if run is None:
             return
-        if self._process.records.is_cancelled(self._job_id):
+        if self._process.job_store.is_cancelled(self._job_id):
             run.is_cancelled = True
         now = time.monotonic()
         # What does not change for long must not expire with the result's life.
@@ -135,7 +134,7 @@ class FinetuneAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, self._reported)
+            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
 
 
 def _content(job: Any) -> str:

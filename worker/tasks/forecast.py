@@ -1,6 +1,6 @@
 """``kronos.forecast``: one job from the queue to its one outcome.
 
-Each delivery runs under a lease of its own, taken as the job is begun and kept until its outcome is stored. A
+Each delivery runs under a claim, which is taken as the job is begun and kept until its outcome is stored. A
 job whose earlier attempts ended with their processes is computed in isolation.
 """
 
@@ -21,17 +21,17 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.result_backend import lease_token_of
+from kronos_client.redis.result_backend import tag_of
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
-from worker.broker.lease import Lease
+from worker.broker.claims import Claim
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.inference.process import WorkerProcess
 from worker.lifecycle import current_process
 from worker.tasks.attempt import Attempt, defect
-from worker.tasks.delivery import REQUEUE_DELAY_S, HandedBack, LeasedRequest
+from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest, HandedBack
 from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ RESULT_REPR_CHARS: Final = 64
     typing=False,
     track_started=False,  # the result backend's begin does it
     resultrepr_maxsize=RESULT_REPR_CHARS,
-    Request=LeasedRequest,
+    Request=ClaimedRequest,
 )
 def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Compute one job; its result as JSON, or JobError.
@@ -64,13 +64,13 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
 
 
 @signals.task_postrun.connect
-def end_lease(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
-    """Drop the lease: the outcome is stored, or never will be from here."""
+def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
+    """Drop the claim: the outcome is stored, or never will be from here."""
     if task.name == FORECAST_TASK:
-        current_process().leases.drop(lease_token_of(task.request))
+        current_process().claims.drop(tag_of(task.request))
 
 
-class LeaseLost(Exception):
+class ClaimLost(Exception):
     """Another worker has the job."""
 
 
@@ -80,8 +80,8 @@ class ForecastAttempt(Attempt):
     _process: WorkerProcess
 
     def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
-        super().__init__(task, process, process.leases)
-        self._lease: Lease | None = None
+        super().__init__(task, process)
+        self._claim: Claim | None = None
         self._late_at = math.inf  # by time.monotonic
 
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ForecastAttempt(Attempt):
             raise self._handed_back(str(error)) from None
         except NotNow as error:
             raise self._handed_back(str(error), error.delay_s) from None
-        except LeaseLost:
+        except ClaimLost:
             raise Ignore from None
         except (Ignore, HandedBack):
             raise
@@ -111,15 +111,15 @@ class ForecastAttempt(Attempt):
         return result
 
     def is_cancelled(self) -> bool:
-        """Whether to cancel the job; raises LeaseLost if another worker has it."""
-        if self._lease is not None and self._lease.is_taken_away:
-            raise LeaseLost
+        """Whether to cancel the job; raises ClaimLost if another worker has it."""
+        if self._claim is not None and self._claim.is_taken_away:
+            raise ClaimLost
         if time.monotonic() > self._late_at:
             raise JobError(
                 ErrorCode.DEADLINE, "the job was not done within its deadline; allow more time", "deadline_s"
             )
         try:
-            return self._process.records.is_cancelled(self._job_id)
+            return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
             log.warning("job %s: Redis does not say whether it is cancelled: %s", self._job_id, error)
             return False
@@ -128,12 +128,12 @@ class ForecastAttempt(Attempt):
         """Store how far it is."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
-            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, progress)
+            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
     def _run(self, payload: Any) -> dict[str, Any]:
-        receipt, self._lease = self._begin()
+        receipt, self._claim = self._begin()
         job = read_job(payload, self._process.limits)
         self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
         if receipt.is_suspect:
@@ -146,20 +146,20 @@ class ForecastAttempt(Attempt):
     def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt) -> dict[str, Any]:
         """Compute it alone in a process. The job's record counts the processes that ended with it."""
         self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
-        records = self._process.records
+        job_store = self._process.job_store
         try:
             return self._process.isolation.compute(self._job_id, job, receipt, self._queue, self)
         except ChildEnded as ended:
             log.warning("job %s: %s while it was alone there", self._job_id, ended)
-            num_lost = records.count_lost_alone(self._job_id, self._token)
+            num_lost = job_store.count_lost_alone(self._job_id, self._tag)
             if num_lost is None:
-                raise LeaseLost from None
+                raise ClaimLost from None
             if num_lost >= MAX_LOST_ALONE:
                 raise worker_lost(ended.exit_status) from None
             raise NotNow(str(ended)) from None
         except Unavailable as unavailable:
             log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
-            num_put_off = records.count_put_off(self._job_id, self._token)
+            num_put_off = job_store.count_put_off(self._job_id, self._tag)
             if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
                 raise unavailable.error from None
             raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None

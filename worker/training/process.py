@@ -17,11 +17,13 @@ from redis import Redis
 from kronos_client.contract.jobs import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
@@ -80,7 +82,8 @@ class FinetuneProcess:
         self.is_dead = False  # unlike a WorkerProcess it has no engine that could die
         self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s)
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.training: TrainingStatus | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
         self._description = device["description"]
@@ -98,15 +101,11 @@ class FinetuneProcess:
 
     def start(self) -> None:
         """Announce this worker."""
-        CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         self._heartbeat.start()
-
-    def has(self, job_id: str) -> bool:
-        """Whether it is the job that this worker trains."""
-        return self.training is not None and self.training.job_id == job_id
 
     def ready(self) -> None:
         """Announce once that jobs are taken from now on; called again after each lost connection."""

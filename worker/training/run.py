@@ -49,7 +49,7 @@ OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MA
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
 LOCK_WAIT_S: Final = 3600.0
-"""For a process whose worker was held up for longer than its lease: it ends when that worker goes on."""
+"""For a process whose worker was held up for longer than its claim: it ends when that worker goes on."""
 
 
 class Interrupted(Exception):
@@ -124,7 +124,7 @@ class FinetuneRun:
 
         def should_stop() -> Stop | None:
             is_draining = self._process.is_draining.is_set()
-            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.LEASE
+            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.CLAIM
             if stop is not None:
                 self._book.uncount_start()
             return stop
@@ -136,7 +136,7 @@ class FinetuneRun:
             self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
             raise Interrupted(str(error)) from error
         if not is_safe():
-            raise Interrupted("the job's lease could not be renewed; training goes on from its last save")
+            raise Interrupted("the job's claim could not be renewed; training goes on from its last save")
         return self._finish(end)
 
     def _own_stop(self) -> Stop | None:
@@ -148,7 +148,7 @@ class FinetuneRun:
             return Stop.CANCELLED
         if waited_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
-        if self._receipt.leased_s + elapsed_s >= (limit_s or math.inf):
+        if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
             return Stop.TIME_LIMIT
         return None
 
@@ -204,7 +204,7 @@ class FinetuneRun:
             return self._registered(end.event)
         if end.event is not None:
             raise self._with_best(failed(end.event, self._job))
-        if end.stop in (Stop.DRAINED, Stop.LEASE):
+        if end.stop in (Stop.DRAINED, Stop.CLAIM):
             raise Interrupted(f"training was stopped ({end.stop}) and goes on from its last save")
         if end.stop is not None:
             raise self._stopped(end.stop)
@@ -255,7 +255,7 @@ class FinetuneRun:
             warnings=tuple(warnings),
             timings_ms=FinetuneTimings(
                 queued=round(self._book.notes.queued_s * 1000, 3),
-                training=round((self._receipt.leased_s + elapsed_s) * 1000, 3),
+                training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
                 total=round((waited_s + elapsed_s) * 1000, 3),
             ),
             num_attempts=self._book.notes.num_starts,

@@ -66,7 +66,7 @@ def payload(**fields: Any) -> dict[str, Any]:
 def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
     now = time.time()
     return FinetuneRun(
-        process, "job", payload(**fields), Receipt(now, now, False, leased_s=2.0), "cpu.finetune"
+        process, "job", payload(**fields), Receipt(now, now, False, worked_s=2.0), "cpu.finetune"
     )
 
 
@@ -333,15 +333,15 @@ def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypa
         go(monkeypatch, a_run(process), LocalStackError("no more processes"))
 
 
-def test_a_lease_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
+def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     run = a_run(process)
     with pytest.raises(Interrupted):
-        go(monkeypatch, run, TrainingEnd(None, Stop.LEASE, -9), is_safe=False)
+        go(monkeypatch, run, TrainingEnd(None, Stop.CLAIM, -9), is_safe=False)
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
-@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.LEASE, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
-def test_without_its_lease_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
+@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.CLAIM, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
+def test_without_its_claim_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
     run = a_run(process)
     with pytest.raises(Interrupted):
         go(monkeypatch, run, end, is_safe=False)
