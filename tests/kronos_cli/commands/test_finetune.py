@@ -48,8 +48,8 @@ def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
 
 
 @pytest.fixture
-def client(redis: Redis) -> Iterator[ForecastClient]:
-    with ForecastClient() as client:
+def client(redis: Redis, server: LocalRedis) -> Iterator[ForecastClient]:
+    with ForecastClient(server.url) as client:
         yield client
 
 
