@@ -1,1 +1,1 @@
-"""Child processes: starting, watching and ending them."""
+"""Child processes: started, read and ended, whatever happens to their parent. No torch, no Celery."""

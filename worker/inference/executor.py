@@ -179,7 +179,7 @@ def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -
 
 
 def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
-    """A finetuned model has learned where the bars end that its windows are scaled by."""
+    """Warn of lookbacks unlike those that a finetuned model was trained on."""
     return [
         f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
         f"{len(one.wall)}: its forecast may be worse than it could be."

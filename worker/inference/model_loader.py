@@ -76,7 +76,7 @@ class ModelLoader:
         self.share_bytes = _share_bytes(settings, device)
 
     def load_own(self) -> LoadedModel:
-        """The worker's own model. Where the device cannot hold it, the CPU becomes the device.
+        """The worker's own model. If the device cannot hold it, the CPU becomes the device.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
@@ -224,7 +224,7 @@ def _clip(wanted: Loadable) -> float:
 
 
 def _lookback(wanted: Loadable) -> int | None:
-    """The bars that its windows were scaled by in training, where that is known."""
+    """The bars of lookback that it was trained on, if that is known."""
     if isinstance(wanted, RegisteredModel):
         return wanted.metadata.lookback
     lookback = read_metadata(wanted.model or DEFAULT_MODEL).get("lookback")

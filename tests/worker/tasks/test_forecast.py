@@ -96,7 +96,9 @@ def deliver(settings, process, compute):
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}
             )
             task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
+            return forecast.ForecastAttempt(task, process).answer(
+                (), {"job": example_job() | (payload or {})}
+            )
 
         yield deliver
 
