@@ -21,7 +21,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.checkpoints import pretrained
 from kronos_model.errors import DiskFull, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.run import FinetuneResult, finetune
+from kronos_model.finetuning.run import TrainingResult, finetune
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.state import load_progress
 from kronos_model.model import Kronos
@@ -84,7 +84,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
     return tiny_config(data, save_interval_s=1e-6)
 
 
-def losses(result: FinetuneResult) -> list[float]:
+def losses(result: TrainingResult) -> list[float]:
     return [stage["best_loss"] for stage in result.metadata["metrics"].values()]
 
 
