@@ -1,4 +1,4 @@
-"""OneLineErrors: how commands end that cannot do what they were asked for."""
+"""OneLineErrors: a command that fails ends with one line and not with a traceback."""
 
 import json
 from typing import Any, Final
@@ -14,7 +14,7 @@ from kronos_model.processes.children import LocalStackError
 
 OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model", "worker")
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
-"""Those that the extra [worker] does not bring."""
+"""Packages that the extra [worker] does not bring."""
 
 _AS_JSON: Final = f"{__name__}.as_json"
 
@@ -26,7 +26,7 @@ class OneLineErrors(click.Group):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Not by the option itself: what cannot be parsed is an error of the command too.
+        # Not by the option itself: arguments that cannot be parsed are errors of the command too.
         ctx.meta[_AS_JSON] = "--json" in args
         return super().parse_args(ctx, args)
 
@@ -36,24 +36,24 @@ class OneLineErrors(click.Group):
         except KeyboardInterrupt:  # click's own status for it, 1, is that of a failure
             raise SystemExit(130) from None
         except (click.ClickException, click.Abort) as error:
-            self._tell(ctx, error)
+            self._print_as_json(ctx, error)
             raise
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
                 raise  # a defect
-            self._tell(ctx, error)
+            self._print_as_json(ctx, error)
             raise click.ClickException(message_of(error)) from error
         except (KronosError, JobError, LocalStackError, RedisError, SettingsError) as error:
-            self._tell(ctx, error)
+            self._print_as_json(ctx, error)
             raise click.ClickException(message_of(error)) from error
 
-    def _tell(self, ctx: click.Context, error: Exception) -> None:
+    def _print_as_json(self, ctx: click.Context, error: Exception) -> None:
         if ctx.meta[_AS_JSON]:
             click.echo(json.dumps({"error": error_as_json(error)}))
 
 
-def note_told(ctx: click.Context) -> None:
-    """For a command whose own JSON has the error that it ends with."""
+def error_is_printed(ctx: click.Context) -> None:
+    """Call it if the command's own JSON has the error that ends it."""
     ctx.meta[_AS_JSON] = False
 
 
@@ -64,7 +64,7 @@ def error_as_json(error: Exception) -> dict[str, str]:
 
 
 def code_of(error: Exception) -> str:
-    """Of an error that ends a command; docs/use/cli.md has them."""
+    """The code of an error that ends a command; docs/use/cli.md lists them."""
     if isinstance(error, KronosError | JobError):
         return error.code
     codes = (
@@ -79,7 +79,7 @@ def code_of(error: Exception) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """In words for the user."""
+    """The message of an error, for the user."""
     if isinstance(error, AuthenticationError):
         return f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
     if isinstance(error, RedisError):

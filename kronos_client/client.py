@@ -24,7 +24,7 @@ from kronos_client.core.result_events import Endings, RedisEndings
 from kronos_client.core.result_store import CeleryOutcome, Outcome, reachable
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings, get_settings
 
@@ -55,7 +55,7 @@ class ForecastClient(BaseClient):
         super().__init__(settings)
         self._app = make_app(settings)
         self._redis = connect(self.redis_url)
-        self._records = JobRecords(self._redis, settings.result_ttl_s)
+        self._records = JobStore(self._redis, settings.result_ttl_s)
         self._admission = Admission(
             self._redis, result_ttl_s=settings.result_ttl_s, max_queue_jobs=settings.max_queue_jobs
         )

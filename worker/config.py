@@ -6,6 +6,7 @@ from celery import Celery
 
 from kronos_client.celery_app import celery_config, use_result_backend
 from kronos_client.contract.names import Role
+from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
 from worker.settings import WorkerSettings
 
 # Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
@@ -38,6 +39,7 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
     """The configuration of a worker, and why it differs from Celery's defaults."""
     return celery_config(settings) | {
         "imports": IMPORTS[settings.role],
+        TAKEN_KEY_SETTING: UNACKED_INDEX_KEYS[settings.role],
         # A job is acknowledged once its result is stored, so that a worker that dies loses none.
         "task_acks_late": True,
         # The same holds for a prefork child that dies. The job's record counts how often that happened.

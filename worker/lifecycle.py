@@ -31,7 +31,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
-from worker.broker.steps import DeliveryHeartbeat, QueueBell, TransportCheck
+from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
 from worker.inference.capacity import Prefetch
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
@@ -43,9 +43,7 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update(
-    {GpuFailover, AgeingSweep, Prefetch, TransportCheck, DeliveryHeartbeat, QueueBell}
-)
+app.steps["consumer"].update({GpuFailover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
 
 P = ParamSpec("P")
 
@@ -232,7 +230,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
         is_finetuning = get_settings().role == "finetune"
         process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-        queue, instance.capacity = process.queue, process.capacity
+        queue, instance.capacity, instance.claims = process.queue, process.capacity, process.claims
     instance.app.amqp.queues.select([queue])
 
 

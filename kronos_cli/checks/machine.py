@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
@@ -10,13 +9,13 @@ from typing import Any, Final
 
 from kronos_cli.checks.finding import Finding
 from kronos_cli.settings import CliSettings
+from kronos_cli.stack.ports import FLOWER_PORT, why_not_free
 from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
 """A check downloads no model."""
 MIN_FREE_BYTES: Final = 2**30
-FLOWER_PORT: Final = 5555
 
 
 def folder_findings(settings: CliSettings) -> list[Finding]:
@@ -76,7 +75,7 @@ def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> list[Fi
     findings = []
     if (port := settings.metrics_port) is not None:
         host = settings.metrics_host
-        reason = _why_not_free(host, port)
+        reason = why_not_free(host, port)
         if reason is None:
             findings.append(Finding("metrics port", "ok", f"{host}:{port} is free"))
         elif workers_here:
@@ -89,22 +88,10 @@ def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> list[Fi
         ("flower port", "127.0.0.1", FLOWER_PORT, "give --port"),
         ("api port", settings.api_host, settings.api_port, "set KRONOS_API_PORT"),
     ):
-        is_free = _why_not_free(host, port) is None
+        is_free = why_not_free(host, port) is None
         text = "is free" if is_free else f"is taken; unless by ours, which runs here: {remedy}"
         findings.append(Finding(check, "ok", f"{host}:{port} {text}"))
     return findings
-
-
-def _why_not_free(host: str, port: int) -> str | None:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            # As servers do: a port that was closed a moment ago counts as free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
 
 
 def compute_findings(settings: CliSettings) -> list[Finding]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kronos_cli.files.bulk import default_lookback
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -30,7 +31,6 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 from kronos_model.bars.files.lookback import read_candles
 from kronos_model.bars.synthetic import candles
-from kronos_model.checkpoints.source import read_metadata
 from kronos_model.processes.children import ChildProcess, LocalStackError
 from kronos_model.processes.environment import own_environment
 
@@ -39,7 +39,6 @@ READY_TIMEOUT_S = 900  # a first start may download a model
 RESULT_TIMEOUT_S = 10  # it is there already
 POLL_S = 0.1
 SAMPLE_SEED = 11
-LOOKBACK = 400
 NUM_BARS_SHOWN = 5
 
 
@@ -138,7 +137,7 @@ def _compute(
 def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataFrame, str]:
     """The bars to forecast from, and their name; by default as many as the model was trained on."""
     model = options.model or settings.model or BUNDLED_MODEL
-    num_bars = options.lookback or read_metadata(model).get("lookback", LOOKBACK)
+    num_bars = options.lookback or default_lookback(model, settings.model_folder)
     if options.csv_file is not None:
         return read_candles(options.csv_file, num_bars), options.csv_file.name
     return pd.DataFrame(candles(SAMPLE_SEED, num_bars).as_dict()), "synthetic candles"

@@ -7,13 +7,14 @@ import click
 
 from kronos_cli.commands.worker import run_celery
 from kronos_cli.settings import get_settings
+from kronos_cli.stack.ports import FLOWER_PORT
 
 COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
 
 
 @click.command()
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where it listens.")
-@click.option("--port", default=5555, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=FLOWER_PORT, show_default=True, type=click.IntRange(1, 65535))
 def flower(address: str, port: int) -> None:
     """Run Flower, the web page on queues and jobs, behind KRONOS_FLOWER_USER and KRONOS_FLOWER_PASSWORD."""
     settings = get_settings()

@@ -1,7 +1,6 @@
 """``kronos forecast``."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,18 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from kronos_cli.files.bulk import BulkOptions
+from kronos_cli.files.bulk import BulkOptions, default_lookback
 from kronos_cli.files.inputs import find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
 from kronos_cli.files.run import ForecastRun, Tally
-from kronos_cli.one_line_errors import error_as_json, note_told
+from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.registry.model_registry import ModelRegistry
-from kronos_model.checkpoints.source import read_metadata
-from kronos_model.errors import CheckpointError, InputError
+from kronos_client.contract.worker_status import ForecastWorkerStatus
+from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
-LOOKBACK = 400
 MAX_ERRORS_SHOWN = 50
 TABLE_KINDS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
 
@@ -153,7 +149,7 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        bars = lookback or default_lookback(given["model"], workers, settings.model_folder)
+        bars = lookback or default_lookback(given["model"], settings.model_folder, workers)
         options = BulkOptions(bars, allow_fallback=not no_fallback, **given)
         run = ForecastRun(
             client,
@@ -177,29 +173,10 @@ def forecast(
                 run.tally.error = error_as_json(error)
             if as_json or run.tally.num_done:  # what is done is kept, and its errors are not to be lost
                 _print_summary(run.tally, run.path, as_json=as_json)
-                note_told(click.get_current_context())
+                error_is_printed(click.get_current_context())
             raise error from None
     _print_summary(tally, run.path, as_json=as_json)
     raise SystemExit(tally.exit_status)
-
-
-def default_lookback(
-    model: str | None, workers: Sequence[AnyWorkerStatus], model_folder: Path | None = None
-) -> int:
-    """What the model was trained on where that is known here, else 400 bars.
-
-    A registered model of that name comes first, as it does for workers.
-    """
-    ready = [worker.model.id for worker in workers if worker.model]
-    name = model or (ready[0] if ready else None)
-    if name is None:
-        return LOOKBACK
-    try:
-        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
-        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
-    except CheckpointError:  # damaged here; the worker's is its own
-        lookback = None
-    return lookback if isinstance(lookback, int) else LOOKBACK
 
 
 def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis
+from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_cli.stack.services import (

@@ -1,33 +1,24 @@
-"""Forecasts of many files: the options, the fingerprint of each, and one outcome for each."""
+"""What is asked for of each file: the options, the candles, and the fingerprint of both."""
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
 from kronos_cli.files.inputs import ForecastInput
-from kronos_client.client import ForecastClient
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import Priority
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.lookback import read_candles
-from kronos_model.errors import KronosError
+from kronos_model.checkpoints.source import read_metadata
+from kronos_model.errors import CheckpointError, KronosError
 
-OF_ALL: Final = (
-    ErrorCode.BROKER_UNREACHABLE,
-    ErrorCode.NO_GPU_WORKER,
-    ErrorCode.INVALID_DEVICE,
-    ErrorCode.MODEL_NOT_ALLOWED,
-    ErrorCode.CHECKPOINT_INVALID,
-    ErrorCode.CHECKPOINT_MISSING,
-    ErrorCode.CHECKPOINT_MISMATCH,
-    ErrorCode.TIMEZONE_UNKNOWN,
-)
-"""Errors that every further file would meet as well."""
+DEFAULT_LOOKBACK: Final = 400
 
 
 @dataclass(frozen=True)
@@ -72,14 +63,23 @@ class ForecastWork:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class FileOutcome:
-    """The result of a file, or its error."""
+def default_lookback(
+    model: str | None, model_folder: Path | None, workers: Sequence[AnyWorkerStatus] = ()
+) -> int:
+    """What the model was trained on where that is known here, else 400 bars.
 
-    work: ForecastWork
-    job_id: str
-    result: ForecastResult | None
-    error: JobError | None
+    A registered model of that name comes first, as it does for workers.
+    """
+    ready = [worker.model.id for worker in workers if worker.model]
+    name = model or (ready[0] if ready else None)
+    if name is None:
+        return DEFAULT_LOOKBACK
+    try:
+        registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
+        lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
+    except CheckpointError:  # damaged here; the worker's is its own
+        lookback = None
+    return lookback if isinstance(lookback, int) else DEFAULT_LOOKBACK
 
 
 def read_work(one: ForecastInput, options: BulkOptions) -> ForecastWork:
@@ -96,33 +96,3 @@ def read_work(one: ForecastInput, options: BulkOptions) -> ForecastWork:
         digest.update(f"\n{name}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
     return ForecastWork(one, candles, digest.hexdigest())
-
-
-def forecast_all(
-    client: ForecastClient,
-    works: Iterable[ForecastWork],
-    options: BulkOptions,
-    *,
-    max_in_flight: int,
-    timeout_s: float | None,
-) -> Generator[FileOutcome, None, None]:
-    """Yield each outcome as soon as it is there. Files are read when there is room for their jobs.
-
-    Jobs under way are cancelled at an error, and when the iterator is closed.
-
-    Raises:
-        JobError: every further file would fail as well.
-    """
-    outcomes: Any = client.forecast_many(
-        ((work, work.candles) for work in works),
-        in_order=False,
-        max_in_flight=max_in_flight,
-        timeout_s=timeout_s,
-        forget=True,
-        **options.for_client(),
-    )
-    with closing(outcomes):
-        for outcome in outcomes:
-            if outcome.error is not None and outcome.error.code in OF_ALL:
-                raise outcome.error
-            yield FileOutcome(outcome.key, outcome.job_id, outcome.result, outcome.error)

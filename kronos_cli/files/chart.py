@@ -1,7 +1,6 @@
 """A forecast as a picture: the last candles, the mean close with its quantile band, and the volume."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,29 +8,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastResult, SeriesForecast
 
 RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
 NUM_TICKS = 8
 
 
-@dataclass(frozen=True)
-class ChartForecast:
-    """What is drawn of one series' forecast, all of the horizon's length.
-
-    ``band`` is the close's lower and upper quantile, ``band_label`` says which ("10–90 %").
-    """
-
-    timestamps: Sequence[str]
-    close: Sequence[float]
-    volume: Sequence[float]
-    band: tuple[Sequence[float], Sequence[float]] | None = None
-    band_label: str = ""
+def draw_forecast(
+    lookback: pd.DataFrame, result: ForecastResult, path: Path, *, name: str, caution: str | None = None
+) -> None:
+    """Write a PNG of the result of a job with one series; ``name`` is its title, ``caution`` small print."""
+    series = result.series[0]
+    note = f"{result.model.id} on {result.device}, seed {series.seed}"
+    if caution is not None:
+        note += f"; {caution}"
+    draw_chart(lookback, series, path, title=f"{name}: {len(series.timestamps)} bars ahead", note=note)
 
 
 def draw_chart(
     lookback: pd.DataFrame,
-    forecast: ChartForecast,
+    series: SeriesForecast,
     path: Path,
     *,
     title: str,
@@ -53,8 +49,8 @@ def draw_chart(
     )
     prices, volumes = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     _draw_candles(prices, shown)
-    _draw_forecast(prices, forecast, first_bar=len(shown), last_close=float(shown["close"].iloc[-1]))
-    _draw_volume(volumes, shown, forecast)
+    _draw_forecast(prices, series, first_bar=len(shown), last_close=float(shown["close"].iloc[-1]))
+    _draw_volume(volumes, shown, series)
     for axes in (prices, volumes):
         axes.axvline(len(shown) - 0.5, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
@@ -64,7 +60,7 @@ def draw_chart(
     prices.set_ylabel("price", color=INK)
     volumes.set_ylabel("volume", color=INK)
     prices.legend(loc="upper left", frameon=False, fontsize=9)
-    _label_times(volumes, [*shown["timestamps"], *forecast.timestamps])
+    _label_times(volumes, [*shown["timestamps"], *series.timestamps])
     prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
     if note:
         prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")
@@ -94,23 +90,23 @@ def _draw_candles(axes: Axes, candles: pd.DataFrame) -> None:
     axes.bar(candles.index, body.clip(lower=thinnest), bottom=bottom, width=0.65, color=colours)
 
 
-def _draw_forecast(axes: Axes, forecast: ChartForecast, first_bar: int, last_close: float) -> None:
-    bars = range(first_bar - 1, first_bar + len(forecast.close))  # from the last close on
-    if forecast.band is not None:
-        low, high = ([last_close, *side] for side in forecast.band)
-        axes.fill_between(
-            bars, low, high, color=FORECAST, alpha=0.18, linewidth=0, label=f"close, {forecast.band_label}"
-        )
-    axes.plot(
-        bars, [last_close, *forecast.close], color=FORECAST, linewidth=1.8, label="close, mean of paths"
-    )
+def _draw_forecast(axes: Axes, series: SeriesForecast, first_bar: int, last_close: float) -> None:
+    close = [last_close, *series.mean["close"]]  # from the last close on
+    bars = range(first_bar - 1, first_bar - 1 + len(close))
+    levels = sorted(series.quantiles, key=float)
+    if len(levels) >= 2:  # the widest band
+        low, high = ([last_close, *series.quantiles[level]["close"]] for level in (levels[0], levels[-1]))
+        label = f"close, {100 * float(levels[0]):g}–{100 * float(levels[-1]):g} %"
+        axes.fill_between(bars, low, high, color=FORECAST, alpha=0.18, linewidth=0, label=label)
+    axes.plot(bars, close, color=FORECAST, linewidth=1.8, label="close, mean of paths")
 
 
-def _draw_volume(axes: Axes, lookback: pd.DataFrame, forecast: ChartForecast) -> None:
+def _draw_volume(axes: Axes, lookback: pd.DataFrame, series: SeriesForecast) -> None:
     if "volume" in lookback:
         axes.bar(lookback.index, lookback["volume"], width=0.65, color=candle_colours(lookback), alpha=0.8)
-    bars = range(len(lookback), len(lookback) + len(forecast.volume))
-    axes.bar(bars, forecast.volume, width=0.65, color=FORECAST, alpha=0.45)
+    volume = series.mean["volume"]
+    bars = range(len(lookback), len(lookback) + len(volume))
+    axes.bar(bars, volume, width=0.65, color=FORECAST, alpha=0.45)
 
 
 def _label_times(axes: Axes, timestamps: Sequence[str]) -> None:
@@ -118,31 +114,3 @@ def _label_times(axes: Axes, timestamps: Sequence[str]) -> None:
     ticks = [round(tick * (len(labels) - 1) / (NUM_TICKS - 1)) for tick in range(NUM_TICKS)]
     unique = list(dict.fromkeys(ticks))
     axes.set_xticks(unique, [labels[tick] for tick in unique])
-
-
-def forecast_view(
-    timestamps: Sequence[str],
-    close: Sequence[float],
-    volume: Sequence[float],
-    close_quantiles: Mapping[str, Sequence[float]],
-) -> ChartForecast:
-    """The view of a mean and its quantiles by level ("0.1"); the band is the widest pair of them."""
-    band, label = None, ""
-    levels = sorted(close_quantiles, key=float)
-    if len(levels) >= 2:
-        band = (close_quantiles[levels[0]], close_quantiles[levels[-1]])
-        label = f"{100 * float(levels[0]):g}–{100 * float(levels[-1]):g} %"
-    return ChartForecast(timestamps, close, volume, band, label)
-
-
-def draw_forecast(
-    lookback: pd.DataFrame, result: ForecastResult, path: Path, *, name: str, caution: str | None = None
-) -> None:
-    """Write a PNG of the result of a job with one series; ``name`` is its title, ``caution`` small print."""
-    series = result.series[0]
-    note = f"{result.model.id} on {result.device}, seed {series.seed}"
-    if caution is not None:
-        note += f"; {caution}"
-    quantiles = {level: columns["close"] for level, columns in series.quantiles.items()}
-    view = forecast_view(series.timestamps, series.mean["close"], series.mean["volume"], quantiles)
-    draw_chart(lookback, view, path, title=f"{name}: {len(view.close)} bars ahead", note=note)

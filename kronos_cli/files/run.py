@@ -10,21 +10,26 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kronos_cli.files.bulk import (
-    BulkOptions,
-    FileOutcome,
-    ForecastWork,
-    forecast_all,
-    read_work,
-)
+from kronos_cli.files.bulk import BulkOptions, ForecastWork, read_work
 from kronos_cli.files.caution import caution_about
 from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.files.output import ForecastFolder, ForecastTable
 from kronos_cli.files.record import forecast_record
-from kronos_client.client import ForecastClient
-from kronos_client.contract.errors import JobError
+from kronos_client.client import ForecastClient, ForecastOutcome
+from kronos_client.contract.errors import ErrorCode, JobError
 
 INTERRUPTED: Final = 130
+OF_ALL: Final = (
+    ErrorCode.BROKER_UNREACHABLE,
+    ErrorCode.NO_GPU_WORKER,
+    ErrorCode.INVALID_DEVICE,
+    ErrorCode.MODEL_NOT_ALLOWED,
+    ErrorCode.CHECKPOINT_INVALID,
+    ErrorCode.CHECKPOINT_MISSING,
+    ErrorCode.CHECKPOINT_MISMATCH,
+    ErrorCode.TIMEZONE_UNKNOWN,
+)
+"""Errors that every further file would meet as well."""
 
 
 @dataclass
@@ -123,16 +128,20 @@ class ForecastRun:
                 self._table.check_free()
             charts = {one.name: [self._chart_of(one)] if self._plot else [] for one in self._inputs}
             self._folder.claim(charts, overwrite=self._overwrite)
-            outcomes = forecast_all(
-                self._client,
-                self._works(lambda: progress.update(bar, completed=self.tally.num_done)),
-                self._options,
+            works = self._works(lambda: progress.update(bar, completed=self.tally.num_done))
+            outcomes: Any = self._client.forecast_many(  # closed early, it cancels what is under way
+                ((work, work.candles) for work in works),
+                in_order=False,
                 max_in_flight=self._max_in_flight,
                 timeout_s=self._timeout_s,
+                forget=True,
+                **self._options.for_client(),
             )
             try:
                 with progress, closing(outcomes):
                     for outcome in outcomes:
+                        if outcome.error is not None and outcome.error.code in OF_ALL:
+                            raise outcome.error
                         self._keep(outcome)
                         progress.update(bar, completed=self.tally.num_done)
             except KeyboardInterrupt:
@@ -159,8 +168,9 @@ class ForecastRun:
             else:
                 yield work
 
-    def _keep(self, outcome: FileOutcome) -> None:
-        work, result = outcome.work, outcome.result
+    def _keep(self, outcome: ForecastOutcome) -> None:
+        work: Any = outcome.key  # the ForecastWork that was sent
+        result = outcome.result
         if result is None:
             assert outcome.error is not None, "an outcome is a result or an error"
             self.tally.fail(work.input.path, outcome.error)

@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from urllib.parse import quote
 from redis import Redis
 from redis.exceptions import RedisError
 
+from kronos_cli.stack.ports import free_port
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 # What kombu 5.7 needs.
@@ -82,19 +82,6 @@ def redis_version(path: Path) -> tuple[int, int, int] | None:
         return None
     found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", printed.stdout)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
-
-
-def free_port(preferred: int = 0) -> int:
-    """A free loopback port: the preferred one if it is free."""
-    with socket.socket() as probe:
-        # As servers do: a port that was closed a moment ago counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", preferred))
-        except OSError:
-            return free_port()
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class LocalRedis:

@@ -9,14 +9,13 @@ from typing import Final
 from rich.console import Console
 
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.local_redis import free_port
 from kronos_cli.stack.own_commands import own_command
+from kronos_cli.stack.ports import FLOWER_PORT, free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_model.devices.cores import num_cores
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command, own_environment
 
-FLOWER_PORT: Final = 5555
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 
 

@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.forgetting import forget
 from kronos_client.redis.connection import REFUSED
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 
 # Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
 NOT_REACHED: Final = (RedisError, OperationalError, BackendError, RuntimeError)
@@ -72,7 +72,7 @@ class Outcome(Protocol):
 class CeleryOutcome:
     """The one in Celery's Redis backend and the job's record."""
 
-    def __init__(self, result: "AsyncResult[Any]", records: JobRecords) -> None:
+    def __init__(self, result: "AsyncResult[Any]", records: JobStore) -> None:
         self._result = result
         self._records = records
 

@@ -1,16 +1,16 @@
-"""A job's record in Redis: what it holds, when it was first seen, who works on it, when it ended.
+"""A job's record in Redis: what it holds, when it was first received, who works on it, when it ended.
 
-Each step of a job's life is one script, so that it costs one round trip and nothing can come in between.
+Each step of a job's life is one script: it costs one round trip, and nothing can come in between.
 
-A job under way has a lease: who holds it may work on the job and store its outcome, nobody else may. It
-ends by Redis's clock unless its holder renews it. A job whose lease ended so, and was never released, was
-lost with its holder: the record counts that.
+A job under way has a claim: its holder may work on the job and store its outcome, and no other process may.
+The record names the holder by the tag of its delivery. The claim lives as long as that delivery is noted as
+taken. A claim that ended without a release was lost with its holder, and the record counts that.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -32,8 +32,8 @@ VOLATILE_FIELDS: Final = {"submitted_at"}
 LOST_BEFORE_SUSPECT: Final = 2
 """Attempts that ended with their process, of a job that is computed alone from then on."""
 
-LeaseHook = Callable[[str], object]
-"""Is called with a lease's token."""
+OnRepeated = Callable[[str], object]
+"""Is called with the tag of a delivery."""
 
 
 def fingerprint(payload: Mapping[str, Any]) -> str:
@@ -48,9 +48,9 @@ class Receipt:
     """What is known of a job as a worker begins it; moments are of Redis's clock, Unix time in seconds.
 
     Attributes:
-        held_s: what is left of another's lease, who works on the job; 0 where it may be begun.
-        leased_s: how long it was worked on under leases before.
-        lost: attempts that ended with their process, whoever else was in it.
+        held_s: what is left of another's claim if that is not renewed; 0 if the job may be begun.
+        worked_s: how long earlier claims lasted.
+        lost: attempts that ended with their process, alone in it or not.
         lost_alone: attempts that ended with a process in which the job was alone.
     """
 
@@ -58,7 +58,7 @@ class Receipt:
     received_at: float
     is_cancelled: bool
     held_s: float = 0.0
-    leased_s: float = 0.0
+    worked_s: float = 0.0
     lost: int = 0
     lost_alone: int = 0
 
@@ -76,21 +76,31 @@ class Receipt:
         return self.now - (self.received_at if submitted_at is None else submitted_at)
 
 
-class JobRecords:
-    """Reads and writes job records; those of ended jobs live twice as long as results.
+class JobStore:
+    """Reads and writes jobs' records and states; the records of ended jobs live twice as long as results.
 
     Args:
-        on_repeated: called with the token of a lease whose job is another's meanwhile.
+        redis: Redis.
+        result_ttl_s: Seconds that states and results live.
+        taken_key: The sorted set of the deliveries that workers of one role have taken; None in a client.
+        on_repeated: Called with the tag of a delivery whose job another process was given meanwhile.
     """
 
-    def __init__(self, redis: Redis, result_ttl_s: int, on_repeated: LeaseHook = lambda token: None) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        result_ttl_s: int,
+        taken_key: str | None = None,
+        on_repeated: OnRepeated = lambda tag: None,
+    ) -> None:
         self._redis = redis
+        self._taken_keys = [] if taken_key is None else [taken_key]
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
         self._ttl_s = 2 * result_ttl_s
         self._run_begin = redis.register_script(read_script("begin"))
         self._run_store = redis.register_script(read_script("store"))
-        self._run_renew = redis.register_script(read_script("renew"))
+        self._run_renew = redis.register_script(read_script("renew_claims"))
         self._run_release = redis.register_script(read_script("release"))
         self._run_count = redis.register_script(read_script("count"))
         self._run_cancel = redis.register_script(read_script("cancel"))
@@ -100,70 +110,95 @@ class JobRecords:
         job_id: str,
         result_key: str,
         started: str | bytes,
-        *,
-        lease_token: str = "",
-        lease_s: float = 0.0,
+        tag: str,
+        timeout_s: float,
         content: str = "",
     ) -> Receipt | None:
-        """A worker begins a job: store and publish its state ``started``; None where it has its outcome.
+        """A worker begins a job: take its claim, store and publish its state.
 
-        With a token it takes the job's lease for so long; while another holds that, nothing is stored. With
-        ``content``, its fingerprint, None is also for what only has the id of a job under way.
+        While another holds the claim, nothing is stored.
+
+        Args:
+            job_id: The job's id.
+            result_key: The key of its state.
+            started: The state to store.
+            tag: Of the delivery that the job came by.
+            timeout_s: Seconds after which a delivery that is not renewed is put back.
+            content: The job's fingerprint. A job under way with this id and another fingerprint is kept, and
+                this one is dropped; empty if it does not matter.
+
+        Returns:
+            What is known of the job; None if it has its outcome, or is dropped.
         """
         answer = self._run_begin(
-            keys=[result_key, job_key(job_id), cancel_key(job_id)],
-            args=[started, self._result_ttl_s, MAX_WAIT_S, lease_token, lease_s, content],
+            keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
+            args=[started, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content],
         )
         if answer is None:
             return None
         if answer in ("conflict", b"conflict"):
             log.warning("job %s: another job has this id and is under way; this one is dropped", job_id)
             return None
-        now, received_at, is_cancelled, held_s, leased_s, lost, lost_alone = answer
+        now, received_at, is_cancelled, held_s, worked_s, lost, lost_alone = answer
         return Receipt(
             float(now),
             float(received_at),
             bool(is_cancelled),
             float(held_s),
-            float(leased_s),
+            float(worked_s),
             int(lost),
             int(lost_alone),
         )
 
-    def renew_leases(self, tokens: Sequence[tuple[str, str]], lease_s: float) -> list[bool]:
-        """These leases, each a job's id and its token, live so long from now.
+    def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> dict[str, bool]:
+        """Count deliveries as made now, which renews the claims that they have.
 
-        For each False where another holds it, or the job has its outcome.
+        Args:
+            claims: The job's id for the tag of each delivery that has a claim.
+            others: The tags of deliveries without.
+
+        Returns:
+            For the tag of each claim whether it lives; False if it is another's, or the job ended otherwise.
         """
+        tags = [*claims, *others]
+        if not tags:
+            return {}
         answers = self._run_renew(
-            keys=[job_key(job_id) for job_id, _ in tokens],
-            args=[lease_s, MAX_WAIT_S, *(token for _, token in tokens)],
+            keys=[*self._taken_keys, *map(job_key, claims.values())], args=[MAX_WAIT_S, *tags]
         )
-        for (_, token), answer in zip(tokens, answers, strict=True):
+        for tag, answer in zip(claims, answers, strict=True):
             if answer < 0:
-                self._on_repeated(token)
-        return [answer > 0 for answer in answers]
+                self._on_repeated(tag)
+        return {tag: answer > 0 for tag, answer in zip(claims, answers, strict=True)}
 
-    def release_lease(self, job_id: str, token: str, *, is_lost: bool = False) -> None:
-        """Whoever takes the job next need not wait. Of another's lease nothing changes.
+    def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
+        """End a claim, so that the job may be begun at once. Nothing changes if it is another's.
 
-        ``is_lost``: the attempt ended with its process, or the engine in it.
+        Args:
+            job_id: The job's id.
+            tag: Of the delivery that has the claim, or may have it.
+            is_lost: Whether the attempt ended with its process, or the engine in it.
         """
-        self._run_release(keys=[job_key(job_id)], args=[token, "lost" if is_lost else ""])
+        self._run_release(keys=[job_key(job_id)], args=[tag, "lost" if is_lost else ""])
 
-    def count_lost_alone(self, job_id: str, token: str) -> int | None:
-        """An attempt under this lease ended with a process in which the job was alone; how many did.
+    def count_lost_alone(self, job_id: str, tag: str) -> int | None:
+        """Count an attempt under this claim that ended with a process in which the job was alone.
 
-        None where the lease is another's.
+        Returns:
+            How many did; None if the claim is another's.
         """
-        return self._count(job_id, token, "lost_alone")
+        return self._count(job_id, tag, "lost_alone")
 
-    def count_put_off(self, job_id: str, token: str) -> int | None:
-        """Likewise an attempt that came to nothing, since no process could be had for the job alone."""
-        return self._count(job_id, token, "put_off")
+    def count_put_off(self, job_id: str, tag: str) -> int | None:
+        """Count an attempt that came to nothing, since no process could be had for the job alone.
 
-    def _count(self, job_id: str, token: str, what: str) -> int | None:
-        answer = self._run_count(keys=[job_key(job_id)], args=[token, what])
+        Returns:
+            How many did; None if the claim is another's.
+        """
+        return self._count(job_id, tag, "put_off")
+
+    def _count(self, job_id: str, tag: str, what: str) -> int | None:
+        answer = self._run_count(keys=[job_key(job_id)], args=[tag, what])
         return None if answer is None else int(answer)
 
     def store(
@@ -173,27 +208,37 @@ class JobRecords:
         state: str | bytes,
         *,
         is_outcome: bool,
-        lease_token: str = "",
-        over_lease: bool = False,
+        tag: str = "",
+        over_claim: bool = False,
     ) -> bool:
-        """Store and publish a job's state or outcome; whether it counts: the first outcome stands.
+        """Store and publish a job's state or outcome.
 
-        What comes without the job's lease does not count: with a token that is no longer the current one, or
-        with none while there is one, unless ``over_lease``: then its holder finds it taken away. With its
-        outcome a job ends, and the wish to cancel it is met or moot.
+        The first outcome stands. What comes without the job's claim does not count. With its outcome a job
+        ends, and the wish to cancel it is met or moot.
+
+        Args:
+            job_id: The job's id.
+            result_key: The key of its state.
+            state: The state.
+            is_outcome: Whether it is the job's outcome.
+            tag: Of the delivery that has the claim; empty for none.
+            over_claim: Store it in any case. The holder, if there is one, finds the claim taken away.
+
+        Returns:
+            Whether it counts.
         """
         answer = self._run_store(
-            keys=[result_key, job_key(job_id), cancel_key(job_id)],
+            keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
             args=[
                 state,
                 self._result_ttl_s,
                 self._ttl_s if is_outcome else "",
-                lease_token,
-                "over" if over_lease else "",
+                tag,
+                "over" if over_claim else "",
             ],
         )
         if answer < 0:
-            self._on_repeated(lease_token)
+            self._on_repeated(tag)
         return bool(answer > 0)
 
     def explain_absence(self, job_id: str) -> JobError | None:
@@ -209,9 +254,9 @@ class JobRecords:
             )
         return None
 
-    def is_leased(self, job_id: str) -> bool:
-        """Whether a worker has it, or had it when it vanished."""
-        return bool(self._redis.hexists(job_key(job_id), "lease_token"))
+    def is_claimed(self, job_id: str) -> bool:
+        """Whether a worker has the job, or had it when it vanished."""
+        return bool(self._redis.hexists(job_key(job_id), "holder"))
 
     def has_ended(self, job_id: str) -> bool:
         """Whether the job came to its outcome."""

@@ -13,14 +13,17 @@ from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
-from kronos_client.redis.job_store import JobRecords, Receipt
+from kronos_client.redis.job_store import JobStore, Receipt
 
 EXPIRED: Final = "expired"
 
+TAKEN_KEY_SETTING: Final = "kronos_taken_key"
+"""A worker's Celery setting: as of ``JobStore``."""
 
-def lease_token_of(request: Any) -> str:
-    """Of the lease that a task put on its request; empty where it runs without one."""
-    return str(getattr(request, "lease_token", ""))
+
+def tag_of(request: Any) -> str:
+    """The tag of a request's delivery, under which its job is claimed; empty if there is none."""
+    return str((getattr(request, "properties", None) or {}).get("delivery_tag", ""))
 
 
 class CodedRedisBackend(RedisBackend):
@@ -28,48 +31,60 @@ class CodedRedisBackend(RedisBackend):
 
     @staticmethod
     def runs_here(job_id: str) -> bool:
-        """Whether this process has a job under a lease; a worker that takes leases replaces it."""
+        """Whether this process has a claim on a job; a worker that takes claims replaces it."""
         return False
 
     @staticmethod
-    def on_repeated(token: str) -> object:
-        """Hears of a lease whose job is another's meanwhile; a worker that counts them replaces it."""
+    def on_repeated(tag: str) -> object:
+        """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
-    def _records(self) -> JobRecords:
+    def _store(self) -> JobStore:
+        app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
-        return JobRecords(self.client, ttl_s, lambda token: self.on_repeated(token))
+        return JobStore(
+            self.client, ttl_s, app.conf.get(TAKEN_KEY_SETTING), lambda tag: self.on_repeated(tag)
+        )
 
     def begin(
-        self, task_id: str, request: Any, *, lease_s: float = 0.0, content: str = "", **info: Any
+        self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Store that a worker has begun a job, with ``info`` on it; None where the job has its outcome.
+        """Take a job's claim, and store that a worker has begun it, with ``info`` on it.
 
-        In place of Celery's ``track_started``, which says so in a round trip more and learns nothing by it.
-        A request that has a ``lease_token`` takes the job's lease for ``lease_s``; ``content`` is the job's
-        fingerprint, where what another one sends under its id is to be dropped.
+        This replaces Celery's ``track_started``, which costs a round trip more.
+
+        Args:
+            task_id: The job's id.
+            request: The task's request.
+            timeout_s: As of ``JobStore.begin``.
+            content: As of ``JobStore.begin``.
+            info: What is stored with the state.
+
+        Returns:
+            As ``JobStore.begin``.
         """
         meta = self._encoded(task_id, info, states.STARTED, None, request)
-        key, token = self._result_key(task_id), lease_token_of(request)
-        return self._records.begin(task_id, key, meta, lease_token=token, lease_s=lease_s, content=content)
+        return self._store.begin(
+            task_id, self._result_key(task_id), meta, tag_of(request), timeout_s, content
+        )
 
     def lose(self, request: Any) -> None:
-        """The process that a job ran in is gone: count it, and let another have the job at once."""
-        token = lease_token_of(request)
-        if token:
-            self._records.release_lease(request.id, token, is_lost=True)
+        """The process that a job ran in is gone: count that, and end its claim."""
+        self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def tell(self, records: JobRecords, request: Any, state: str, info: Any) -> bool:
-        """Store a state that is no outcome over these records' connection, and do not try again."""
+    def tell(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
+        """Store a state that is no outcome over this store's connection, and do not try again."""
         meta = self._encoded(request.id, info, state, None, request)
-        key, token = self._result_key(request.id), lease_token_of(request)
-        return records.store(request.id, key, meta, is_outcome=False, lease_token=token)
+        return store.store(
+            request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
+        )
 
-    def finish(self, records: JobRecords, request: Any, state: str, outcome: Any) -> bool:
-        """Likewise for a job's outcome, a result or a JobError; whether it counts."""
+    def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
+        """The same for a job's outcome, a result or a JobError; whether it counts."""
         meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
-        key, token = self._result_key(request.id), lease_token_of(request)
-        return records.store(request.id, key, meta, is_outcome=True, lease_token=token)
+        return store.store(
+            request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
+        )
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery subscribes to the result of every job that it sends, whether or not one waits.
@@ -82,14 +97,14 @@ class CodedRedisBackend(RedisBackend):
     ) -> Any:
         """Store a state unless the job has its outcome: the first one stands, failures included.
 
-        Where the task runs under a lease, only its holder's counts: the script that stores it looks.
+        If the job is claimed, only its holder's counts.
         """
-        self._records.store(
+        self._store.store(
             task_id,
             self._result_key(task_id),
             self._encoded(task_id, result, state, traceback, request),
             is_outcome=state in states.READY_STATES,
-            lease_token=lease_token_of(request),
+            tag=tag_of(request),
         )
         return result
 
@@ -125,14 +140,14 @@ class CodedRedisBackend(RedisBackend):
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
         if store_result and self.runs_here(task_id):
-            self._records.request_cancel(task_id)  # it ends by itself, and says what it leaves
+            self._store.request_cancel(task_id)  # it ends by itself, and says what it leaves
             return
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
-        if store_result and reason != EXPIRED and self._records.is_leased(task_id):
-            # Another's lease kept it from being stored, and Celery acknowledges the message all the same. The
-            # job's worker is gone, or finds its lease taken away.
+        if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
+            # Another's claim kept it from being stored, and Celery acknowledges the message all the same. The
+            # job's worker is gone, or finds its claim taken away.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
-            self._records.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_lease=True)
+            self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 
 
 def _coded(error: BaseException) -> JobError:

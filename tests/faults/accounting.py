@@ -218,13 +218,13 @@ class Accounts:
         return left - ended - {str(entry.get("id")) for entry in self.dead()}
 
     def in_hand(self, node: str) -> set[str]:
-        """Jobs that this worker began last, and whose lease was not given back."""
+        """Jobs that this worker began last, and whose claim was not released."""
         begun = []
         for job_id, events in list(self.listener.events.items()):
             starts = [event for event in events if event.status == "STARTED"]
             if starts and starts[-1].node.startswith(node) and not any(e.status in ENDED for e in events):
                 begun.append(job_id)
-        return {job_id for job_id in self._with_field(begun, "lease_token") if job_id in self.accepted}
+        return {job_id for job_id in self._with_field(begun, "holder") if job_id in self.accepted}
 
     def lost_before(self, job_ids: Iterable[str]) -> set[str]:
         """Those that a process has died with; a further one makes them suspects, which run one at a time."""
@@ -297,7 +297,7 @@ class Accounts:
 
         Args:
             allowed: codes that jobs may have failed with.
-            may_repeat: of an outage, in which holders could not renew their leases.
+            may_repeat: of an outage, in which holders could not renew their claims.
         """
         self.settle(timeout_s)
         metas, dead = self.metas(), self.dead()
@@ -317,7 +317,7 @@ class Accounts:
             lambda: {k: n for k, n in self._redis.queued().items() if n}, "left on queues", self._fleet
         )
         await_empty(lambda: {k: n for k, n in self._redis.held().items() if n}, "left unacked", self._fleet)
-        await_empty(self._leases, "leases left", self._fleet)
+        await_empty(self._claims, "claims left", self._fleet)
         await_empty(
             lambda: list(self._redis.connection.scan_iter("kronos:cancel:*")), "wishes left", self._fleet
         )
@@ -336,10 +336,10 @@ class Accounts:
                 expected = self._forecasts[entry.form, entry.seed]
                 np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, err_msg=job_id)
 
-    def _leases(self) -> set[str]:
+    def _claims(self) -> set[str]:
         """Of any job, whoever sent it."""
         keys = self._redis.connection.scan_iter(job_key("*"), count=1000)
-        return self._with_field((key.removeprefix(job_key("")) for key in keys), "lease_token")
+        return self._with_field((key.removeprefix(job_key("")) for key in keys), "holder")
 
     def close(self) -> None:
         self.listener.stop()

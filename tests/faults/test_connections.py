@@ -1,4 +1,4 @@
-"""Connections closed, or silent without a word: no job is computed twice while its lease lives."""
+"""Connections closed, or silent without a word: no job is computed twice while its claim lives."""
 
 import time
 
@@ -12,7 +12,7 @@ from tests.faults.proxy import SilentProxy
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import await_true
 
-LEASE_S = 20
+CLAIM_S = 20
 """In which a worker finds that the connection it renews by is silent (5 s), and renews by another."""
 
 
@@ -37,7 +37,7 @@ def test_every_connection_killed_while_busy(
 def test_a_worker_whose_open_connections_fall_silent(
     fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: SilentProxy, note: Note
 ):
-    settings = {"KRONOS_VISIBILITY_TIMEOUT_S": str(LEASE_S), "PACE_S": "0.08"}
+    settings = {"KRONOS_VISIBILITY_TIMEOUT_S": str(CLAIM_S), "PACE_S": "0.08"}
     behind = fleet.start(KRONOS_REDIS_URL=proxy.url, **settings)
     accounts.submit_many(client, "endless", 2)
     await_true(lambda: len(accounts.in_hand(behind.node)) == 2, "it has the jobs")
@@ -52,7 +52,7 @@ def test_a_worker_whose_open_connections_fall_silent(
 
 
 @pytest.mark.at_length
-def test_a_worker_that_is_cut_off_for_longer_than_its_lease(
+def test_a_worker_that_is_cut_off_for_longer_than_its_claim(
     fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: SilentProxy
 ):
     """Another worker takes its jobs; when it is back it finds them taken, and stores nothing."""

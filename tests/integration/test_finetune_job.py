@@ -139,7 +139,7 @@ def test_a_job_that_is_submitted_twice_is_trained_once(bench, redis):
     assert again.wait(WAIT_S) == handle.wait(WAIT_S)
     assert len(bench.lines("start")) == 1
     record = Redis.from_url(redis.url, decode_responses=True).hgetall(job_key(handle.id))
-    assert "lease_token" not in record
+    assert "holder" not in record
     for worker in workers:
         worker.stop()
 

@@ -7,7 +7,8 @@ import time
 import pytest
 from redis import Redis
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest
@@ -101,7 +102,7 @@ def test_connections_that_are_lost_cost_nothing(bench, redis):
 
 
 def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, tmp_path_factory):
-    """Away for longer than the lease: training stops in time, and goes on when Redis is back."""
+    """Away for longer than the claim: training stops in time, and goes on when Redis is back."""
     port, data = free_port(), tmp_path_factory.mktemp("redis")
     running: list[WorkerUnderTest] = []
 
@@ -143,7 +144,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             worker.process.kill()
 
 
-def test_a_worker_that_was_held_up_for_longer_than_its_lease_gives_way(bench, redis):
+def test_a_worker_that_was_held_up_for_longer_than_its_claim_gives_way(bench, redis):
     """Its training process runs on meanwhile, and holds the run's folder."""
     first = bench.worker().wait_until_ready()
     handle = bench.submit(LONG)

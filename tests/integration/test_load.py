@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import pytest
 from redis import Redis
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE

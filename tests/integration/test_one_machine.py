@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S

@@ -19,7 +19,8 @@ import pandas as pd
 import pytest
 from packaging.requirements import Requirement
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")

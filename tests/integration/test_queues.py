@@ -8,7 +8,8 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key

@@ -18,7 +18,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, free_port, redis_version
+from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, redis_version
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.processes.children import LocalStackError
@@ -351,7 +352,7 @@ def test_a_worker_with_the_wrong_password_says_so_without_it(secured, tmp_path):
     settings = settings_of(secured, "kronos-worker", tmp_path) | PARITY_SETTINGS
     url = tmp_path / "kronos-worker.url"
     url.write_text(url.read_text().replace("-s3cretword@", "-s3cretword-not@"))
-    shown = output_until("Cannot connect to rediss://kronos-worker:**@", settings, tmp_path / "log", "worker")
+    shown = output_until("Cannot connect to kronos://kronos-worker:**@", settings, tmp_path / "log", "worker")
     assert "invalid username-password" in shown
     assert "Traceback" not in shown
     assert_no_secret(shown)

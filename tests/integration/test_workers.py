@@ -12,7 +12,8 @@ import pytest
 from redis import Redis
 from rich.console import Console
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError

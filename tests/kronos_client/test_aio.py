@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kronos_cli.stack.local_redis import free_port
+from kronos_cli.stack.ports import free_port
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from kombu.exceptions import OperationalError
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from kombu.exceptions import OperationalError
 
-from kronos_cli.stack.local_redis import free_port
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError

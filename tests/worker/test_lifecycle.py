@@ -234,11 +234,11 @@ def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings,
     assert process.settings.metrics_port == expected
 
 
-def test_the_consumer_is_handed_the_intake_of_a_process_that_holds_the_model(monkeypatch):
+def test_the_consumer_is_handed_capacity_and_claims_of_a_process_that_holds_the_model(monkeypatch):
     process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    process.capacity = object()
+    process.capacity, process.claims = object(), object()
     lifecycle.set_up("node@host", worker)
-    assert worker.capacity is process.capacity
+    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
 
 
 def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):

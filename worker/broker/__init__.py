@@ -1,9 +1,9 @@
 """Messages in Redis: how a worker takes them, and what becomes of unreadable ones.
 
-transport.py     kombu's Redis transport, with these in the place of its own
+transport.py     kombu's Redis transport, with these in place of its own; self_check.py: does kombu fit
 consuming.py     what a worker takes off its queues; messages.py: a message checked before Celery sees it
 deliveries.py    messages taken and not acknowledged yet
-lease.py         a worker's hold on its jobs
+claims.py        a worker's hold on its jobs
 ageing.py        moves old messages of low priority up
 queue_watch.py   notices when a queue changes; steps.py: what runs in a worker for all this
 """

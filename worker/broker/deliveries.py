@@ -6,7 +6,7 @@ it. All moments are of Redis's clock.
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ SHOWN_BYTES: Final = 2048
 
 MAX_RESTORED: Final = 100
 LOOKS_PER_TIMEOUT: Final = 4
-"""Three renewals in a row may be lost before a job is taken for abandoned."""
+"""Three renewals in a row may fail before a job counts as abandoned."""
 
 
 def look_interval_s(timeout_s: float) -> float:
@@ -80,7 +80,6 @@ class Deliveries:
         self._max_dead = max_dead
         self._run_take = redis.register_script(read_script("take", SCRIPTS))
         self._run_put_back = redis.register_script(read_script("requeue", SCRIPTS))
-        self._run_renew = redis.register_script(read_script("renew", SCRIPTS))
         self._run_restore = redis.register_script(read_script("restore", SCRIPTS))
         self._run_bury = redis.register_script(read_script("bury", SCRIPTS))
 
@@ -100,12 +99,6 @@ class Deliveries:
             pipe.zrem(index_key, tag)
             pipe.hdel(unacked_key, tag)
             pipe.execute()
-
-    def renew(self, tags: Iterable[str]) -> None:
-        """Count these deliveries as made now. One that was acknowledged meanwhile is not brought back."""
-        tags = list(tags)
-        if tags:
-            self._run_renew(keys=[self._keys[1]], args=tags)
 
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
         """Have a message delivered again: at once, before all others of its list, or after some time."""

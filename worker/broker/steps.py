@@ -6,21 +6,23 @@ Celery calls a step's ``start`` at each (re)connection.
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from celery import bootsteps
 from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import ROLE_QUEUES, list_keys
-from worker.broker import transport
-from worker.broker.deliveries import look_interval_s
+from worker.broker import self_check, transport
+from worker.broker.claims import Claims
+from worker.broker.deliveries import LOOKS_PER_TIMEOUT, look_interval_s
 from worker.broker.queue_watch import QueueWatch
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
 
-AFTER = ("celery.worker.consumer.tasks:Tasks",)
+MAX_INTERVAL_S: Final = 1.0
+AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
 class TransportCheck(bootsteps.StartStopStep):
@@ -33,43 +35,56 @@ class TransportCheck(bootsteps.StartStopStep):
         if self._is_checked:
             return
         try:
-            transport.check(consumer.app.connection_for_read())
-        except transport.IncompatibleKombu as error:
+            self_check.check(consumer.app.connection_for_read())
+        except self_check.IncompatibleKombu as error:
             log.critical("%s", error)
             raise SystemExit(1) from None
         self._is_checked = True
 
 
-class DeliveryHeartbeat(bootsteps.StartStopStep):
+class ClaimRenewal(bootsteps.StartStopStep):
     """Renews what this process holds, and puts back what nobody renews, until the process ends.
 
     It has a thread of its own, since the consumer's may be busy (solo pool), and since running jobs are
-    finished after the consumer's end.
+    finished after the consumer's end. With prefork it is the parent that holds and renews.
     """
 
     requires = AFTER
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
-        self._interval_s = look_interval_s(get_settings().visibility_timeout_s)
-        self._thread = threading.Thread(target=self._beat, name="kronos-deliveries", daemon=True)
+        self._timeout_s = float(get_settings().visibility_timeout_s)
+        self._thread = threading.Thread(target=self._keep, name="kronos-claims", daemon=True)
+        self._renewal_due = 0.0
+        self._claims: Claims
 
     def start(self, consumer: Any) -> None:
+        """Set ``claims`` of Celery's worker, if jobs run in this process, before this."""
+        self._claims = getattr(consumer.controller, "claims", None) or Claims(
+            transport.job_store(), self._timeout_s
+        )
         if not self._thread.is_alive():
             self._thread.start()
 
-    def _beat(self) -> None:
+    def _keep(self) -> None:
         while True:
-            time.sleep(self._interval_s)
-            deliveries = transport.message_consumer().deliveries
-            try:
-                deliveries.renew(transport.held_delivery_tags())
-                if num_restored := deliveries.restore_overdue():
-                    log.info("%d messages were renewed by nobody: they are delivered again", num_restored)
-            except RedisError as error:
-                log.warning("deliveries could not be renewed, trying again: %s", error)
-            except Exception:  # the next renewal must be tried, whatever became of this one
-                log.exception("deliveries could not be renewed, trying again")
+            time.sleep(min(MAX_INTERVAL_S, self._timeout_s / LOOKS_PER_TIMEOUT / 2))
+            self.keep()
+
+    def keep(self) -> None:
+        """Do what is due. A renewal that fails stays due."""
+        try:
+            if time.monotonic() >= self._renewal_due:
+                renewed_at = time.monotonic()
+                self._claims.renew(*transport.held_deliveries())
+                self._renewal_due = renewed_at + look_interval_s(self._timeout_s)
+                if num_restored := transport.message_consumer().deliveries.restore_overdue():
+                    log.info("%d messages were not renewed: they are delivered again", num_restored)
+            self._claims.do_chores()
+        except RedisError as error:
+            log.warning("claims: Redis does not answer as needed, trying again: %s", error)
+        except Exception:  # the next renewal must be tried, whatever this one failed of
+            log.exception("claims: a defect, going on")
 
 
 class QueueBell(bootsteps.StartStopStep):

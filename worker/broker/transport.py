@@ -9,26 +9,25 @@ The transport is chosen by ``broker_transport``, and nothing of kombu's is chang
 are not affected.
 
 ``LEANS_ON`` lists what this file uses of kombu and Celery beyond their documentation. It was tried with kombu
-5.6.2 and 5.7.0. ``check`` proves at the start of a worker that kombu still calls what is overridden here.
+5.6.2 and 5.7.0. At the start of a worker, ``self_check.py`` proves that kombu calls what is overridden here.
 """
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
-import kombu
 from celery import states
 from celery.worker import state
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from worker.app import app
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
@@ -47,6 +46,8 @@ DECODED: Final = "kronos.decoded"
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
 
+
+CLAIMED_TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK))
 
 LEANS_ON: Final = (
     (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
@@ -74,6 +75,14 @@ LEANS_ON: Final = (
 
 
 @cache
+def job_store() -> JobStore:
+    """The jobs' records and states, over a connection of this process."""
+    settings = get_settings()
+    redis = connect(settings.redis_url.get_secret_value())
+    return JobStore(redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
+
+
+@cache
 def message_consumer() -> MessageConsumer:
     """This process's."""
     settings = get_settings()
@@ -87,12 +96,11 @@ def message_consumer() -> MessageConsumer:
         max_bytes=max_bytes,
         max_dead=settings.max_dead_messages,
     )
-    records = JobRecords(connect(url), settings.result_ttl_s)
 
     def answer(job_id: str, error: JobError) -> bool:
         backend: Any = app.backend
-        is_stored = backend.finish(records, SimpleNamespace(id=job_id), states.FAILURE, error)
-        return bool(is_stored or not records.is_leased(job_id))
+        is_stored = backend.finish(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
+        return bool(is_stored or not job_store().is_claimed(job_id))
 
     return MessageConsumer(deliveries, max_bytes, answer)
 
@@ -117,6 +125,8 @@ class QoS(redis.QoS):
     If Redis is away, the channel forgets the message all the same: otherwise it would count as held for ever.
     The message is delivered again when its claim has ended, and the job's outcome is there already.
     """
+
+    channel: Any
 
     def can_consume(self) -> bool:
         return bool(super().can_consume() and self.channel.has_room())
@@ -148,6 +158,10 @@ class Channel(redis.Channel):
 
     QoS = QoS
     Message = Message
+    connection: Any
+    qos: Any
+    _create_client: Any
+    _queue_cycle: Any
     # A closing channel must not requeue jobs that still run here: they would be computed twice.
     do_restore = False
 
@@ -220,13 +234,14 @@ class Poller(redis.MultiChannelPoller):
         if channel.scripted_queues:
             channel.take()
         if set(channel.active_queues).difference(channel.scripted_queues):
-            super()._register_BRPOP(channel)
+            super()._register_BRPOP(channel)  # type: ignore[misc]
 
 
 class Transport(redis.Transport):
     """kombu's Redis transport with channels and a poller of our own."""
 
     Channel = Channel
+    cycle: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -236,45 +251,19 @@ class Transport(redis.Transport):
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 
 
-class IncompatibleKombu(Exception):
-    """kombu does not work as this transport needs it."""
-
-
-def check(connection: kombu.Connection) -> None:
-    """Consume from a queue that does not exist, as Celery does, and see that kombu uses this file's classes.
-
-    Raises:
-        IncompatibleKombu: It does not, or lacks something of ``LEANS_ON``.
-    """
-    missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
-    if missing:
-        raise _incompatible(f"it has no {', '.join(missing)}")
-    queue = f"kronos.check.{uuid.uuid4().hex}"
-    with connection:
-        channel: Any = connection.channel()
-        kombu.Consumer(channel, [kombu.Queue(queue)], on_message=log.debug, auto_declare=False).consume()
-        connection.transport.cycle.on_poll_start()
-        if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
-            raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
-        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
-            raise _incompatible("it takes messages past the worker's scripts")
-
-
-def _incompatible(why: str) -> IncompatibleKombu:
-    return IncompatibleKombu(
-        f"the broker transport does not work with kombu {kombu.__version__}: {why}. Install a version that "
-        "pyproject.toml allows, and leave broker_transport as it is"
-    )
-
-
-def held_delivery_tags() -> set[str]:
+def held_deliveries() -> tuple[dict[str, str], set[str]]:
     """The deliveries that this process has not ended, by Celery's own account.
 
     What ended but could not be acknowledged is not among them: it is to be delivered again.
+
+    Returns:
+        The job's id for the tag of each delivery whose job runs and has a claim; the tags of the others.
     """
     # Not state.requests, which has one for each id: a job may have been delivered twice.
-    requests: list[Any] = [*_members(state.reserved_requests), *_members(state.active_requests)]
-    return {request.message.delivery_tag for request in requests}
+    running = _members(state.active_requests)
+    claims = {one.message.delivery_tag: one.id for one in running if one.name in CLAIMED_TASKS}
+    received = [*_members(state.reserved_requests), *running]
+    return claims, {one.message.delivery_tag for one in received} - claims.keys()
 
 
 def _members(requests: Any) -> list[Any]:

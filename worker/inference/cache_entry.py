@@ -1,27 +1,10 @@
 """One place in the model cache, and the model in it once that is loaded."""
 
 import threading
-from dataclasses import dataclass
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.results import ModelInfo
 from kronos_client.contract.worker_status import ModelStatus
-from worker.inference.job_run import HostedEngine
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that is loaded, placed and in the engines' thread's hands.
-
-    ``lookback`` is what it was trained on, where its metadata say so.
-    """
-
-    info: ModelInfo
-    hosted: HostedEngine
-    max_context: int
-    num_parameters: int
-    load_s: float
-    lookback: int | None = None
+from worker.inference.model_loader import LoadedModel
 
 
 class CacheEntry:
@@ -33,7 +16,7 @@ class CacheEntry:
         self.last_used = 0
         self.is_dropped = False
         self._settled = threading.Event()
-        self._served: ServedModel | None = None
+        self._served: LoadedModel | None = None
         self._error: JobError | None = None
 
     def wait(self, timeout_s: float) -> bool:
@@ -41,7 +24,7 @@ class CacheEntry:
         return self._settled.wait(timeout_s)
 
     @property
-    def served(self) -> ServedModel:
+    def served(self) -> LoadedModel:
         """The model, once ``wait`` was true; raises JobError where it could not be loaded."""
         if self._error is not None:
             raise JobError(*self._error.args)  # each job its own: threads share this one
@@ -49,7 +32,7 @@ class CacheEntry:
             raise RuntimeError("the model is not loaded yet")
         return self._served
 
-    def settle(self, outcome: ServedModel | JobError) -> None:
+    def settle(self, outcome: LoadedModel | JobError) -> None:
         """Wake the jobs that wait for it."""
         if isinstance(outcome, JobError):
             self._error = outcome
@@ -57,7 +40,7 @@ class CacheEntry:
             self._served = outcome
         self._settled.set()
 
-    def empty(self) -> ServedModel | None:
+    def empty(self) -> LoadedModel | None:
         """Give up the model, if there is one."""
         served, self._served = self._served, None
         return served

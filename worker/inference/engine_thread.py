@@ -6,10 +6,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kronos_model.engine.engine import Engine, EngineLoad, StepReport
+from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled, KronosError
 from worker.inference.job_run import HostedEngine, JobRun
@@ -34,14 +33,6 @@ class EngineObserver(Protocol):
     def observe_generation(self, model_id: str, generation: Generation) -> None:
         """Once for each series that ended, with its paths or with an error."""
         ...
-
-
-@dataclass
-class Counters:
-    """Jobs that ended in this process."""
-
-    done: int = 0
-    failed: int = 0
 
 
 class EngineThread:
@@ -74,8 +65,6 @@ class EngineThread:
         self._hosted: list[HostedEngine] = []  # replaced, never changed, so that any thread may read it
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kronos-engine", daemon=True)
-        self._counters_lock = threading.Lock()
-        self.counters = Counters()
 
     def start(self) -> None:
         self._thread.start()
@@ -115,9 +104,8 @@ class EngineThread:
             sum(load.slots for load in loads),
         )
 
-    def add(self, model_id: str, engine: Engine) -> HostedEngine:
+    def add(self, hosted: HostedEngine) -> HostedEngine:
         """Take over an engine, at the end of the turn: from now on only the engines' thread touches it."""
-        hosted = HostedEngine(model_id, engine)
         self._run_and_wait(lambda: self._add(hosted))
         return hosted
 
@@ -145,14 +133,6 @@ class EngineThread:
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
         self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
-
-    def count(self, *, succeeded: bool) -> None:
-        """Note a job that ended, for the status."""
-        with self._counters_lock:
-            if succeeded:
-                self.counters.done += 1
-            else:
-                self.counters.failed += 1
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let the engines finish what they hold, then end their thread."""

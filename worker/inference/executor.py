@@ -21,10 +21,11 @@ from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.cache_entry import CacheEntry, ServedModel
+from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineDied, EngineThread, deadline_from
 from worker.inference.host import Host
 from worker.inference.job_run import JobRun
+from worker.inference.model_loader import LoadedModel
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ def cancelled_before_start() -> JobError:
 
 def _wait_for_model(
     engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
-) -> ServedModel:
+) -> LoadedModel:
     """The job's model, once it is loaded, unless the job is late or cancelled before."""
     while not entry.wait(0):
         engine_thread.raise_if_dead()
@@ -177,7 +178,7 @@ def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -
     return series_result(series, forecast, job.output)
 
 
-def lookback_warnings(series: Sequence[PreparedSeries], served: ServedModel) -> list[str]:
+def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
     """A finetuned model has learned where the bars end that its windows are scaled by."""
     return [
         f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "

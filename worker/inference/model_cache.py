@@ -13,7 +13,7 @@ from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
-from worker.inference.cache_entry import CacheEntry, ServedModel
+from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
 
@@ -47,7 +47,7 @@ class ModelCache:
         self._max_models = max_models
         self._registry = registry
         self._own = CacheEntry(own.name)
-        self._own.settle(self._host(own))
+        self._own.settle(self._start(own))
         self._own_registered = own.registered
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class ModelCache:
         self._thread: threading.Thread | None = None
 
     @property
-    def own(self) -> ServedModel:
+    def own(self) -> LoadedModel:
         return self._own.served
 
     @property
@@ -135,15 +135,9 @@ class ModelCache:
         ]
         return max(called, key=lambda one: one.version, default=None)
 
-    def _host(self, loaded: LoadedModel) -> ServedModel:
-        return ServedModel(
-            info=loaded.info,
-            hosted=self._engine_thread.add(loaded.name, loaded.engine),
-            max_context=loaded.max_context,
-            num_parameters=loaded.num_parameters,
-            load_s=loaded.load_s,
-            lookback=loaded.lookback,
-        )
+    def _start(self, loaded: LoadedModel) -> LoadedModel:
+        self._engine_thread.add(loaded.hosted)
+        return loaded
 
     def _take(self, wanted: Loadable) -> CacheEntry:
         """The entry of a further model, made if there is none. Under the lock."""
@@ -194,7 +188,7 @@ class ModelCache:
             entry.settle(outcome)
         else:
             log.info("model %s is loaded", entry.name)
-            entry.settle(self._host(outcome))
+            entry.settle(self._start(outcome))
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """An error that keeps no traceback: that would keep what was loaded so far."""

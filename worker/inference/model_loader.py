@@ -14,7 +14,6 @@ from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
-from kronos_model.engine.engine import Engine
 from kronos_model.errors import CheckpointError, OutOfMemory
 from kronos_model.model_pair import (
     DEFAULT_MODEL,
@@ -22,6 +21,7 @@ from kronos_model.model_pair import (
     default_max_context,
     load_pair,
 )
+from worker.inference.job_run import HostedEngine
 from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
@@ -34,10 +34,15 @@ Loadable = ModelSpec | RegisteredModel
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is loaded and placed. The engine is not in any thread's hands yet."""
+    """A model that is loaded and placed, and its engine, for the engines' thread.
+
+    Attributes:
+        max_context: Bars that it sees at most.
+        lookback: Bars that it was trained on, if its metadata say so.
+    """
 
     info: ModelInfo
-    engine: Engine
+    hosted: HostedEngine
     max_context: int
     num_parameters: int
     load_s: float
@@ -47,7 +52,7 @@ class LoadedModel:
     @property
     def name(self) -> str:
         """What it is called among the models of this process."""
-        return self.info.id if self.registered is None else self.registered.reference
+        return self.hosted.model_id
 
 
 class ModelLoader:
@@ -156,13 +161,15 @@ class ModelLoader:
             memory_bytes=self.share_bytes,
             dtype=getattr(torch, settings.dtype),
         )
+        info = _model_info(pair, wanted)
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
         return LoadedModel(
-            info=_model_info(pair, wanted),
-            engine=engine,
+            info=info,
+            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
             max_context=max_context,
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),
-            registered=wanted if isinstance(wanted, RegisteredModel) else None,
+            registered=registered,
             lookback=_lookback(wanted),
         )
 

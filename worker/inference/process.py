@@ -11,19 +11,20 @@ from redis import Redis
 
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob, State
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import queue_for
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
-from worker.broker.lease import LeaseKeeper
-from worker.inference.cache_entry import ServedModel
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.job_run import JobRun
+from worker.inference.model_loader import LoadedModel
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
 from worker.settings import WorkerSettings
@@ -35,7 +36,7 @@ MAX_JOBS_SHOWN: Final = 16
 
 
 class WorkerProcess(Host):
-    """A forecasting worker's process: its models, its jobs' leases, its metrics and its announcement.
+    """A forecasting worker's process: its models, its claims on jobs, its metrics and its announcement.
 
     Args:
         observers: Receive what the engines do, after the metrics.
@@ -64,13 +65,14 @@ class WorkerProcess(Host):
             *resolve_device(settings.device),
             observers=[self.metrics, self.capacity, *observers],
             on_admission=self.capacity.admitted,
-            on_stall=lambda: self._heartbeat.tell(),
+            on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,
         )
         self.state: State = "loading"
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s, self._note_repeated)
-        self.leases = LeaseKeeper(self.records, float(settings.visibility_timeout_s))
+        taken_key = UNACKED_INDEX_KEYS[settings.role]
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.isolation = Isolation(settings.max_jobs, self._hello, lambda: self.state == "draining")
         self.is_dead = False
         self._on_engine_death = on_engine_death
@@ -82,25 +84,25 @@ class WorkerProcess(Host):
         return queue_for(self.device.type)
 
     @property
-    def served(self) -> ServedModel:
+    def served(self) -> LoadedModel:
         """The worker's own model, once it is loaded."""
         return self.models.own
 
     def start(self, num_processes: int = 1) -> None:
         """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
-        CodedRedisBackend.runs_here = staticmethod(self.leases.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._heartbeat.start()
         try:
             self.load()
             self._serve_metrics()
-        except BaseException:  # whatever it was, this worker is not coming
+        except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
 
     def ready(self) -> None:
-        """Jobs are taken from now on; said once, also where the connection is made again."""
+        """Announce once that jobs are taken from now on; called again after each lost connection."""
         if self.state != "loading":
             return
         self.state = "ready"
@@ -129,9 +131,9 @@ class WorkerProcess(Host):
             "num_threads": self.num_threads,
         }
 
-    def _note_repeated(self, token: str) -> None:
-        """Count a lease that was lost, once."""
-        if self.leases.take_away(token):
+    def _note_repeated(self, tag: str) -> None:
+        """Count a claim that was lost, once."""
+        if self.claims.take_away(tag):
             self.metrics.jobs_repeated.inc()
 
     def _die(self) -> None:
@@ -143,7 +145,6 @@ class WorkerProcess(Host):
         models = self.models if self.is_loaded else None
         served = models.own if models else None
         load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
-        counters = self.engine_thread.counters
         return ForecastWorkerStatus(
             node=self.node,
             state="draining" if self.watchdog.is_stalled else self.state,
@@ -157,8 +158,8 @@ class WorkerProcess(Host):
             num_parameters=served.num_parameters if served else None,
             max_context=served.max_context if served else None,
             load_s=served.load_s if served else None,
-            jobs_done=counters.done,
-            jobs_failed=counters.failed,
+            jobs_done=self.metrics.num_done,
+            jobs_failed=self.metrics.num_failed,
             jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_SHOWN])),
             num_jobs_running=self.engine_thread.num_jobs,
             sequences_running=load.running,
@@ -173,19 +174,18 @@ class WorkerProcess(Host):
         )
 
     def drain(self) -> None:
-        """No further jobs are wanted here. Safe in a signal handler: the heartbeat tells it."""
+        """Announce that no further jobs are taken here. Safe in a signal handler."""
         self.state = "draining"
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
 
     def stop(self) -> None:
         """End the engine and the announcement."""
         self.isolation.stop()
-        self.leases.stop()
         super().stop()
         self._heartbeat.withdraw()
 
     def _is_alive(self) -> bool:
-        """Whether the engine is, or may still come."""
+        """Whether the engines run, or may still start."""
         if not self.is_loaded or self.engine_thread.is_alive:
             return True
         self.state = "draining"

@@ -1,4 +1,4 @@
-"""Tells the world of this worker every few seconds, on a thread of its own. No torch."""
+"""Announces a worker every few seconds, on a thread of its own. No torch."""
 
 import logging
 import os
@@ -23,9 +23,8 @@ class Heartbeat:
     """Renews a worker's announcement until it is withdrawn.
 
     Args:
-        status: what to tell. To it is added ``jobs_per_s``, by the growth of its counts of jobs that ended.
-        is_alive: asked before each renewal. Once it says no, the worker is announced a last time: one that
-            cannot answer is not to be counted on.
+        status: Returns the announcement, to which ``jobs_per_s`` is added.
+        is_alive: Called before each renewal. Once it returns False, the worker is announced a last time.
     """
 
     def __init__(
@@ -48,14 +47,14 @@ class Heartbeat:
         self._thread.start()
 
     def announce(self) -> None:
-        """Tell it now."""
+        """Announce it now."""
         try:
             announce(self._redis, self._with_rate(self._status()))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
-    def tell(self) -> None:
-        """Have it told at once, on the heartbeat's thread. Safe in a signal handler."""
+    def announce_soon(self) -> None:
+        """Announce it at once, on the heartbeat's thread. Safe in a signal handler."""
         self._wake.set()
 
     def withdraw(self) -> None:
@@ -71,7 +70,7 @@ class Heartbeat:
             log.warning("the announcement could not be taken back, it expires by itself: %s", error)
 
     def _with_rate(self, status: WorkerStatus) -> WorkerStatus:
-        rate = self._job_rate.tell(status.jobs_done + status.jobs_failed)
+        rate = self._job_rate.observe(status.jobs_done + status.jobs_failed)
         return status.model_copy(update={"jobs_per_s": round(rate, 4)})
 
     def _renew(self) -> None:

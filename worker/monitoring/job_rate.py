@@ -18,8 +18,8 @@ class JobRate:
         self._lock = threading.Lock()
         self._counts: deque[tuple[float, int]] = deque()
 
-    def tell(self, num_jobs: int) -> float:
-        """The count as of now is this; jobs per second since the window began, or the first count."""
+    def observe(self, num_jobs: int) -> float:
+        """Take the present count; returns jobs per second since the window began, or the first count."""
         with self._lock:
             now = self._clock()
             self._counts.append((now, num_jobs))

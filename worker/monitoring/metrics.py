@@ -1,6 +1,7 @@
 """What operators see of a worker's load: Prometheus metrics, and its status's last seconds. No torch."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
@@ -69,7 +70,7 @@ class TrainingState(Collector):
         for name, key, text in (
             ("step", "step", "Steps that the stage has taken"),
             ("steps", "num_steps", "Steps that the stage has in all"),
-            ("loss", "loss", "Training loss as last told"),
+            ("loss", "loss", "Training loss as last reported"),
         ):
             gauge = GaugeMetricFamily(f"kronos_training_{name}", text, labels=["model", "stage"])
             value = getattr(training, key, None)
@@ -91,13 +92,20 @@ class ModelMetrics:
 
 
 class JobMetrics:
-    """What workers of every role tell of their process and its jobs, in a registry of its own.
+    """The metrics of a process and its jobs, for workers of both roles, in a registry of their own.
 
     Args:
-        num_jobs: jobs that are computed now.
+        num_jobs: Returns how many jobs are computed now.
+
+    Attributes:
+        num_done: Jobs that succeeded.
+        num_failed: Jobs that ended with an error.
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
+        self._lock = threading.Lock()
+        self.num_done = 0
+        self.num_failed = 0
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.job_wait_s = Histogram(
@@ -153,7 +161,10 @@ class JobMetrics:
             self.job_wait_s.labels(*labels).observe(max(0.0, receipt.waited_s(submitted_at)))
 
     def count_job(self, code: str | None) -> None:
-        """A job that ended; ``code`` is one of ``ErrorCode``, None where it is done."""
+        """Count a job that ended; ``code`` is one of ``ErrorCode``, None if it succeeded."""
+        with self._lock:
+            self.num_done += code is None
+            self.num_failed += code is not None
         self.jobs.labels("done" if code is None else "failed", str(code or "")).inc()
 
     def serve(self, host: str, port: int) -> WSGIServer | None:

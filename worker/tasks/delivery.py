@@ -1,7 +1,6 @@
-"""One delivery of a job to this worker, in Celery's terms: its lease's token, and how it goes back."""
+"""One delivery of a job to this worker, in Celery's terms, and how it goes back."""
 
 import logging
-import uuid
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
@@ -14,7 +13,7 @@ from worker.broker import transport
 log = logging.getLogger(__name__)
 
 HELD_MARGIN_S: Final = 0.1
-"""After the end of another's lease."""
+"""After the end of another's claim."""
 REQUEUE_DELAY_S: Final = 1.0
 """What cannot be done just now would else come straight back, as often as the machine can."""
 
@@ -42,18 +41,10 @@ def without_traceback(record: logging.LogRecord) -> bool:
 logging.getLogger("celery.app.trace").addFilter(without_traceback)
 
 
-class LeasedRequest(Request):
-    """Celery's request (5.7), with the token of the lease that the job is to run under.
+class ClaimedRequest(Request):
+    """Celery's request (5.7), of a job that runs under a claim."""
 
-    The task finds it in its own request, also in a prefork child. So does whatever the parent stores for it.
-    """
-
-    _request_dict: dict[str, Any]
     _context: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._request_dict["lease_token"] = uuid.uuid4().hex
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Also called for what was rejected, and where the process that ran the job is gone."""
@@ -62,7 +53,7 @@ class LeasedRequest(Request):
             if isinstance(error, HandedBack) and error.delay_s > 0:
                 transport.put_back(self.message.delivery_tag, error.delay_s)
             elif isinstance(error, (WorkerLostError, SystemExit)):
-                # Rejected by task_reject_on_worker_lost: who is given it next need not wait.
+                # Rejected by task_reject_on_worker_lost: it may be begun again at once.
                 backend: Any = self.task.backend
                 backend.lose(self._context)
         except RedisError as failure:

@@ -1,7 +1,7 @@
 """``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
 
-The job's lease is taken as it is begun and renewed until its outcome is stored, under that lease. Whoever is
-given the job meanwhile, delivered or submitted a second time, puts it back until the lease would end.
+The job's claim is taken as it is begun and renewed until its outcome is stored, under that claim. A worker
+that receives the job meanwhile, delivered or submitted a second time, puts it back until the claim would end.
 """
 
 import errno
@@ -19,11 +19,11 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt, fingerprint
-from kronos_client.redis.result_backend import lease_token_of
+from kronos_client.redis.result_backend import tag_of
 from worker.app import app
-from worker.broker.lease import Lease, LeaseKeeper
+from worker.broker.claims import Claim
 from worker.lifecycle import current_process
-from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack, LeasedRequest
+from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, ClaimedRequest, HandedBack
 from worker.tasks.payload import job_of
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
@@ -44,7 +44,7 @@ FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCE
     typing=False,
     track_started=False,  # the result backend's begin does it
     resultrepr_maxsize=RESULT_REPR_CHARS,
-    Request=LeasedRequest,
+    Request=ClaimedRequest,
 )
 def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Train and register one model; its result as JSON, or JobError.
@@ -69,22 +69,18 @@ class _Delivery:
         self._run: FinetuneRun | None = None
         self._told: dict[str, Any] | None = None
         self._told_at = float("-inf")
-        self._token = lease_token_of(task.request)
-        timeout_s = float(process.settings.visibility_timeout_s)
-        self._leases = LeaseKeeper(process.records, timeout_s, self._look_and_tell)
+        self._tag = tag_of(task.request)
 
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The task's answer: a result, or one of the exceptions that Celery knows."""
         try:
-            receipt, lease = self._begin(_content(kwargs.get("job")))
+            receipt, claim = self._begin(_content(kwargs.get("job")))
             try:
-                result = self._train(job_of(args, kwargs), receipt, lease)
+                result = self._train(job_of(args, kwargs), receipt, claim)
             except JobError as error:
                 self._store(states.FAILURE, error)
-                self._process.num_failed += 1
                 raise
             self._store(states.SUCCESS, result)
-            self._process.num_done += 1
         except Interrupted as interrupted:
             raise self._handed_back(str(interrupted)) from None
         except NotNow as error:
@@ -93,17 +89,17 @@ class _Delivery:
             raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
-            self._leases.stop()
+            self._process.claims.drop(self._tag)
         return result
 
-    def _begin(self, content: str) -> tuple[Receipt, Lease]:
-        """Take the lease; ``content`` is the job's fingerprint. Raises HandedBack while another holds it."""
+    def _begin(self, content: str) -> tuple[Receipt, Claim]:
+        """Take the claim; ``content`` is the job's fingerprint. Raises HandedBack while another has it."""
         asked_at = time.monotonic()
         try:
             receipt: Receipt | None = self._backend.begin(
                 self._job_id,
                 self._request,
-                lease_s=self._leases.lease_s,
+                timeout_s=self._process.claims.timeout_s,
                 content=content,
                 pid=os.getpid(),
                 hostname=self._process.node,
@@ -117,12 +113,12 @@ class _Delivery:
             raise Ignore
         if receipt.held_s > 0:
             raise HandedBack("it is trained already", delay_s=receipt.held_s + HELD_MARGIN_S)
-        return receipt, self._leases.take(self._job_id, self._token, asked_at)
+        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, self._look_and_tell)
 
-    def _train(self, payload: Any, receipt: Receipt, lease: Lease) -> dict[str, Any]:
+    def _train(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue())
-            return self._run.run(lambda: lease.is_safe, lambda: lease.is_running_out)
+            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in FULL_OR_FORBIDDEN:  # a network file system, away for a moment
                 raise NotNow(f"the folder of models does not answer: {error}") from error
@@ -139,18 +135,18 @@ class _Delivery:
             ) from None
 
     def _store(self, state: str, outcome: Any) -> None:
-        """Store the outcome under the lease; Celery finds it stored.
+        """Store the outcome under the claim; Celery finds it stored.
 
         Not left to Celery, which would acknowledge a job also where its outcome was refused.
         """
         until = time.monotonic() + STORE_FOR_S
         while True:
             try:
-                if self._backend.finish(self._process.records, self._request, state, outcome):
+                if self._backend.finish(self._process.job_store, self._request, state, outcome):
                     return
-                if self._process.records.has_ended(self._job_id):
+                if self._process.job_store.has_ended(self._job_id):
                     raise Ignore
-                raise Interrupted("another worker has the job's lease")
+                raise Interrupted("another worker has the job")
             except RedisError as error:
                 if time.monotonic() > until:
                     raise
@@ -158,15 +154,15 @@ class _Delivery:
                 time.sleep(STORE_RETRY_S)
 
     def _handed_back(self, reason: str, delay_s: float = 0.0) -> HandedBack:
-        self._leases.release(self._job_id, self._token)
+        self._process.claims.release(self._job_id, self._tag)
         return HandedBack(reason, delay_s=delay_s)
 
     def _look_and_tell(self) -> None:
-        """Beside the lease's renewals: whether the job shall be cancelled, and how far it is."""
+        """Look whether the job is to be cancelled, and store how far it is."""
         run = self._run
         if run is None:
             return
-        if self._process.records.is_cancelled(self._job_id):
+        if self._process.job_store.is_cancelled(self._job_id):
             run.is_cancelled = True
         now = time.monotonic()
         # What does not change for long must not expire with the result's life.
@@ -175,7 +171,7 @@ class _Delivery:
             return
         if run.progress != self._told or is_old:
             self._told, self._told_at = run.progress, now
-            self._backend.tell(self._process.records, self._request, PROGRESS_STATE, self._told)
+            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, self._told)
 
     def _queue(self) -> str:
         delivery = self._request.delivery_info or {}

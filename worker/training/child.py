@@ -34,7 +34,7 @@ class Stop(StrEnum):
     DEADLINE = "deadline"
     TIME_LIMIT = "time limit"
     DRAINED = "drained"
-    LEASE = "lease"
+    CLAIM = "claim"
 
 
 @dataclass(frozen=True)

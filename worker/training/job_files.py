@@ -68,7 +68,11 @@ class JobFiles:
         references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
 
         def named(parts: Mapping[str, Any]) -> dict[str, Any]:
-            return {part: references.get(name, name) for part, name in parts.items()}
+            # A part that is trained from scratch has a shape, no name.
+            return {
+                part: references.get(name, name) if isinstance(name, str) else name
+                for part, name in parts.items()
+            }
 
         config = dict(metadata["config"])
         config["start"] = named(config["start"])

@@ -1,4 +1,4 @@
-"""One finetuning worker: its device, its folders, and what it tells the world. No model, and no torch.
+"""One finetuning worker: its device, its folders and its status. It has no model and imports no torch.
 
 Training runs in a process of its own, one at a time, so this one initialises no GPU and keeps no memory.
 """
@@ -17,11 +17,13 @@ from redis import Redis
 from kronos_client.contract.jobs import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
@@ -35,9 +37,9 @@ NO_PRED_LEN_LIMIT: Final = 2**31
 
 
 class SingleJobCapacity:
-    """As ``prefetch.Capacity``: a job is taken when none is held, also after a connection was lost under one.
+    """The ``Capacity`` of a finetuning worker: a job is taken when none is held.
 
-    Celery counts what it took over a new connection only, and would hold a second job out of reach of
+    After a lost connection Celery counts only what it took since. It would hold a second job, out of reach of
     workers that could train it at once.
     """
 
@@ -47,22 +49,23 @@ class SingleJobCapacity:
     def has_room(self, unfinished: Mapping[str, Any]) -> bool:
         """Whether to take another job; ``unfinished`` are Celery's requests that have not ended, by id.
 
-        One that waits for its time (``eta``, ``countdown``) is held, but is in nobody's way.
+        A request that waits for its time (``eta``, ``countdown``) takes no room.
         """
         now = datetime.now(UTC)
         return all(request.eta is not None and request.eta > now for request in list(unfinished.values()))
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Room comes with the end of a job alone, of which Celery hears by itself."""
+        """Nothing: only the end of a job makes room, and that wakes Celery by itself."""
 
 
 class FinetuneProcess:
     """What tasks and signals of a finetuning worker need.
 
     Args:
-        device: ``device``, ``warning`` and ``description``, as ``worker.inference.probe`` prints them.
+        device: The probe's report on it: ``device``, ``warning`` and ``description``.
 
-    Raises SettingsError where a folder is missing, or cannot be written.
+    Raises:
+        SettingsError: A folder is missing, or cannot be written.
     """
 
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
@@ -76,14 +79,13 @@ class FinetuneProcess:
         self.device_warning: str | None = device["warning"]
         self.state: State = "loading"
         self.is_draining = threading.Event()
-        self.is_dead = False  # as of WorkerProcess; there is no engine here that could die
+        self.is_dead = False  # unlike a WorkerProcess it has no engine that could die
         self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.records = JobRecords(self.redis, settings.result_ttl_s)
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.training: TrainingStatus | None = None
         self.metrics = FinetuneMetrics(lambda: self.training)
-        self.num_done = 0
-        self.num_failed = 0
         self._description = device["description"]
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status)
@@ -99,31 +101,27 @@ class FinetuneProcess:
 
     def start(self) -> None:
         """Announce this worker."""
-        CodedRedisBackend.runs_here = staticmethod(self.has)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         self._heartbeat.start()
 
-    def has(self, job_id: str) -> bool:
-        """Whether it is the job that this worker trains."""
-        return self.training is not None and self.training.job_id == job_id
-
     def ready(self) -> None:
-        """Jobs are taken from now on; said once, also where the connection is made again."""
+        """Announce once that jobs are taken from now on; called again after each lost connection."""
         if self.state != "loading":
             return
         self.state = "ready"
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
         log.info(
             "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
         )
 
     def drain(self) -> None:
-        """No further jobs are wanted here, and the running one goes to another. Safe in a signal handler."""
+        """Announce that no further jobs are taken, and give up the running one. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
-        self._heartbeat.tell()
+        self._heartbeat.announce_soon()
 
     def stop(self) -> None:
         """Take the announcement back."""
@@ -142,8 +140,8 @@ class FinetuneProcess:
             device_description=self._description,
             model=None,
             training=self.training,
-            jobs_done=self.num_done,
-            jobs_failed=self.num_failed,
+            jobs_done=self.metrics.num_done,
+            jobs_failed=self.metrics.num_failed,
             model_folder=str(self.model_folder),
             has_data_folder=self.data_folder.root is not None,
             threads=self.settings.threads,
@@ -152,7 +150,7 @@ class FinetuneProcess:
 
 
 def check_folders(settings: WorkerSettings) -> None:
-    """Raises SettingsError where a folder is missing, or cannot be written."""
+    """Raise SettingsError if a folder is missing, or cannot be written."""
     checked_model_folder(settings)
     checked_data_folder(settings)
 
@@ -177,7 +175,7 @@ def checked_model_folder(settings: WorkerSettings) -> Path:
 
 
 def checked_data_folder(settings: WorkerSettings) -> DataFolder:
-    """The folder that jobs name their candles in, where there is one; raises SettingsError."""
+    """The folder that jobs name their candles in, if there is one; raises SettingsError."""
     folder = settings.data_folder
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is no folder")

@@ -48,10 +48,8 @@ OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MA
 """Variables that make a process one of several; a job trains in one."""
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
-
-
 LOCK_WAIT_S: Final = 3600.0
-"""For a process whose worker was held up for longer than its lease: it ends when that worker goes on."""
+"""For a process whose worker was held up for longer than its claim: it ends when that worker goes on."""
 
 
 class Interrupted(Exception):
@@ -107,12 +105,12 @@ class FinetuneRun:
         earlier = self._folder.notes(self._fingerprint)
         waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
         notes = earlier or JobNotes(self._fingerprint, {}, waited_s)
-        self._notes = NoteBook(self._folder, notes, is_running_out)
+        self._book = NoteBook(self._folder, notes, is_running_out)
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
         if (stop := self._own_stop()) is not None:
             raise self._stopped(stop)
-        self._notes.notes = self._files.place(notes, is_first=earlier is None)
+        self._book.notes = self._files.place(notes, is_first=earlier is None)
         training = Training(
             training_command("config.json", "run", self._process.device),
             env=self._environment(),
@@ -126,19 +124,19 @@ class FinetuneRun:
 
         def should_stop() -> Stop | None:
             is_draining = self._process.is_draining.is_set()
-            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.LEASE
+            stop = (self._own_stop() or (Stop.DRAINED if is_draining else None)) if is_safe() else Stop.CLAIM
             if stop is not None:
-                self._notes.uncount_start()
+                self._book.uncount_start()
             return stop
 
         try:
             end = training.run(self._take_event, should_stop, is_running_out)
         except LocalStackError as error:
-            self._notes.uncount_start()
+            self._book.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
             raise Interrupted(str(error)) from error
         if not is_safe():
-            raise Interrupted("the job's lease could not be renewed; training goes on from its last save")
+            raise Interrupted("the job's claim could not be renewed; training goes on from its last save")
         return self._finish(end)
 
     def _own_stop(self) -> Stop | None:
@@ -150,7 +148,7 @@ class FinetuneRun:
             return Stop.CANCELLED
         if waited_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
-        if self._receipt.leased_s + elapsed_s >= (limit_s or math.inf):
+        if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
             return Stop.TIME_LIMIT
         return None
 
@@ -177,18 +175,18 @@ class FinetuneRun:
         return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
-        if not self._notes.count_start():
+        if not self._book.count_start():
             raise self._with_best(killed_too_often())
 
     def _process_ended(self, end: TrainingEnd) -> None:
         if end.event is not None or end.exit_status == EXIT_STOPPED:
-            self._notes.uncount_start()
-        self._notes.keep_start()
+            self._book.uncount_start()
+        self._book.keep_start()
 
     def _take_event(self, event: Event) -> None:
         if event["event"] == "started":
             self._is_resumed = bool(event["resumed"])
-            self._notes.update(num_starts=self._notes.notes.num_starts + 1)
+            self._book.update(num_starts=self._book.notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
@@ -206,7 +204,7 @@ class FinetuneRun:
             return self._registered(end.event)
         if end.event is not None:
             raise self._with_best(failed(end.event, self._job))
-        if end.stop in (Stop.DRAINED, Stop.LEASE):
+        if end.stop in (Stop.DRAINED, Stop.CLAIM):
             raise Interrupted(f"training was stopped ({end.stop}) and goes on from its last save")
         if end.stop is not None:
             raise self._stopped(end.stop)
@@ -221,14 +219,14 @@ class FinetuneRun:
         """With the best checkpoint that the job leaves; what only training needs is removed."""
         try:
             self._folder.keep_best()
-            if self._notes.notes.num_starts_at_save:  # the job sent again begins anew
-                self._notes.update(num_starts_at_save=0)
+            if self._book.notes.num_starts_at_save:  # the job sent again begins anew
+                self._book.update(num_starts_at_save=0)
         except OSError as failure:  # the job's own error says more
             log.warning("job %s: its folder cannot be tidied: %s", self._job_id, failure)
         return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:
-        metadata = self._files.without_links(done["metadata"], self._notes.notes)
+        metadata = self._files.without_links(done["metadata"], self._book.notes)
         try:
             model = self._process.registry.register(
                 self._folder.root / done["checkpoint"],
@@ -256,11 +254,11 @@ class FinetuneRun:
             worker=self._process.node,
             warnings=tuple(warnings),
             timings_ms=FinetuneTimings(
-                queued=round(self._notes.notes.queued_s * 1000, 3),
-                training=round((self._receipt.leased_s + elapsed_s) * 1000, 3),
+                queued=round(self._book.notes.queued_s * 1000, 3),
+                training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
                 total=round((waited_s + elapsed_s) * 1000, 3),
             ),
-            num_attempts=self._notes.notes.num_starts,
+            num_attempts=self._book.notes.num_starts,
             resumed=self._is_resumed,
         ).model_dump(mode="json")
         self._folder.write_result(result)

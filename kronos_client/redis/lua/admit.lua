@@ -29,7 +29,7 @@ if length >= max_length then
     return {now_text, 'full', length, holder and not ended_at and 1 or 0}
 end
 if ended_at then
-    redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'leased_s', 'lost', 'lost_alone', 'put_off')
+    redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'lost', 'lost_alone', 'put_off')
 end
 if ended_at or redis.call('EXISTS', record) == 0 then
     redis.call('DEL', wish_to_cancel) -- it was meant for an earlier job with this id

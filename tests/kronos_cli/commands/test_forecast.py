@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.commands.forecast import LOOKBACK, default_lookback
-from kronos_cli.files.bulk import BulkOptions, read_work
+from kronos_cli.files.bulk import DEFAULT_LOOKBACK, BulkOptions, default_lookback, read_work
 from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
@@ -302,11 +301,11 @@ def test_where_no_worker_takes_forecasts_that_is_told(played: PlayedClient, file
 
 
 def test_the_lookback_is_what_the_model_was_trained_on_where_that_is_known() -> None:
-    trained_on = default_lookback("kronos-tiny", [])
-    assert trained_on != LOOKBACK
-    assert default_lookback(None, [TRAINING, READY]) == trained_on
-    assert default_lookback("owner/other", [READY]) == LOOKBACK
-    assert default_lookback(None, [fake_worker(model=None)]) == LOOKBACK
+    trained_on = default_lookback("kronos-tiny", None, [])
+    assert trained_on != DEFAULT_LOOKBACK
+    assert default_lookback(None, None, [TRAINING, READY]) == trained_on
+    assert default_lookback("owner/other", None, [READY]) == DEFAULT_LOOKBACK
+    assert default_lookback(None, None, [fake_worker(model=None)]) == DEFAULT_LOOKBACK
 
 
 def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: Path) -> None:
@@ -318,13 +317,13 @@ def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: 
             "created_at": "2026-01-01T00:00:00Z", "max_context": 512, "lookback": lookback, "sha256": {},
         }  # fmt: skip
         (folder / "metadata.json").write_text(json.dumps(metadata))
-    assert default_lookback("mine", [READY], tmp_path) == 88
-    assert default_lookback("mine@1", [READY], tmp_path) == 77
+    assert default_lookback("mine", tmp_path, [READY]) == 88
+    assert default_lookback("mine@1", tmp_path, [READY]) == 77
     serving = [fake_worker(model=example_worker_status()["model"] | {"id": "mine@1"})]
-    assert default_lookback(None, serving, tmp_path) == 77
-    assert default_lookback("mine", [], None) == LOOKBACK
+    assert default_lookback(None, tmp_path, serving) == 77
+    assert default_lookback("mine", None, []) == DEFAULT_LOOKBACK
     (tmp_path / "mine" / "2" / "metadata.json").write_text("{")
-    assert default_lookback("mine", [], tmp_path) == LOOKBACK
+    assert default_lookback("mine", tmp_path, []) == DEFAULT_LOOKBACK
 
 
 def test_the_fingerprint_is_that_of_the_candles_and_of_what_decides_the_forecast(files: list[Path]) -> None:

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from kronos_cli.files.chart import (
     FALLING,
     RISING,
-    ChartForecast,
     candle_colours,
     draw_chart,
-    forecast_view,
     tick_labels,
 )
+from kronos_client.contract.results import SeriesForecast
 from kronos_model.bars.synthetic import candles
 
 HORIZON = 20
@@ -26,19 +26,27 @@ def lookback() -> pd.DataFrame:
     return pd.DataFrame(candles(seed=3, bars=60).as_dict())
 
 
+def forecast(close: np.ndarray, quantiles: dict[str, float]) -> SeriesForecast:
+    return SeriesForecast(
+        id="BTC",
+        timestamps=tuple(f"2025-02-03T10:{minute:02d}:00" for minute in range(HORIZON)),
+        mean={"close": tuple(close.tolist()), "volume": (500.0,) * HORIZON},
+        quantiles={level: {"close": tuple((close * factor).tolist())} for level, factor in quantiles.items()},
+        seed=1,
+    )
+
+
 @pytest.fixture(scope="module")
-def view(lookback: pd.DataFrame) -> ChartForecast:
+def series(lookback: pd.DataFrame) -> SeriesForecast:
     close = float(lookback["close"].iloc[-1]) * (1 + 0.001 * np.arange(HORIZON))
-    times = [f"2025-02-03T10:{minute:02d}:00" for minute in range(HORIZON)]
-    band = (list(0.998 * close), list(1.002 * close))
-    return ChartForecast(times, list(close), [500.0] * HORIZON, band, "10–90 %")
+    return forecast(close, {"0.9": 1.002, "0.5": 1.0, "0.05": 0.998})
 
 
 def test_a_png_is_written_with_candles_left_and_forecast_right(
-    lookback: pd.DataFrame, view: ChartForecast, tmp_path: Path
+    lookback: pd.DataFrame, series: SeriesForecast, tmp_path: Path
 ) -> None:
     path = tmp_path / "new" / "chart.png"
-    draw_chart(lookback, view, path, title="A title", note="a note")
+    draw_chart(lookback, series, path, title="A title", note="a note")
     assert path.read_bytes().startswith(b"\x89PNG")
     pixels = imread(path)[:, :, :3]
     assert pixels.shape[1] == 1320
@@ -51,31 +59,42 @@ def test_a_png_is_written_with_candles_left_and_forecast_right(
 
 
 def test_the_chart_works_without_volume_and_band(
-    lookback: pd.DataFrame, view: ChartForecast, tmp_path: Path
+    lookback: pd.DataFrame, series: SeriesForecast, tmp_path: Path
 ) -> None:
-    bare = ChartForecast(view.timestamps, view.close, [0.0] * HORIZON)
+    bare = series.model_copy(update={"quantiles": {}})
     draw_chart(lookback.drop(columns=["volume", "amount"]), bare, tmp_path / "chart.png", title="bare")
     assert (tmp_path / "chart.png").stat().st_size > 5000
 
 
-def test_a_flat_lookback_of_one_bar_can_be_drawn(view: ChartForecast, tmp_path: Path) -> None:
+def test_a_flat_lookback_of_one_bar_can_be_drawn(series: SeriesForecast, tmp_path: Path) -> None:
     flat = pd.DataFrame(
         {"timestamps": ["2025-02-03"], "open": [5.0], "high": [5.0], "low": [5.0], "close": [5.0]}
     )
-    draw_chart(flat, view, tmp_path / "chart.png", title="flat")
+    draw_chart(flat, series, tmp_path / "chart.png", title="flat")
     assert (tmp_path / "chart.png").exists()
 
 
-def test_the_band_is_the_widest_pair_of_quantiles() -> None:
-    quantiles = {level: [float(level)] for level in ("0.9", "0.5", "0.05")}
-    view = forecast_view(["2025-02-03"], [0.5], [1.0], quantiles)
-    assert view.band == ([0.05], [0.9])
-    assert view.band_label == "5–90 %"
-
-
-def test_without_two_quantiles_there_is_no_band() -> None:
-    view = forecast_view(["2025-02-03"], [1.0], [1.0], {"0.5": [1.0]})
-    assert view.band is None
+@pytest.mark.parametrize(
+    ("levels", "labels"),
+    [
+        (("0.9", "0.5", "0.05"), ["close, 5–90 %", "close, mean of paths"]),
+        (("0.5",), ["close, mean of paths"]),
+    ],
+)
+def test_the_band_is_the_widest_pair_of_quantiles(
+    lookback: pd.DataFrame,
+    series: SeriesForecast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    levels: tuple[str, ...],
+    labels: list[str],
+) -> None:
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(Axes, "legend", lambda axes, **_: drawn.append(axes.get_legend_handles_labels()[1]))
+    quantiles = {level: series.quantiles[level] for level in levels}
+    one = series.model_copy(update={"quantiles": quantiles})
+    draw_chart(lookback, one, tmp_path / "chart.png", title="band")
+    assert drawn == [labels]
 
 
 @pytest.mark.parametrize(

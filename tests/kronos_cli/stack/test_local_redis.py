@@ -17,8 +17,8 @@ from kronos_cli.stack.local_redis import (
     LocalRedis,
     RedisMissing,
     find_redis_server,
-    free_port,
 )
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.bars.synthetic import candles

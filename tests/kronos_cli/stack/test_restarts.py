@@ -48,8 +48,10 @@ def test_each_has_a_budget_of_its_own_that_comes_back():
     restarts = Restarts(clock)
     assert [restarts.allow("worker-1", KILLED) for _ in range(MAX_RESTARTS + 1)] == [True] * 5 + [False]
     assert restarts.allow("worker-2", KILLED)
-    clock.now_s += WINDOW_S
-    assert restarts.allow("worker-1", KILLED)
+    clock.now_s += WINDOW_S - 1
+    assert not restarts.allow("worker-1", KILLED)
+    clock.now_s += 1
+    assert [restarts.allow("worker-1", KILLED) for _ in range(MAX_RESTARTS + 1)] == [True] * 5 + [False]
 
 
 def test_what_refuses_spends_nothing():

@@ -9,7 +9,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_result
 from kronos_client.contract.names import job_key
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=60).as_dict()
@@ -66,8 +66,8 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
-    records = JobRecords(redis, settings.result_ttl_s)
-    assert records.begin("done", "celery-task-meta-done", "{}") is None
+    records = JobStore(redis, settings.result_ttl_s, "test.taken")
+    assert records.begin("done", "celery-task-meta-done", "{}", "tag", 60.0) is None
     client._app.backend.mark_as_done("done", example_result())
     assert stored(redis)["status"] == "FAILURE"
 

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.retrying import Retries

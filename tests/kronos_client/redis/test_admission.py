@@ -12,7 +12,7 @@ from kronos_client.redis.admission import (
     Admission,
     retry_after_s,
 )
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import list_key, list_keys
 
 LIMIT = 10
@@ -28,8 +28,8 @@ def admission(redis) -> Admission:
 
 
 @pytest.fixture
-def records(redis) -> JobRecords:
-    return JobRecords(redis, 100)
+def records(redis) -> JobStore:
+    return JobStore(redis, 100, "test.taken")
 
 
 def admit(admission: Admission, job_id: str, payload=JOB, queue: str = CPU_QUEUE, rate: float = 2.0):
@@ -80,7 +80,7 @@ def test_a_job_that_has_its_outcome_needs_no_room(admission, records, redis):
 
 def test_a_job_that_a_worker_has_begun_is_not_refused_and_not_sent_again(admission, records, redis):
     admit(admission, "a")
-    records.begin("a", "result", STARTED)
+    records.begin("a", "result", STARTED, "tag", 60.0)
     fill(redis)
     assert admit(admission, "a") is None
     redis.delete(CPU_QUEUE)

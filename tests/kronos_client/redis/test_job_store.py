@@ -10,12 +10,14 @@ from redis.exceptions import ResponseError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.job_store import JobRecords, Receipt
+from kronos_client.redis.job_store import JobStore, Receipt
+
+TAKEN = "test.taken"
 
 
 @pytest.fixture
 def records(redis):
-    return JobRecords(redis, result_ttl_s=50)
+    return JobStore(redis, 50, TAKEN)
 
 
 def redis_now_s(redis) -> float:
@@ -23,15 +25,16 @@ def redis_now_s(redis) -> float:
     return seconds + microseconds / 1e6
 
 
-def begin(records: JobRecords, job_id: str) -> Receipt | None:
-    return records.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}')
+def begin(records: JobStore, job_id: str) -> Receipt | None:
+    return records.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
 
 
-def store(records: JobRecords, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
-    return records.store(job_id, f"result-{job_id}", json.dumps({"status": status}), is_outcome=is_outcome)
+def store(records: JobStore, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
+    state, tag = json.dumps({"status": status}), f"tag-{job_id}"
+    return records.store(job_id, f"result-{job_id}", state, is_outcome=is_outcome, tag=tag)
 
 
-def end(records: JobRecords, job_id: str) -> None:
+def end(records: JobStore, job_id: str) -> None:
     assert store(records, job_id, "SUCCESS")
 
 
@@ -85,8 +88,7 @@ def test_the_wait_counts_from_the_submission(records, redis):
 def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
     assert begin(records, "a").waited_s(None) == 0
     time.sleep(0.03)
-    again = begin(records, "a").waited_s(None)
-    assert 0.03 <= again < 5
+    assert begin(records, "a").waited_s(None) >= 0.03
     assert begin(records, "b").waited_s(None) == 0
 
 
@@ -140,7 +142,7 @@ def test_an_outcome_makes_no_record_of_what_had_none(records, redis):
     assert not redis.exists(job_key("a"))
 
 
-def claim(records: JobRecords, job_id: str, payload: dict) -> float | None:
+def claim(records: JobStore, job_id: str, payload: dict) -> float | None:
     """A client enqueues it."""
     admission = Admission(records._redis, result_ttl_s=records._result_ttl_s, max_queue_jobs=10)
     return admission.admit(job_id, payload, "cpu", lambda: 0.0)
@@ -161,7 +163,7 @@ def test_an_id_is_for_one_content_whenever_it_was_submitted(records):
 
 
 def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
-    records = JobRecords(redis, result_ttl_s=1)
+    records = JobStore(redis, 1, TAKEN)
     assert claim(records, "a", {})
     end(records, "a")
     assert records.has_ended("a")
@@ -174,7 +176,7 @@ def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(red
 
 
 def test_a_refused_submission_changes_nothing(redis):
-    records = JobRecords(redis, result_ttl_s=1)
+    records = JobStore(redis, 1, TAKEN)
     claim(records, "a", {})
     end(records, "a")
     time.sleep(1.1)
@@ -184,7 +186,7 @@ def test_a_refused_submission_changes_nothing(redis):
 
 
 def test_a_job_without_result_is_lost_expired_or_still_to_come(redis):
-    records = JobRecords(redis, result_ttl_s=1)
+    records = JobStore(redis, 1, TAKEN)
     assert records.explain_absence("a").code == ErrorCode.LOST
     claim(records, "a", {})
     assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is

@@ -15,7 +15,7 @@ from kombu.utils.uuid import uuid
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ErrorReport
-from kronos_client.redis.result_backend import CodedRedisBackend
+from kronos_client.redis.result_backend import TAKEN_KEY_SETTING, CodedRedisBackend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
@@ -23,6 +23,7 @@ FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close",
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
+        app.conf[TAKEN_KEY_SETTING] = "test.taken"
 
         @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:
@@ -108,39 +109,43 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
     assert list(ended.value.args) == list(FULL_ERROR.args)
 
 
-def leased(app: Celery, task_id: str, token: str) -> None:
+def claimed(app: Celery, task_id: str, tag: str) -> None:
     """A job that a worker has, or had when it vanished."""
     backend: Any = app.backend
-    context = Context({"id": task_id}, lease_token=token)
-    assert backend.begin(task_id, context, lease_s=60.0).held_s == 0
+    assert backend.begin(task_id, context(tag, task_id), timeout_s=60.0).held_s == 0
+
+
+def context(tag: str, task_id: str = "job") -> Context:
+    """A task's request, of the delivery with this tag."""
+    return Context({"id": task_id}, properties={"delivery_tag": tag})
 
 
 def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
-    """Celery acknowledges its message: nobody else would end it."""
-    leased(app, "job", "theirs")
+    """Celery acknowledges its message: nothing else would end it."""
+    claimed(app, "job", "theirs")
     app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
     assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
-    assert not app.backend._records.renew_leases([("job", "theirs")], 60.0)[0]  # should it live after all
+    assert app.backend._store.renew({"theirs": "job"}) == {"theirs": False}  # should it live after all
 
 
 def test_a_revocation_cancels_the_job_that_runs_here(app, redis, monkeypatch):
-    leased(app, "job", "ours")
+    claimed(app, "job", "ours")
     monkeypatch.setattr(CodedRedisBackend, "runs_here", staticmethod(lambda job_id: job_id == "job"))
-    app.backend.mark_as_revoked("job", "terminated", Context({"id": "job"}, lease_token="ours"))
+    app.backend.mark_as_revoked("job", "terminated", context("ours"))
     assert stored(redis, "job")["status"] == "STARTED"
-    assert app.backend._records.is_cancelled("job")
-    assert app.backend._records.renew_leases([("job", "ours")], 60.0) == [True]
+    assert app.backend._store.is_cancelled("job")
+    assert app.backend._store.renew({"ours": "job"}) == {"ours": True}
 
 
 def test_what_has_the_id_of_another_job_under_way_is_dropped(app):
     backend: Any = app.backend
 
-    def begin(token: str, content: str) -> Any:
-        return backend.begin("job", Context({"id": "job"}, lease_token=token), lease_s=60.0, content=content)
+    def begin(tag: str, content: str) -> Any:
+        return backend.begin("job", context(tag), timeout_s=60.0, content=content)
 
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") is None
     assert begin("b", "one").held_s > 0  # a second delivery waits
-    assert backend.finish(backend._records, Context({"id": "job"}, lease_token="a"), "SUCCESS", {})
+    assert backend.finish(backend._store, context("a"), "SUCCESS", {})
     backend.client.delete("celery-task-meta-job")  # its result is no longer kept
     assert begin("b", "other").held_s == 0

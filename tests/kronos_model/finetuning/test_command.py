@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kronos_cli.stack.local_redis import free_port
+from kronos_cli.stack.ports import free_port
 
 from .tiny_runs import MODEL, TOKENIZER, tiny_config
 

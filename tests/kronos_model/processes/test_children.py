@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kronos_cli.stack.processes import ProcessStack
-from kronos_cli.stack.restarts import RestartBudget
 from kronos_model.processes.children import ChildProcess, LocalStackError
 from tests.processes import await_end
 
@@ -184,13 +183,3 @@ def test_a_child_is_started_again_in_its_place() -> None:
         lines.await_line("worker", "up")
         assert (second.pid != first.pid, stack.dead()) == (True, None)
     assert [name for name, line in lines.seen if line == "bye"] == ["flower", "worker", "redis"]
-
-
-def test_restarts_are_bounded_and_come_back_with_time() -> None:
-    now = 100.0
-    budget = RestartBudget(2, 600.0, clock=lambda: now)
-    assert [budget.spend() for _ in range(3)] == [True, True, False]
-    now += 599
-    assert not budget.spend()
-    now += 1
-    assert [budget.spend() for _ in range(3)] == [True, True, False]

@@ -72,11 +72,10 @@ def test_of_a_message_that_is_too_large_both_ends_are_read(redis, deliveries):
     assert delivery.message == b"a" * SHOWN_BYTES + b"z" * SHOWN_BYTES
 
 
-def test_what_is_acknowledged_is_gone_and_not_brought_back_by_a_renewal(redis, deliveries):
+def test_what_is_acknowledged_is_gone(redis, deliveries):
     redis.lpush(NORMAL, "1")
     tag = deliveries.take(LISTS).tag
     deliveries.forget(tag)
-    deliveries.renew([tag])
     deliveries.put_back(tag)
     deliveries.put_back(tag, delay_s=5)
     assert is_empty(redis)
@@ -96,7 +95,7 @@ def test_only_what_nobody_renews_comes_back_the_oldest_first(redis, deliveries):
     tags = [deliveries.take(LISTS).tag for _ in range(4)]
     for index, tag in enumerate(tags):
         age(redis, tag, by_s=100 - index)
-    deliveries.renew([tags[1]])
+    age(redis, tags[1], by_s=-100)
     assert deliveries.restore_overdue() == 3
     assert set(redis.hkeys(UNACKED)) == {tags[1]}
     assert take_all(deliveries) == [b"1", b"3", b"4"]

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import threading
 from types import SimpleNamespace
 
 import kombu
@@ -17,8 +18,8 @@ from redis import Redis
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import DEAD_KEY
 from tests.worker.broker.test_messages import message
-from worker.broker import steps, transport
-from worker.broker.transport import held_delivery_tags
+from worker.broker import self_check, steps, transport
+from worker.broker.transport import held_deliveries
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 QUEUE = "cpu"
@@ -30,11 +31,14 @@ def app(settings, monkeypatch):
     """A worker's app, as the process is set up for it until the end of the test."""
     app = make_app(settings)
     app.conf.broker_transport = transport.TRANSPORT
-    monkeypatch.setattr(transport, "get_settings", lambda: settings)
+    for module in (transport, steps):
+        monkeypatch.setattr(module, "get_settings", lambda: settings)
     monkeypatch.setattr(transport, "app", app)
-    transport.message_consumer.cache_clear()
+    for cached in (transport.message_consumer, transport.job_store):
+        cached.cache_clear()
     yield app
-    transport.message_consumer.cache_clear()
+    for cached in (transport.message_consumer, transport.job_store):
+        cached.cache_clear()
 
 
 class Receiver:
@@ -160,16 +164,16 @@ def test_a_channel_forgets_a_message_though_redis_is_away(redis, receiver, monke
     assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again, and found to be done
 
 
-def test_the_heartbeat_renews_what_is_held_and_puts_back_what_nobody_holds(redis, receiver, monkeypatch):
+def test_a_worker_renews_what_it_holds_and_puts_back_what_nobody_holds(redis, receiver, monkeypatch):
     send(redis, "held", "lost")
     held, lost = receiver.receive()
     for one in (held, lost):
         redis.zincrby(INDEX, -1000, one.delivery_tag)
-    monkeypatch.setattr(transport, "held_delivery_tags", lambda: {held.delivery_tag})
-    waits = iter([None])
-    monkeypatch.setattr(steps, "time", SimpleNamespace(sleep=lambda _: next(waits)))
-    with pytest.raises(StopIteration):
-        steps.DeliveryHeartbeat(None)._beat()
+    monkeypatch.setattr(transport, "held_deliveries", lambda: ({}, {held.delivery_tag}))
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    step = steps.ClaimRenewal(None)
+    step.start(SimpleNamespace(controller=SimpleNamespace()))  # as the parent of prefork children
+    step.keep()
     assert redis.hkeys(UNACKED) == [held.delivery_tag]
     assert redis.llen(QUEUE) == 1
 
@@ -239,33 +243,33 @@ def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server
 
 
 def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
-    transport.check(app.connection_for_read())
+    self_check.check(app.connection_for_read())
     assert redis.keys() == []
 
 
 def test_another_transport_is_refused(app):
     app.conf.broker_transport = None
-    with pytest.raises(transport.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_takes_messages_in_another_way_is_refused(app, monkeypatch):
     monkeypatch.setattr(kombu_redis.MultiChannelPoller, "on_poll_start", lambda poller: None)
-    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_asks_for_queues_in_another_way_is_refused(app, monkeypatch):
     real = kombu_redis.Channel._update_queue_cycle
     monkeypatch.setattr(transport.Channel, "_update_queue_cycle", real)
-    with pytest.raises(transport.IncompatibleKombu, match="past the worker's scripts"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
+        self_check.check(app.connection_for_read())
 
 
 def test_a_kombu_that_lacks_something_is_refused_with_its_name(app, monkeypatch):
     monkeypatch.delattr(virtual.Transport, "_deliver")
-    with pytest.raises(transport.IncompatibleKombu, match=r"it has no Transport\._deliver"):
-        transport.check(app.connection_for_read())
+    with pytest.raises(self_check.IncompatibleKombu, match=r"it has no Transport\._deliver"):
+        self_check.check(app.connection_for_read())
 
 
 def test_what_is_refused_ends_the_worker_with_one_line(app, monkeypatch, caplog):
@@ -287,7 +291,7 @@ def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):
     Consumer(receiver.channel, [Queue(QUEUE)], on_message=fail, accept=["json"]).consume()
     transport.message_consumer().ring()
     receiver.connection.transport.cycle.on_poll_start()
-    assert held_delivery_tags() == set()
+    assert held_deliveries() == ({}, set())
     assert num_held(receiver) == 0
     assert redis.llen(DEAD_KEY) == 1
 
@@ -311,24 +315,29 @@ def test_a_channel_keeps_one_client_for_its_commands_until_its_pool_is_another(r
 class FakeRequest:
     """As much of a Celery request as the worker's state looks at."""
 
-    name = "kronos.forecast"
-
-    def __init__(self, tag: str) -> None:
+    def __init__(self, tag: str, name: str = "kronos.forecast") -> None:
         self.id = f"job-{tag}"
+        self.name = name
         self.message = SimpleNamespace(delivery_tag=tag)
 
 
-def test_what_is_held_is_what_celery_has_reserved_or_runs():
-    running, waiting = requests = [FakeRequest("a"), FakeRequest("b")]
-    assert held_delivery_tags() == set()
+def test_what_is_held_is_what_celery_has_reserved_or_runs_and_what_runs_has_claims():
+    running, waiting, status = requests = [
+        FakeRequest("a"),
+        FakeRequest("b"),
+        FakeRequest("c", "kronos.status"),
+    ]
+    assert held_deliveries() == ({}, set())
     for request in requests:
         state.task_reserved(request)
-    state.task_accepted(running)
-    assert held_delivery_tags() == {"a", "b"}
+    for request in (running, status):
+        state.task_accepted(request)
+    assert held_deliveries() == ({"a": "job-a"}, {"b", "c"})
     state.task_ready(running)
-    assert held_delivery_tags() == {"b"}
-    state.task_ready(waiting)
-    assert held_delivery_tags() == set()
+    assert held_deliveries() == ({}, {"b", "c"})
+    for request in (waiting, status):
+        state.task_ready(request)
+    assert held_deliveries() == ({}, set())
 
 
 def test_two_deliveries_of_one_job_are_both_held():
@@ -336,10 +345,10 @@ def test_two_deliveries_of_one_job_are_both_held():
     second.id = first.id
     for request in (first, second):
         state.task_reserved(request)
-    assert held_delivery_tags() == {"a", "b"}
+    assert held_deliveries() == ({}, {"a", "b"})
     state.task_accepted(first)
     state.task_ready(second)
-    assert held_delivery_tags() == {"a"}
+    assert held_deliveries() == ({"a": "job-a"}, set())
     state.task_ready(first)
 
 

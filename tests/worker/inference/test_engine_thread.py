@@ -91,7 +91,7 @@ def engine(engine_thread: EngineThread) -> Iterator[FakeEngine]:
 
 @pytest.fixture
 def hosted(engine_thread: EngineThread, engine: FakeEngine) -> HostedEngine:
-    return engine_thread.add("model-a", engine)
+    return engine_thread.add(HostedEngine("model-a", engine))
 
 
 def test_each_of_many_threads_gets_its_own_result(engine_thread, engine, hosted):
@@ -119,7 +119,7 @@ def test_jobs_of_different_threads_share_a_step(engine_thread, engine, hosted):
 
 def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, engine, hosted):
     other = FakeEngine("b", engine.log)
-    hosted_other = engine_thread.add("model-b", other)
+    hosted_other = engine_thread.add(HostedEngine("model-b", other))
     engine.gate.clear()
     busy = [engine_thread.submit(str(seed), [request(seed, paths=MAX_SLOTS)], hosted) for seed in range(20)]
     assert engine.in_step.wait(WAIT_S)
@@ -132,7 +132,7 @@ def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, en
 
 
 def test_what_all_engines_hold_and_have_waiting_can_be_seen(engine_thread, engine, hosted):
-    engine_thread.add("model-b", FakeEngine("b"))
+    engine_thread.add(HostedEngine("model-b", FakeEngine("b")))
     engine.gate.clear()
     run = engine_thread.submit("job", [request(1, paths=MAX_SLOTS - 1), request(2, paths=3)], hosted)
     assert engine.in_step.wait(WAIT_S)
@@ -145,7 +145,7 @@ def test_what_all_engines_hold_and_have_waiting_can_be_seen(engine_thread, engin
 
 def test_an_engine_that_is_removed_is_not_kept_by_anything(engine_thread, engine, hosted):
     other = FakeEngine("b")
-    hosted_other = engine_thread.add("model-b", other)
+    hosted_other = engine_thread.add(HostedEngine("model-b", other))
     run = engine_thread.submit("job", [request(1)], hosted_other)
     ended(engine_thread, run)
     gone = weakref.ref(other)
@@ -266,7 +266,7 @@ def test_a_job_of_very_many_series_can_be_cancelled(engine_thread, hosted):
 def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(
     engine_thread, engine, hosted, deaths
 ):
-    hosted_other = engine_thread.add("model-b", FakeEngine("b"))
+    hosted_other = engine_thread.add(HostedEngine("model-b", FakeEngine("b")))
     engine.gate.clear()
     running = engine_thread.submit("running", [request(1, paths=MAX_SLOTS)], hosted)
     assert engine.in_step.wait(WAIT_S)
@@ -294,7 +294,7 @@ def test_jobs_are_told_even_where_the_process_cannot_be_ended():
     engine_thread, engine = EngineThread(on_death=fail), FakeEngine()
     engine.defect = RuntimeError("not in any series")
     engine_thread.start()
-    run = engine_thread.submit("job", [request(1)], engine_thread.add("model", engine))
+    run = engine_thread.submit("job", [request(1)], engine_thread.add(HostedEngine("model", engine)))
     with pytest.raises(EngineDied):
         ended(engine_thread, run)
     engine_thread.stop()
@@ -359,7 +359,7 @@ def test_a_job_is_admitted_once_the_load_counts_it(engine):
 
     engine_thread = EngineThread(on_admission=admitted)
     engine_thread.start()
-    hosted = engine_thread.add("model-a", engine)
+    hosted = engine_thread.add(HostedEngine("model-a", engine))
     engine.gate.clear()
     run = engine_thread.submit("job", [request(1, paths=2), request(2)], hosted)
     assert engine.in_step.wait(WAIT_S)
@@ -382,18 +382,11 @@ def test_an_observer_that_fails_is_told_nothing_more_and_nobody_else_notices(not
     broken = Broken()
     engine_thread, engine = EngineThread([broken, notes]), FakeEngine()
     engine_thread.start()
-    hosted = engine_thread.add("model", engine)
+    hosted = engine_thread.add(HostedEngine("model", engine))
     assert seeds_of(ended(engine_thread, engine_thread.submit("job", [request(1, horizon=3)], hosted))) == [1]
     engine_thread.stop()
     assert (broken.num_calls, len(notes.steps)) == (1, 3)
     assert caplog.text.count("Broken failed") == 1
-
-
-def test_outcomes_are_counted_from_any_thread(engine_thread):
-    with ThreadPoolExecutor(8) as threads:
-        for number in range(300):
-            threads.submit(engine_thread.count, succeeded=number % 3 > 0)
-    assert (engine_thread.counters.done, engine_thread.counters.failed) == (200, 100)
 
 
 def test_only_the_first_end_of_a_job_counts():

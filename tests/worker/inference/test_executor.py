@@ -104,7 +104,9 @@ class RefusingEngine:
 
 def test_a_job_that_failed_is_gone_at_once_and_not_with_the_next_garbage(engine_thread, context):
     """It holds tensors, of which Python's collector does not know how large they are."""
-    run = engine_thread.submit("a", [object_with_bars()], engine_thread.add("m", RefusingEngine()))
+    run = engine_thread.submit(
+        "a", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
+    )
     gone = weakref.ref(run)
     gc.collect()
     gc.disable()
@@ -112,7 +114,9 @@ def test_a_job_that_failed_is_gone_at_once_and_not_with_the_next_garbage(engine_
         with pytest.raises(JobError):
             executor._wait(engine_thread, run, context)
         del run
-        engine_thread.submit("b", [object_with_bars()], engine_thread.add("m", RefusingEngine())).wait(WAIT_S)
+        engine_thread.submit(
+            "b", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
+        ).wait(WAIT_S)
         assert gone() is None
     finally:
         gc.enable()

@@ -20,6 +20,7 @@ from tests.waiting import WAIT_S
 from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
 from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineThread
+from worker.inference.job_run import HostedEngine
 from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import LoadedModel
 
@@ -28,7 +29,8 @@ MAX_MODELS = 3
 
 def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
     info = ModelInfo(id=name, revision="abc", tokenizer_id="t", tokenizer_revision=None)
-    return LoadedModel(info, FakeEngine(name), 64, num_parameters=1, load_s=0.0, registered=registered)
+    hosted = HostedEngine(registered.reference if registered else name, FakeEngine(name))
+    return LoadedModel(info, hosted, 64, num_parameters=1, load_s=0.0, registered=registered)
 
 
 class FakeLoader:
@@ -50,7 +52,7 @@ class FakeLoader:
         if error := self.errors.pop(name, None):
             raise error
         model = loaded(name, registered)
-        self.engines[name] = weakref.ref(model.engine)
+        self.engines[name] = weakref.ref(model.hosted.engine)
         return model
 
     def max_context_of(self, wanted) -> int:

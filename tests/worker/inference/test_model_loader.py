@@ -69,7 +69,7 @@ def test_no_more_models_are_counted_than_jobs_may_name(settings):
 def test_the_own_model_is_the_one_that_the_settings_name(settings):
     loaded = ModelLoader(settings, CPU).load_own()
     assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
-    assert (loaded.max_context, loaded.engine.load.slots) == (64, 64)
+    assert (loaded.max_context, loaded.hosted.load.slots) == (64, 64)
     assert loaded.num_parameters == 174_272
     assert loaded.load_s > 0
 
@@ -78,7 +78,7 @@ def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
     loader = ModelLoader(settings.model_copy(update={"max_slots": 5}), CPU)
     loaded = loader.load_further(ModelSpec("kronos-tiny"))
     assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
-    assert (loaded.max_context, loaded.engine.load.slots) == (64, 5)
+    assert (loaded.max_context, loaded.hosted.load.slots) == (64, 5)
     with pytest.raises(CheckpointMismatch):
         loader.load_further(ModelSpec("kronos-tiny", settings.tokenizer))
 
@@ -102,7 +102,7 @@ def test_slots_are_as_many_as_the_share_holds_beside_the_weights(settings):
     pair = model_loader.load_pair(settings.model, settings.tokenizer)
     weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
     loader.share_bytes = weights + 5 * slot  # three for paths, two for the prompts that they may share
-    assert loader.load_own().engine.load.slots == 3
+    assert loader.load_own().hosted.load.slots == 3
     loader.share_bytes = weights + 2 * slot - 1
     with pytest.raises(OutOfMemory):
         loader.load_own()
@@ -165,8 +165,8 @@ def test_a_model_that_ran_and_was_let_go_of_is_freed(settings):
     loader, engine_thread = ModelLoader(settings, CPU), EngineThread()
     engine_thread.start()
     loaded = loader.load_further(ModelSpec("kronos-tiny"))
-    kept = weakref.ref(loaded.engine)
-    hosted = engine_thread.add("kronos-tiny", loaded.engine)
+    kept = weakref.ref(loaded.hosted.engine)
+    hosted = engine_thread.add(loaded.hosted)
     del loaded
     run = engine_thread.submit("job", [series_request(1, 20, 3)], hosted)
     assert engine_thread.wait(run, 20)
@@ -206,7 +206,7 @@ def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
     assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
     assert (loaded.name, loaded.registered) == ("desk@1", registered)
     assert loaded.max_context == loader.max_context_of(registered) == expected
-    assert (loaded.num_parameters, loaded.engine.load.slots) == (174_272, 5)
+    assert (loaded.num_parameters, loaded.hosted.load.slots) == (174_272, 5)
 
 
 @pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])

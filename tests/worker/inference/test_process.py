@@ -79,9 +79,9 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
 
 
 def test_a_job_that_another_worker_has_meanwhile_is_counted_once(worker):
-    worker.leases.take("job", "token", time.monotonic())
+    worker.claims.hold("job", "token", time.monotonic())
     for token in ("token", "token", "of another process"):
-        worker.records._on_repeated(token)
+        worker.job_store._on_repeated(token)
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 

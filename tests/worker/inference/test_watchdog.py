@@ -14,6 +14,7 @@ from tests.waiting import WAIT_S
 from tests.worker.inference.fake_engine import FakeEngine, FakeGeneration, params
 from worker.inference import watchdog
 from worker.inference.engine_thread import EngineThread
+from worker.inference.job_run import HostedEngine
 from worker.inference.shutdown import EXIT_STATUS
 from worker.inference.watchdog import Watchdog
 
@@ -189,7 +190,7 @@ def test_the_service_is_watched_in_steps_and_its_jobs_are_known():
     engine.may_go_on.set()
     engine_thread.start()
     dog.start()
-    hosted = engine_thread.add("model", engine)
+    hosted = engine_thread.add(HostedEngine("model", engine))
     run = engine_thread.submit("warm", [series_request(0, 8, 2, params(0))], hosted)
     assert engine_thread.wait(run, WAIT_S)
     engine.gate.clear()
@@ -207,7 +208,9 @@ def test_a_command_that_hangs_is_noticed():
     engine_thread = EngineThread(watchdog=watched.dog)
     engine_thread.start()
     engine = SlowToSubmit()
-    engine_thread.submit("job", [series_request(0, 8, 2, params(0))], engine_thread.add("model", engine))
+    engine_thread.submit(
+        "job", [series_request(0, 8, 2, params(0))], engine_thread.add(HostedEngine("model", engine))
+    )
     assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
     engine.may_go_on.set()
     engine_thread.stop(WAIT_S)

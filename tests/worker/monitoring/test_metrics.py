@@ -3,11 +3,12 @@
 import logging
 import socket
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
-from kronos_cli.stack.local_redis import free_port
+from kronos_cli.stack.ports import free_port
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
@@ -128,11 +129,13 @@ def test_the_wait_for_slots_is_told_by_series(metrics):
     assert metrics.window.recently().queue_wait_s == 1
 
 
-def test_jobs_are_counted_by_their_outcome(metrics):
-    for code in (None, None, ErrorCode.DEADLINE):
-        metrics.count_job(code)
-    assert value(metrics, "kronos_jobs_total", outcome="done", code="") == 2
-    assert value(metrics, "kronos_jobs_total", outcome="failed", code="DEADLINE") == 1
+def test_jobs_are_counted_by_their_outcome_from_any_thread(metrics):
+    with ThreadPoolExecutor(8) as threads:
+        for code in (None, None, ErrorCode.DEADLINE) * 100:
+            threads.submit(metrics.count_job, code)
+    assert value(metrics, "kronos_jobs_total", outcome="done", code="") == 200
+    assert value(metrics, "kronos_jobs_total", outcome="failed", code="DEADLINE") == 100
+    assert (metrics.num_done, metrics.num_failed) == (200, 100)
 
 
 def test_a_worker_says_what_it_is_once(metrics):

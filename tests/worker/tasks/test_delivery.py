@@ -12,8 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import job_key
+from kronos_client.redis.result_backend import TAKEN_KEY_SETTING, tag_of
 from worker.broker import transport
-from worker.tasks.delivery import HandedBack, LeasedRequest
+from worker.tasks.delivery import ClaimedRequest, HandedBack
 
 
 class FakeMessage:
@@ -21,12 +22,12 @@ class FakeMessage:
 
     body = b"[[], {}, {}]"
     content_type, content_encoding = "application/json", "utf-8"
-    delivery_tag = "tag"
 
-    def __init__(self, **headers: Any) -> None:
+    def __init__(self, delivery_tag: str, **headers: Any) -> None:
+        self.delivery_tag = delivery_tag
         self.payload: list[Any] = [[], {}, {}]
         self.delivery_info = {"routing_key": "cpu"}
-        self.properties: dict[str, Any] = {}
+        self.properties = {"delivery_tag": self.delivery_tag}
         self.headers = {"id": "job", "task": "test.run"} | headers
 
 
@@ -45,14 +46,15 @@ def rejected() -> list[bool]:
 @pytest.fixture
 def make_request(settings, put_back, rejected):
     with make_app(settings) as app:
+        app.conf[TAKEN_KEY_SETTING] = "test.taken"
 
         @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
         def run() -> None:
             """Nothing."""
 
-        def make(**headers: Any) -> LeasedRequest:
-            return LeasedRequest(
-                FakeMessage(**headers),
+        def make(tag: str = "tag", **headers: Any) -> ClaimedRequest:
+            return ClaimedRequest(
+                FakeMessage(tag, **headers),
                 app=app,
                 task=app.tasks["test.run"],
                 on_reject=lambda logger, errors, requeue: rejected.append(requeue),
@@ -61,7 +63,7 @@ def make_request(settings, put_back, rejected):
         yield make
 
 
-def fail(request: LeasedRequest, error: Exception) -> None:
+def fail(request: ClaimedRequest, error: Exception) -> None:
     """As the pool tells it."""
     try:
         raise error
@@ -69,16 +71,15 @@ def fail(request: LeasedRequest, error: Exception) -> None:
         request.on_failure(ExceptionInfo(), return_ok=not isinstance(error, WorkerLostError))
 
 
-def begin(request: LeasedRequest) -> Any:
+def begin(request: ClaimedRequest) -> Any:
     """As the task does, wherever it runs."""
     backend: Any = request.task.backend
-    return backend.begin("job", request._context, lease_s=60.0)
+    return backend.begin("job", request._context, timeout_s=60.0)
 
 
-def test_each_delivery_has_a_token_of_its_own_whatever_its_sender_wrote(make_request):
-    tokens = {make_request(lease_token="theirs").request_dict["lease_token"] for _ in range(3)}
-    assert len(tokens) == 3
-    assert "theirs" not in tokens
+def test_the_tag_is_the_deliverys_whatever_its_sender_wrote(make_request):
+    request = make_request(properties={"delivery_tag": "theirs"})
+    assert tag_of(request._context) == "tag"
 
 
 def test_what_is_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
@@ -112,15 +113,15 @@ def test_the_job_of_a_child_that_is_gone_can_be_begun_at_once_and_counts(make_re
     begin(request)
     fail(request, WorkerLostError("signal 9"))
     assert rejected == [True]
-    assert not redis.hexists(job_key("job"), "lease_token")
-    assert (again := begin(make_request())).held_s == 0
+    assert not redis.hexists(job_key("job"), "holder")
+    assert (again := begin(make_request("other"))).held_s == 0
     assert again.lost == 1
 
 
-def test_a_child_that_dies_takes_nobody_elses_lease_along(make_request, redis):
-    begin(make_request())
+def test_a_child_that_dies_takes_nobody_elses_claim_along(make_request, redis):
+    begin(make_request("other"))
     fail(make_request(), WorkerLostError("signal 9"))
-    assert redis.hexists(job_key("job"), "lease_token")
+    assert redis.hexists(job_key("job"), "holder")
     assert not redis.hexists(job_key("job"), "lost")
 
 

@@ -15,18 +15,21 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_job
 from kronos_client.contract.limits import Limits
 from kronos_client.contract.names import job_key
-from kronos_client.redis.job_store import JobRecords
+from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
 from kronos_model.processes.json_child import ChildEnded
 from worker import lifecycle
 from worker.app import app
-from worker.broker.lease import LeaseKeeper
+from worker.broker.claims import Claims
+from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.tasks import forecast
 from worker.tasks.delivery import HandedBack
 
-LEASE_S = 30.0
+TAKEN = UNACKED_INDEX_KEYS["forecast"]
+TIMEOUT_S = 30.0
 RESULT = {"series": []}
 
 
@@ -48,13 +51,13 @@ class ScriptedIsolation:
 def process(redis, monkeypatch):
     """As much of a worker process as a delivery asks."""
     repeated = Counter("kronos_jobs_repeated", "of the test", registry=CollectorRegistry())
-    records = JobRecords(redis, result_ttl_s=50, on_repeated=lambda token: process.leases.take_away(token))
+    records = JobStore(redis, 50, TAKEN, lambda tag: process.claims.take_away(tag))
     process = SimpleNamespace(
         node="test",
         limits=Limits(),
         queue="cpu",
-        records=records,
-        leases=LeaseKeeper(records, LEASE_S),
+        job_store=records,
+        claims=Claims(records, TIMEOUT_S),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
         engine_thread=SimpleNamespace(count=lambda succeeded: None),
@@ -63,8 +66,7 @@ def process(redis, monkeypatch):
         ),
     )
     monkeypatch.setattr(lifecycle.current, "process", process)
-    yield process
-    process.leases.stop()
+    return process
 
 
 @pytest.fixture
@@ -87,9 +89,12 @@ def compute(monkeypatch):
 def deliver(settings, process, compute):
     """One delivery, under the token of its own."""
     with make_app(settings) as own:
+        own.conf[TAKEN_KEY_SETTING] = TAKEN
 
         def deliver(token: str, payload: Any = None) -> dict[str, Any]:
-            request = SimpleNamespace(id="job", lease_token=token, delivery_info={"routing_key": "cpu"})
+            request = SimpleNamespace(
+                id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}
+            )
             task = SimpleNamespace(request=request, backend=own.backend)
             return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
 
@@ -104,27 +109,27 @@ def make_suspect(redis) -> None:
     redis.hset(job_key("job"), "lost", 2)
 
 
-def is_leased(redis) -> bool:
-    return bool(redis.hexists(job_key("job"), "lease_token"))
+def is_claimed(redis) -> bool:
+    return bool(redis.hexists(job_key("job"), "holder"))
 
 
-def test_it_runs_under_its_lease_until_the_outcome_is_stored(deliver, process, redis):
+def test_it_runs_under_its_claim_until_the_outcome_is_stored(deliver, process, redis):
     assert deliver("x") == RESULT
-    assert redis.hget(job_key("job"), "lease_token") == "x"
-    assert process.leases.has("job")
+    assert redis.hget(job_key("job"), "holder") == "x"
+    assert process.claims.has("job")
     # As Celery tells that it has stored the outcome, or could not.
-    request = SimpleNamespace(lease_token="x")
-    forecast.end_lease("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
-    assert not process.leases.has("job")
+    request = SimpleNamespace(properties={"delivery_tag": "x"})
+    forecast.end_claim("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
+    assert not process.claims.has("job")
 
 
-def test_a_second_delivery_goes_back_until_the_lease_would_end(deliver, redis):
+def test_a_second_delivery_goes_back_until_the_claim_would_end(deliver, redis):
     deliver("x")
     with pytest.raises(HandedBack) as back:
         deliver("y")
     assert back.value.requeue
-    assert LEASE_S - 5 < back.value.delay_s <= LEASE_S + 1
-    assert redis.hget(job_key("job"), "lease_token") == "x"
+    assert TIMEOUT_S - 5 < back.value.delay_s <= TIMEOUT_S + 1
+    assert redis.hget(job_key("job"), "holder") == "x"
 
 
 def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
@@ -141,7 +146,7 @@ def test_where_the_engine_dies_it_goes_back_at_once_and_counts_if_it_was_inside(
     with pytest.raises(HandedBack) as back:
         deliver("x")
     assert back.value.delay_s == 0
-    assert (lost(redis), is_leased(redis)) == (num_lost, False)
+    assert (lost(redis), is_claimed(redis)) == (num_lost, False)
 
 
 def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliver, compute, redis):
@@ -149,13 +154,13 @@ def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliv
     with pytest.raises(HandedBack) as back:
         deliver("x")
     assert back.value.delay_s > 0
-    assert (lost(redis), is_leased(redis)) == (0, False)
+    assert (lost(redis), is_claimed(redis)) == (0, False)
 
 
 def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process, redis):
     deliver("x")
     assert process.isolation.num_computed == 0
-    process.leases.release("job", "x")
+    process.claims.release("job", "x")
     make_suspect(redis)
     assert deliver("y") == RESULT
     assert process.isolation.num_computed == 1
@@ -197,7 +202,7 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
             super().__init__("isolation", -9)
 
     def compute(*_: object) -> None:
-        redis.hset(job_key("job"), "lease_token", "other")
+        redis.hset(job_key("job"), "holder", "other")
         raise TakenAway
 
     process.isolation.compute = compute
@@ -213,7 +218,7 @@ def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process,
     with pytest.raises(HandedBack) as back:
         deliver("x")
     assert back.value.delay_s > 0
-    assert (lost(redis), is_leased(redis)) == (2, False)
+    assert (lost(redis), is_claimed(redis)) == (2, False)
     assert not redis.hexists(job_key("job"), "lost_alone")
 
 
@@ -252,7 +257,7 @@ def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redi
 
 def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):
     def compute_(*arguments: Any) -> None:
-        process.records._on_repeated("x")
+        process.job_store._on_repeated("x")
         arguments[-1].is_cancelled()
 
     monkeypatch.setattr(forecast, "compute", compute_)
@@ -260,5 +265,5 @@ def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, mon
         deliver("x")
 
 
-def test_the_task_is_given_its_token_by_the_request_that_celery_makes():
-    assert app.tasks[forecast.FORECAST_TASK].Request is forecast.LeasedRequest
+def test_the_task_has_the_request_that_ends_its_claim():
+    assert app.tasks[forecast.FORECAST_TASK].Request is forecast.ClaimedRequest

@@ -127,10 +127,10 @@ def test_what_does_not_heed_the_stop_is_killed_after_its_grace(supervised):
 
 def test_what_must_end_is_killed_within_its_grace(supervised):
     def end(_: Any) -> None:
-        supervised.stop, supervised.must_end = Stop.LEASE, True
+        supervised.stop, supervised.must_end = Stop.CLAIM, True
 
     supervised.on_event = end
-    assert supervised.run(DEAF, grace_s=600) == TrainingEnd(None, Stop.LEASE, -9)
+    assert supervised.run(DEAF, grace_s=600) == TrainingEnd(None, Stop.CLAIM, -9)
 
 
 def test_a_stop_that_is_there_already_starts_nothing(supervised):

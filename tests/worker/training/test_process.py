@@ -41,7 +41,7 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
         job_id="a", name="mine", stage="predictor", epoch=2, num_epochs=10, step=120, num_steps=1000, loss=5.1
     )
     while True:
-        process._heartbeat.tell()
+        process._heartbeat.announce_soon()
         workers = live_workers(redis)
         if workers and workers[0].is_ready and workers[0].training:
             break

@@ -66,7 +66,7 @@ def payload(**fields: Any) -> dict[str, Any]:
 def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
     now = time.time()
     return FinetuneRun(
-        process, "job", payload(**fields), Receipt(now, now, False, leased_s=2.0), "cpu.finetune"
+        process, "job", payload(**fields), Receipt(now, now, False, worked_s=2.0), "cpu.finetune"
     )
 
 
@@ -145,6 +145,14 @@ def test_what_training_is_given_and_what_is_registered(process, monkeypatch):
     assert model.metadata.config == {"start": {"model": "parent@1"}, "data": {"path": "a.csv"}}
     assert (result["model"]["id"], result["num_attempts"], result["resumed"]) == ("mine@1", 1, False)
     assert result["timings_ms"]["training"] >= 2000
+
+
+def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch):
+    shape = {"d_model": 16}
+    metadata = METADATA | {"config": {"start": {"model": shape}, "data": {"path": ["data/a.csv"]}}}
+    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, None, 0)
+    go(monkeypatch, a_run(process), end)
+    assert process.registry.resolve("mine").metadata.config["start"] == {"model": shape}
 
 
 def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
@@ -325,15 +333,15 @@ def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypa
         go(monkeypatch, a_run(process), LocalStackError("no more processes"))
 
 
-def test_a_lease_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
+def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     run = a_run(process)
     with pytest.raises(Interrupted):
-        go(monkeypatch, run, TrainingEnd(None, Stop.LEASE, -9), is_safe=False)
+        go(monkeypatch, run, TrainingEnd(None, Stop.CLAIM, -9), is_safe=False)
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
-@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.LEASE, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
-def test_without_its_lease_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
+@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.CLAIM, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
+def test_without_its_claim_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
     run = a_run(process)
     with pytest.raises(Interrupted):
         go(monkeypatch, run, end, is_safe=False)

@@ -1,0 +1,34 @@
+"""TCP ports of this machine."""
+
+import socket
+from typing import Final
+
+FLOWER_PORT: Final = 5555
+
+
+def why_not_free(host: str, port: int) -> str | None:
+    """Why a server could not listen there, or None if it could."""
+    try:
+        _bound_port(host, port)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def free_port(preferred: int = 0) -> int:
+    """A free loopback port: the preferred one if it is free."""
+    try:
+        return _bound_port("127.0.0.1", preferred)
+    except OSError:
+        return _bound_port("127.0.0.1", 0)
+
+
+def _bound_port(host: str, port: int) -> int:
+    """Listen there for a moment; returns the port. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family) as probe:
+        # As servers do: a port that was closed a moment ago counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        bound: int = probe.getsockname()[1]
+        return bound

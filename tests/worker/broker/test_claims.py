@@ -1,0 +1,318 @@
+"""A claim is one delivery's, in Redis and as its holder counts it."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kronos_client.contract.names import job_key
+from kronos_client.redis.job_store import JobStore
+from worker.broker import steps, transport
+from worker.broker.claims import Claim, Claims
+from worker.broker.deliveries import Deliveries
+
+TIMEOUT_S = 30.0
+UNACKED, TAKEN = "test.unacked", "test.taken"
+
+
+@pytest.fixture
+def repeated() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(redis, repeated) -> JobStore:
+    return JobStore(redis, 50, TAKEN, repeated.append)
+
+
+@pytest.fixture
+def claims(store) -> Claims:
+    return Claims(store, TIMEOUT_S)
+
+
+def begin(store: JobStore, tag: str, job_id: str = "a"):
+    return store.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}', tag, TIMEOUT_S)
+
+
+def end(store: JobStore, tag: str, **more: bool) -> bool:
+    return store.store("a", "result-a", '{"status": "SUCCESS"}', is_outcome=True, tag=tag, **more)
+
+
+def renew(store: JobStore, tag: str) -> bool:
+    return store.renew({tag: "a"})[tag]
+
+
+def put_back(redis, tag: str) -> None:
+    """As when nobody renewed the delivery, or it was requeued."""
+    redis.zrem(TAKEN, tag)
+
+
+def test_only_one_holds_it_and_the_other_stores_nothing(store, redis):
+    assert begin(store, "x").held_s == 0
+    redis.set("result-a", '{"status": "PROGRESS"}')
+    assert 0 < begin(store, "y").held_s <= TIMEOUT_S
+    assert redis.get("result-a") == '{"status": "PROGRESS"}'
+    assert not end(store, "y")
+    assert not end(store, "")
+    assert not renew(store, "y")
+    store.release("a", "y")
+    assert begin(store, "y").held_s > 0
+    assert end(store, "x")
+    assert begin(store, "y") is None
+
+
+def test_what_was_put_back_or_released_can_be_taken_and_the_former_holder_knows(store, redis):
+    begin(store, "x")
+    put_back(redis, "x")
+    assert begin(store, "y").held_s == 0
+    assert not renew(store, "x")
+    assert not end(store, "x")
+    store.release("a", "y")
+    assert begin(store, "z").held_s == 0
+    assert end(store, "z")
+    assert "holder" not in redis.hgetall(job_key("a"))
+
+
+def test_a_delivery_that_nobody_renews_ends_its_claim_as_it_is_put_back(store, redis, redis_server):
+    deliveries = Deliveries(redis, UNACKED, TAKEN, timeout_s=TIMEOUT_S, max_bytes=100, max_dead=1)
+    redis.lpush("cpu", "a")
+    begin(store, "x")
+    redis.hset(UNACKED, "x", "cpu\na")
+    redis.zincrby(TAKEN, -TIMEOUT_S - 1, "x")
+    assert begin(store, "y").held_s == 1  # not put back yet
+    assert deliveries.restore_overdue() == 1
+    assert (begin(store, "y").held_s, begin(store, "y").lost) == (0, 1)
+    assert redis.lrange("cpu", 0, -1) == ["a", "a"]
+
+
+def test_a_holder_that_was_late_and_was_not_followed_still_holds_it(store, redis):
+    begin(store, "x")
+    put_back(redis, "x")
+    assert renew(store, "x")
+    assert begin(store, "y").held_s > 0
+    put_back(redis, "x")
+    assert end(store, "x")
+
+
+def test_a_redis_that_forgot_the_record_has_it_made_again(store, redis, repeated):
+    begin(store, "x")
+    redis.flushall()
+    assert renew(store, "x")
+    assert begin(store, "y").held_s > 0
+    redis.flushall()
+    assert end(store, "x")
+    assert repeated == []
+
+
+def test_a_job_that_ended_has_no_claim(store, redis, repeated):
+    begin(store, "x")
+    end(store, "x")
+    put_back(redis, "x")
+    assert renew(store, "x")  # nothing is wrong: the outcome is its own
+    assert redis.zscore(TAKEN, "x") is None
+    assert not end(store, "x")  # sent twice, since the first answer was lost
+    assert repeated == []
+
+
+def test_deliveries_are_renewed_in_one_script_each_claim_with_its_own_answer(store, redis):
+    for job_id in "abc":
+        begin(store, job_id, job_id)
+    redis.zadd(TAKEN, dict.fromkeys(["received", *"abc"], 1))
+    put_back(redis, "b")
+    begin(store, "y", "b")
+    assert store.renew({job_id: job_id for job_id in "abc"}, ["received", "acknowledged"]) == {
+        "a": True,
+        "b": False,
+        "c": True,
+    }
+    scores = dict(redis.zrange(TAKEN, 0, -1, withscores=True))
+    assert scores.keys() == {"a", "c", "y", "received"}
+    assert min(scores.values()) == pytest.approx(redis.time()[0], abs=2)
+    assert store.renew({}) == {}
+
+
+def test_a_job_that_is_received_and_not_begun_has_no_claim(store, redis):
+    store.begin("a", "result-a", "{}", "x", TIMEOUT_S)
+    store.release("a", "x")
+    put_back(redis, "x")  # handed back; Celery has not forgotten the request yet
+    assert renew(store, "x")
+    assert redis.zscore(TAKEN, "x") is None
+    assert begin(store, "y").held_s == 0
+
+
+def test_the_time_under_claims_adds_up(store, redis):
+    assert begin(store, "x").worked_s == 0
+    redis.hincrbyfloat(job_key("a"), "renewed_at", -7)
+    renew(store, "x")
+    store.release("a", "x")
+    assert begin(store, "y").worked_s == pytest.approx(7, abs=1)
+
+
+def test_a_clock_of_redis_that_went_back_holds_a_job_no_longer_than_the_timeout(store, redis):
+    begin(store, "x")
+    redis.zincrby(TAKEN, 7200, "x")
+    assert begin(store, "y").held_s == TIMEOUT_S
+
+
+def test_what_was_lost_with_its_process_counts_and_what_was_handed_back_does_not(store, redis):
+    assert begin(store, "a").lost == 0
+    assert begin(store, "a").lost == 0  # sent twice, since the first answer was lost
+    store.release("a", "a")
+    assert begin(store, "b").lost == 0
+    put_back(redis, "b")
+    assert begin(store, "c").lost == 1
+    store.release("a", "c", is_lost=True)
+    receipt = begin(store, "d")
+    assert (receipt.lost, receipt.is_suspect) == (2, True)
+    store.release("a", "c", is_lost=True)  # another's by now
+    assert begin(store, "d").lost == 2
+
+
+def test_attempts_alone_count_under_the_claim_only(store):
+    begin(store, "x")
+    assert store.count_lost_alone("a", "y") is None
+    assert store.count_lost_alone("a", "x") == 1
+    assert store.count_lost_alone("a", "x") == 2
+    assert begin(store, "x").lost_alone == 2
+    end(store, "x")
+    assert store.count_lost_alone("a", "x") is None
+
+
+def test_a_job_sent_again_after_its_outcome_expired_is_no_suspect(store, redis):
+    begin(store, "x")
+    for _ in range(2):
+        put_back(redis, "x")
+        begin(store, "y")
+        store.count_lost_alone("a", "y")
+        put_back(redis, "y")
+        begin(store, "x")
+    end(store, "x")
+    redis.delete("result-a")
+    receipt = begin(store, "z")
+    assert (receipt.lost, receipt.lost_alone, receipt.is_suspect) == (0, 0, False)
+
+
+def test_a_holder_learns_that_another_was_given_its_job_also_once_that_is_done(store, redis, repeated):
+    begin(store, "x")
+    put_back(redis, "x")
+    begin(store, "y")
+    renew(store, "x")
+    assert repeated == ["x"]
+    end(store, "y")
+    renew(store, "x")
+    end(store, "x")
+    assert repeated == ["x"] * 3
+
+
+def test_an_outcome_over_the_claim_repeats_nothing(store, repeated):
+    begin(store, "x")
+    failure = '{"status": "FAILURE"}'
+    assert store.store("a", "result-a", failure, is_outcome=True, over_claim=True)
+    assert not renew(store, "x")
+    assert not end(store, "x")
+    assert repeated == []
+
+
+def test_without_a_claim_an_outcome_counts_once_the_holder_is_gone_for_those_who_know(store, redis):
+    begin(store, "x")
+    put_back(redis, "x")
+    failure = '{"status": "FAILURE"}'
+    assert not JobStore(redis, 50).store("a", "result-a", failure, is_outcome=True)
+    assert store.store("a", "result-a", failure, is_outcome=True)
+
+
+def hold(claims: Claims, store: JobStore, job_id: str, tag: str, **more) -> Claim:
+    asked_at = time.monotonic()
+    assert begin(store, tag, job_id).held_s == 0
+    return claims.hold(job_id, tag, asked_at, **more)
+
+
+def test_a_claim_that_was_renewed_lasts_as_long_again(claims, store):
+    first, second = (hold(claims, store, job_id, job_id) for job_id in "ab")
+    for claim in (first, second):
+        claim.renew(time.monotonic() - TIMEOUT_S)
+    claims.renew({"a": "a"})
+    assert first.is_safe
+    assert second.is_running_out
+    assert [claims.has(job_id) for job_id in "abc"] == [True, True, False]
+
+
+def test_what_is_released_may_be_begun_at_once_and_what_is_dropped_may_not(claims, store):
+    for job_id in "ab":
+        hold(claims, store, job_id, job_id)
+    claims.release("a", "a")
+    claims.drop("b")
+    assert [claims.has(job_id) for job_id in "ab"] == [False, False]
+    assert begin(store, "y", "a").held_s == 0
+    assert begin(store, "y", "b").held_s > 0
+
+
+def test_a_claim_is_released_though_redis_is_away(claims, store, monkeypatch):
+    def away(*_: object, **__: object) -> None:
+        raise RedisConnectionError("away")
+
+    hold(claims, store, "a", "x")
+    monkeypatch.setattr(store, "release", away)
+    claims.release("a", "x")
+    assert not claims.has("a")
+
+
+def test_a_holder_learns_once_that_another_has_the_job(claims, store, redis):
+    claim = hold(claims, store, "a", "x")
+    redis.hset(job_key("a"), "holder", "y")
+    claims.renew({"x": "a"})
+    assert claim.is_taken_away
+    assert not claim.is_safe
+    assert claim.is_running_out
+    assert not claims.take_away("x")
+    assert not claims.take_away("unknown")
+
+
+def test_without_redis_it_runs_out_here_before_it_does_there():
+    now = time.monotonic()
+    claim = Claim("a", 10.0, now - 5)
+    assert (claim.is_safe, claim.is_running_out) == (True, False)
+    claim.renew(now - 6.1)
+    assert (claim.is_safe, claim.is_running_out) == (False, False)
+    claim.renew(now - 8.6)
+    assert (claim.is_safe, claim.is_running_out) == (False, True)
+
+
+@pytest.fixture
+def renewal(settings, monkeypatch, claims):
+    """The step as a worker with jobs in this process starts it, without its thread."""
+    monkeypatch.setattr(steps, "get_settings", lambda: settings)
+    monkeypatch.setattr(transport, "get_settings", lambda: settings)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    for cached in (transport.message_consumer, transport.job_store):
+        cached.cache_clear()
+    step = steps.ClaimRenewal(None)
+    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims)))
+    yield step
+    for cached in (transport.message_consumer, transport.job_store):
+        cached.cache_clear()
+
+
+def test_a_renewal_that_fails_stays_due_and_chores_wait_for_redis(renewal, claims, store, monkeypatch):
+    chores: list[None] = []
+    claim = hold(claims, store, "a", "x", chore=lambda: chores.append(None))
+    claim.renew(time.monotonic() - TIMEOUT_S)
+    monkeypatch.setattr(transport, "held_deliveries", lambda: ({"x": "a"}, set()))
+    real, failures = store.renew, [RedisConnectionError("away"), ValueError("a defect")]
+
+    def away(*args):
+        if failures:
+            raise failures.pop()
+        return real(*args)
+
+    monkeypatch.setattr(store, "renew", away)
+    for _ in range(2):
+        renewal.keep()
+    assert claim.is_running_out
+    assert chores == []
+    for _ in range(2):
+        renewal.keep()
+    assert claim.is_safe
+    assert len(chores) == 2

@@ -1,0 +1,128 @@
+"""The jobs that this process works on: a claim on each, and how long it surely lasts."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from kronos_client.redis.job_store import JobStore
+
+log = logging.getLogger(__name__)
+
+SAFE_SHARE: Final = 0.4
+"""Of the timeout: with less left, the work is to end."""
+LAST_SHARE: Final = 0.15
+"""With less left, it must end now: another worker may begin it when the claim is over."""
+
+
+class Claim:
+    """This process's claim on one job.
+
+    How much is left is counted on this process's clock, from the moment before Redis was asked: it ends here
+    no later than there. It needs no answer of Redis, which may be away.
+
+    Args:
+        job_id: The job's id.
+        timeout_s: Seconds that a claim lives without a renewal.
+        asked_at: When Redis was asked for it, by ``time.monotonic``.
+        chore: Called about once a second while Redis answers.
+    """
+
+    def __init__(
+        self, job_id: str, timeout_s: float, asked_at: float, chore: Callable[[], object] = lambda: None
+    ) -> None:
+        self.job_id = job_id
+        self.chore = chore
+        self.is_taken_away = False
+        self._timeout_s = timeout_s
+        self._good_until = asked_at + timeout_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for which no other process can have it; below 0 if one may."""
+        return float("-inf") if self.is_taken_away else self._good_until - time.monotonic()
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether there is time to go on."""
+        return self.left_s > SAFE_SHARE * self._timeout_s
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the work must be over at once."""
+        return self.left_s < LAST_SHARE * self._timeout_s
+
+    def renew(self, asked_at: float) -> None:
+        """It lives as long again, from that moment."""
+        self._good_until = asked_at + self._timeout_s
+
+
+class Claims:
+    """The claims of a process. May be shared by threads.
+
+    Args:
+        store: Where they are kept.
+        timeout_s: Seconds that a claim lives without a renewal.
+    """
+
+    def __init__(self, store: JobStore, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._store = store
+        self._held: dict[str, Claim] = {}  # by the delivery's tag
+        self._lock = threading.Lock()
+
+    def hold(
+        self, job_id: str, tag: str, asked_at: float, chore: Callable[[], object] = lambda: None
+    ) -> Claim:
+        """Redis granted it, asked at this moment of ``time.monotonic``."""
+        claim = Claim(job_id, self.timeout_s, asked_at, chore)
+        with self._lock:
+            self._held[tag] = claim
+        return claim
+
+    def has(self, job_id: str) -> bool:
+        """Whether this process has a claim on the job."""
+        with self._lock:
+            return any(claim.job_id == job_id for claim in self._held.values())
+
+    def drop(self, tag: str) -> None:
+        """The work is over; Redis has the outcome, or gives the job to another."""
+        with self._lock:
+            self._held.pop(tag, None)
+
+    def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
+        """As ``JobStore.release``, also for a claim that was asked for and may have been granted."""
+        self.drop(tag)
+        try:
+            self._store.release(job_id, tag, is_lost=is_lost)
+        except RedisError as error:
+            log.warning("job %s: its claim could not be released, it ends by itself: %s", job_id, error)
+
+    def take_away(self, tag: str) -> bool:
+        """The job is another's, or ended elsewhere. Whether the claim is one of these, and this is news."""
+        with self._lock:
+            claim = self._held.get(tag)
+            if claim is None or claim.is_taken_away:
+                return False
+            claim.is_taken_away = True
+        log.warning("job %s: another worker has it; what is computed here is discarded", claim.job_id)
+        return True
+
+    def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> None:
+        """As ``JobStore.renew``; also of claims that another process of this worker works under."""
+        asked_at = time.monotonic()
+        for tag, lives in self._store.renew(claims, others).items():
+            if not lives:
+                self.take_away(tag)
+            elif (claim := self._held.get(tag)) is not None:
+                claim.renew(asked_at)
+
+    def do_chores(self) -> None:
+        """Do what each claim has to be done about once a second."""
+        with self._lock:
+            claims = list(self._held.values())
+        for claim in claims:
+            claim.chore()

@@ -1,0 +1,44 @@
+"""Whether the installed kombu works as the broker transport needs it."""
+
+import logging
+import uuid
+from importlib.metadata import version
+from typing import Any
+
+import kombu
+
+from worker.broker.transport import LEANS_ON, Channel, QoS
+
+log = logging.getLogger(__name__)
+
+
+class IncompatibleKombu(Exception):
+    """kombu does not work as this transport needs it."""
+
+
+def check(connection: kombu.Connection) -> None:
+    """Consume from a queue that does not exist, as Celery does, and see that kombu uses this file's classes.
+
+    Raises:
+        IncompatibleKombu: It does not, or lacks something of ``LEANS_ON``.
+    """
+    missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
+    if missing:
+        raise _incompatible(f"it has no {', '.join(missing)}")
+    queue = f"kronos.check.{uuid.uuid4().hex}"
+    with connection:
+        channel: Any = connection.channel()
+        kombu.Consumer(channel, [kombu.Queue(queue)], on_message=log.debug, auto_declare=False).consume()
+        transport: Any = connection.transport
+        transport.cycle.on_poll_start()
+        if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
+            raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
+        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
+            raise _incompatible("it takes messages past the worker's scripts")
+
+
+def _incompatible(why: str) -> IncompatibleKombu:
+    return IncompatibleKombu(
+        f"the broker transport does not work with kombu {version('kombu')}: {why}. Install a version that "
+        "pyproject.toml allows, and leave broker_transport as it is"
+    )
