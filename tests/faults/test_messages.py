@@ -146,7 +146,6 @@ def test_a_finetuning_worker_buries_them_too(redis: RedisUnderFault, fleet: Flee
     await_true(
         lambda: '"exc_message"' in (redis.connection.get("celery-task-meta-empty") or ""),
         "the last message is answered",
-        WAIT_S,
     )
     codes = {
         job_id: json.loads(redis.connection.get(f"celery-task-meta-{job_id}"))["result"]["exc_message"][0]
