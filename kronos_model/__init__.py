@@ -7,11 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronos_model.devices.resolution import (
-        describe_device,
-        move_to_device,
-        resolve_device,
-    )
+    from kronos_model.devices.resolution import describe_device, move_to_device, resolve_device
     from kronos_model.errors import KronosError
     from kronos_model.forecast import Forecast
     from kronos_model.model import Kronos

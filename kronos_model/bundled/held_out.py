@@ -16,13 +16,7 @@ from kronos_model.bars.columns import to_bars
 from kronos_model.bars.synthetic import candles, session_minutes
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.evaluation.comparison import (
-    LAST_VALUE,
-    NAMES,
-    SEASONAL,
-    Evaluation,
-    evaluate,
-)
+from kronos_model.evaluation.comparison import LAST_VALUE, NAMES, SEASONAL, Evaluation, evaluate
 from kronos_model.evaluation.naive import CloseForecast
 from kronos_model.evaluation.scores import LEVELS
 from kronos_model.evaluation.window_arrays import WindowArrays

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.naive import (
-    CloseForecast,
-    last_value,
-    seasonal,
-    why_not_seasonal,
-)
+from kronos_model.evaluation.naive import CloseForecast, last_value, seasonal, why_not_seasonal
 from kronos_model.evaluation.scores import (
     LEVELS,
     Improvement,

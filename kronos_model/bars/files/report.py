@@ -171,10 +171,7 @@ def report_instrument(
 
 
 def _num_gaps(
-    instants: NDArray[np.int64],
-    wall: NDArray[np.datetime64],
-    days: NDArray[np.datetime64],
-    spacing_s: int,
+    instants: NDArray[np.int64], wall: NDArray[np.datetime64], days: NDArray[np.datetime64], spacing_s: int
 ) -> int:
     """Distances above the spacing within one day, less those that at least half of the days have alike."""
     is_longer = (np.diff(instants) > spacing_s) & (days[1:] == days[:-1])

@@ -10,12 +10,7 @@ from torch import nn
 
 from kronos_model.devices import resolution as device_module
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.devices.resolution import (
-    describe_device,
-    empty_cache,
-    move_to_device,
-    resolve_device,
-)
+from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device, resolve_device
 from kronos_model.errors import DeviceError
 
 CPU = torch.device("cpu")

@@ -6,14 +6,7 @@ import pytest
 
 from kronos_model.bars.columns import CLOSE
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.comparison import (
-    LAST_VALUE,
-    SEASONAL,
-    START,
-    Evaluation,
-    Scores,
-    evaluate,
-)
+from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL, START, Evaluation, Scores, evaluate
 from kronos_model.evaluation.naive import CloseForecast, last_value
 from kronos_model.evaluation.scores import Improvement, one_bar_change
 from kronos_model.evaluation.window_arrays import WindowArrays
