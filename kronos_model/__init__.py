@@ -1,6 +1,6 @@
 """Kronos, the foundation model for candlestick series: load it, forecast with it.
 
-Names are imported when first used, so that the parts without torch can be used without it.
+Names are imported on first use, so modules without torch work where torch is not installed.
 """
 
 from importlib import import_module
