@@ -157,7 +157,7 @@ def test_auto_reports_a_broken_driver_as_information_only(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "kronos_model"):
         assert resolve_device("auto", probe=machine("mismatched driver")) == (CPU, None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "Device 'cuda:0' is passed over: CUDA not usable (Error 804).")
+        ("INFO", "Device 'cuda:0' is skipped: CUDA not usable (Error 804).")
     ]
 
 

@@ -160,7 +160,7 @@ def test_what_cannot_be_evaluated_is_refused():
         evaluate({}, walks(), season=None)
     with pytest.raises(InputError, match="one window"):
         evaluate({"m": perfect}, walks(num_windows=0), season=None)
-    with pytest.raises(InputError, match="'last_value' is a naive forecast's name"):
+    with pytest.raises(InputError, match="'last_value' is the name of a naive forecast"):
         evaluate({LAST_VALUE: perfect}, walks(), season=None)
 
 
