@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from redis.exceptions import RedisError
 
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls

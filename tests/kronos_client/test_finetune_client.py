@@ -18,7 +18,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_result
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
     CPU_FINETUNE_QUEUE,
     FINETUNE_TASK,
