@@ -1,7 +1,7 @@
-"""Celery's Redis result backend: one outcome a job, every failure with a code and none with a traceback.
+"""Celery's Redis result backend: one outcome for each job, every failure with a code and no traceback.
 
-Clients in any language read ``exc_message`` as ``[code, message, field, details]``, whoever caused the
-failure: the task, a revocation, or the pool. Overrides what celery 5.7's ``backends/base.py`` calls.
+Clients in any language read ``exc_message`` as ``[code, message, field, details]``, whether the task, a
+revocation or the pool failed. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
 from functools import cached_property
@@ -25,16 +25,16 @@ def tag_of(request: Any) -> str:
 
 
 class CodedRedisBackend(RedisBackend):
-    """The ``redis`` and ``rediss`` backend of our apps."""
+    """The ``redis`` and ``rediss`` backend of workers."""
 
     @staticmethod
     def runs_here(job_id: str) -> bool:
-        """Whether this process has a claim on a job; a worker that takes claims replaces it."""
+        """Whether this process has a claim on a job. Workers that take claims replace this function."""
         return False
 
     @staticmethod
     def on_repeated(tag: str) -> object:
-        """As of ``JobStore``; a worker that counts these replaces it."""
+        """As ``JobStore``'s. Workers that count repetitions replace this function."""
 
     @cached_property
     def _store(self) -> JobStore:
@@ -47,16 +47,15 @@ class CodedRedisBackend(RedisBackend):
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Take a job's claim, and store that a worker has begun it, with ``info`` on it.
+        """Take a job's claim, and store its state STARTED with ``info``.
 
-        This replaces Celery's ``track_started``, which costs a round trip more.
+        This replaces Celery's ``track_started``, which costs another round trip.
 
         Args:
             task_id: The job's id.
             request: The task's request.
-            timeout_s: As of ``JobStore.begin``.
-            content: As of ``JobStore.begin``.
-            info: What is stored with the state.
+            timeout_s, content: As in ``JobStore.begin``.
+            info: Stored with the state.
 
         Returns:
             As ``JobStore.begin``.
@@ -67,36 +66,33 @@ class CodedRedisBackend(RedisBackend):
         )
 
     def lose(self, request: Any) -> None:
-        """The process that a job ran in is gone: count that, and end its claim."""
+        """Count that a job's process is gone, and end the job's claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def tell(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
-        """Store a state that is no outcome over this store's connection, and do not try again."""
+    def store_progress(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
+        """Store a state other than an outcome over this store's connection, without retries."""
         meta = self._encoded(request.id, info, state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
         )
 
     def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """The same for a job's outcome, a result or a JobError; whether it counts."""
+        """Store a job's outcome, a result or a JobError, as ``store_progress``; returns whether it counts."""
         meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
         )
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """Nothing. Celery subscribes to the result of every job that it sends, whether or not one waits.
+        """Do nothing. Celery would subscribe to the result of every job that it sends.
 
-        Who waits subscribes then, and reads after that what is stored already: nothing is missed.
+        A caller that waits subscribes first and then reads the stored state, so it misses nothing.
         """
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
-        """Store a state unless the job has its outcome: the first one stands, failures included.
-
-        If the job is claimed, only its holder's counts.
-        """
+        """Store a state, unless the job has its outcome or another process has its claim."""
         self._store.store(
             task_id,
             self._result_key(task_id),
@@ -107,7 +103,7 @@ class CodedRedisBackend(RedisBackend):
         return result
 
     def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
-        """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
+        """The JSON that Celery would store, encoded ten times faster: a result has thousands of numbers."""
         meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
         return to_json(meta | {"task_id": task_id})
 
@@ -121,7 +117,7 @@ class CodedRedisBackend(RedisBackend):
     def mark_as_failure(
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Store a failure. The traceback names paths on the worker's machine: it stays in the log."""
+        """Store a failure without its traceback, which names paths on the worker's machine."""
         super().mark_as_failure(task_id, _coded(exc), None, *args, **kwargs)
 
     def mark_as_revoked(
@@ -132,18 +128,20 @@ class CodedRedisBackend(RedisBackend):
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Store a revocation as the failure that it is to whoever waits."""
+        """Store a revocation as a failure."""
         if reason == EXPIRED:
             error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
         if store_result and self.runs_here(task_id):
-            self._store.request_cancel(task_id)  # it ends by itself, and says what it leaves
+            self._store.request_cancel(
+                task_id
+            )  # the job ends by itself, and reports the state that it leaves
             return
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
-            # Another's claim kept it from being stored, and Celery acknowledges the message all the same. The
-            # job's worker is gone, or finds its claim taken away.
+            # Another's claim prevented the storing, but Celery acknowledges the message anyway. The job's
+            # worker is gone, or loses its claim now.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
             self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 
