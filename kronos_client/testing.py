@@ -200,8 +200,8 @@ class FakeForecastClient(ForecastClient):
         hold: Whether jobs wait, as behind a busy worker, until ``finish`` or ``fail`` ends them.
 
     Attributes:
-        live_workers: The workers that ``workers`` returns. Set it to have a GPU worker, or none. At first there is
-            one for forecasts and one for finetuning, both on the CPU.
+        live_workers: The workers that ``workers`` returns. Set it to have a GPU worker, or none. By
+            default one for forecasts and one for finetuning, both on the CPU.
     """
 
     def __init__(self, *, settings: ClientSettings | None = None, hold: bool = False) -> None:

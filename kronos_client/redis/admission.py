@@ -67,7 +67,7 @@ class Admission:
         wait_s = retry_after_s(length, limit, jobs_per_s)
         message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {wait_s} s"
         if was_submitted:
-            message += ". It was submitted under this job_id before and may be one of them: that is safe"
+            message += ". It was submitted before under this job_id and may be one of them: that is safe"
         details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": wait_s}
         return JobError(ErrorCode.QUEUE_FULL, message, None, details)
 

@@ -135,5 +135,6 @@ def reason_of(error: OSError) -> str:
 
 
 def sha256_of(path: Path) -> str:
+    """A file's SHA-256, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -69,7 +69,7 @@ class CodedRedisBackend(RedisBackend):
         """Count that a job's process is gone, and end the job's claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def store_progress(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
+    def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
         """Store a state other than an outcome over this store's connection, without retries."""
         meta = self._encoded(request.id, info, state, None, request)
         return store.store(
@@ -77,7 +77,7 @@ class CodedRedisBackend(RedisBackend):
         )
 
     def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """Store a job's outcome, a result or a JobError, as ``store_progress``; returns whether it counts."""
+        """Store a job's outcome, a result or a JobError, as ``store_state``; returns whether it counts."""
         meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)

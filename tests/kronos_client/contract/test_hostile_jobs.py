@@ -26,7 +26,7 @@ from tests.kronos_client.contract.contract_jobs import series, timestamps
 LIMITS = Limits()
 MAX_BYTES = LIMITS.max_message_bytes
 MAX_PEAK = 3
-"""Memory that reading a job takes in addition to the decoded message, as a multiple of the largest message."""
+"""Memory for reading a job in addition to the decoded message, as a multiple of the largest message."""
 MAX_REPEATED_CHARS = 100
 MARK = "x9"
 
