@@ -1,4 +1,4 @@
-"""What a stage's training reports: steps, epochs, and losses that are not finite."""
+"""Events of a stage's training: steps, epochs, and losses that are not finite."""
 
 import math
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ class StageEvents:
 
     @property
     def num_steps(self) -> int:
-        """Optimiser's steps, if the stage is not stopped early."""
+        """Optimiser steps of the stage, unless it stops early."""
         return self._steps_per_epoch * self._num_epochs
 
     def report_step(
         self, losses: Mapping[str, float], learning_rate: float, seconds_per_step: float, *, is_logged: bool
     ) -> None:
-        """A step was made."""
+        """Report a step."""
         num_left = self.num_steps - self._progress.step
         self._listener(
             {
@@ -44,7 +44,7 @@ class StageEvents:
         )
 
     def report_epoch(self, train_loss: float, validation: Mapping[str, float], *, is_best: bool) -> None:
-        """An epoch ended and is saved; ``validation`` has ``loss`` and its parts."""
+        """Report a saved epoch; ``validation`` has ``loss`` and its parts."""
         parts = {f"validation_{name}": value for name, value in validation.items()}
         self._listener(
             {
@@ -59,11 +59,7 @@ class StageEvents:
         )
 
     def check_finite(self, loss: float) -> None:
-        """Refuse a loss that training cannot go on from.
-
-        Raises:
-            TrainingDiverged: it is not finite.
-        """
+        """Raise TrainingDiverged if the loss is not finite."""
         if math.isfinite(loss):
             return
         field = f"{self._stage}.optimiser.learning_rate"

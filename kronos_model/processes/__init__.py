@@ -1,1 +1,1 @@
-"""Child processes: starting, watching and ending them."""
+"""Starting, watching and ending child processes."""
