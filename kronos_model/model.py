@@ -58,7 +58,7 @@ class TimeEmbedding(nn.Module):
         return [cast(nn.Embedding, getattr(module, "emb", module)) for module in modules]
 
     def forward(self, stamp: Tensor) -> Tensor:
-        """Stamps (B, T, 5) as of ``time_features`` → (B, T, d_model)."""
+        """Stamps (B, T, 5), made by ``time_features``, → (B, T, d_model)."""
         stamp = stamp.long()
         parts = [table(stamp[..., column]) for column, table in enumerate(self.tables())]
         return torch.stack(parts).sum(0)

@@ -199,7 +199,7 @@ class KronosPredictor:
                         self._engine.step()
                         progress.update(self._engine.last_step.num_bars)
             finally:
-                for generation in generations:  # a refused or interrupted batch leaves nothing behind
+                for generation in generations:  # also those of a refused or interrupted batch
                     self._engine.cancel(generation)
         return generations
 

@@ -83,10 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="folder of the run; a run that was started there is resumed (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--progress",
-        choices=("bar", "json"),
-        default="bar",
-        help="bar for people, json for programs",
+        "--progress", choices=("bar", "json"), default="bar", help="bar for people, json for programs"
     )
     parser.add_argument(
         "--supervised",
@@ -106,15 +103,8 @@ def _config(options: argparse.Namespace) -> FinetuneConfig:
 
 
 def _report_error(listener: Listener, error: KronosError) -> None:
-    listener(
-        {
-            "event": "error",
-            "code": error.code,
-            "message": error.message,
-            "field": error.field,
-            "details": error.details,
-        }
-    )
+    content = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
+    listener({"event": "error", **content})
 
 
 def _end_with_parent() -> None:

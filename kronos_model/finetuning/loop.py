@@ -190,7 +190,9 @@ class StageLoop:
         if is_best:
             progress.best_loss, progress.best_epoch = losses["loss"], progress.epoch
             if self._accelerator.is_main_process:
-                self._keep_best()
+                best = self._folder.best(self._stage.name)
+                with disk_errors(best, SafetensorError):
+                    self._stage.trained.save_pretrained(best)
         progress.epoch += 1
         progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
         self._save()
@@ -262,11 +264,6 @@ class StageLoop:
                 self._schedule,
                 self._accelerator.scaler,
             )
-
-    def _keep_best(self) -> None:
-        best = self._folder.best(self._stage.name)
-        with disk_errors(best, SafetensorError):
-            self._stage.trained.save_pretrained(best)
 
     def _result(self) -> StageResult:
         progress = self._progress

@@ -82,7 +82,7 @@ class ModelForecaster:
                 if self._on_progress is not None:
                     self._on_progress(num_done, num_total)
         finally:
-            for generation in generations:  # a refused or interrupted batch leaves nothing behind
+            for generation in generations:  # also those of a refused or interrupted batch
                 self._engine.cancel(generation)
         return generations
 

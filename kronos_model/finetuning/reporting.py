@@ -14,7 +14,8 @@ from kronos_model.atomic_write import atomic_write, disk_errors
 log = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
-"""JSON-compatible. Kinds: started, data, step, epoch, evaluating, evaluation, done, error, stopped."""
+"""JSON-compatible; ``event`` is the kind: started, data, step, epoch, evaluating, evaluation, done, error or
+stopped."""
 
 Listener = Callable[[Event], None]
 

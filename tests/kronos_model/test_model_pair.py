@@ -85,7 +85,7 @@ def test_a_named_tokenizer_is_used(requested: list[tuple[str, str | None]]) -> N
 
 @pytest.mark.parametrize("model", ["me/model", REFERENCE / "model", str(REFERENCE / "model")])
 def test_an_unknown_model_needs_its_tokenizer_named(model: str | Path) -> None:
-    with pytest.raises(CheckpointError, match=r"tokenizer belongs to '.*model' is not known: name it"):
+    with pytest.raises(CheckpointError, match=r"tokenizer of '.*model' is not known: name it"):
         load_pair(model)
 
 

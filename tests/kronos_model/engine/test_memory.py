@@ -1,4 +1,4 @@
-"""With too little memory in any phase, less runs at once; series that fit are unchanged, others fail alone."""
+"""With too little memory in any phase, less runs at once. Series that fit are unchanged; others fail."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
