@@ -88,7 +88,7 @@ def run(title: str, *command: str, **variables: str) -> None:
     with subprocess.Popen(command, stdout=PIPE, stderr=STDOUT, errors="replace", **settings) as process:
         for line in process.stdout or ():
             lines.append(f"    {line.rstrip()}")
-            if re.match("Downloading|Prepared|Installed|warning|WARNING", line):
+            if re.match("Downloading|Prepared|Installed|warning", line):
                 print(lines[-1][:100], file=sys.stderr)
     if process.returncode != 0:
         remedy = next(text for pattern, text in REMEDIES.items() if re.search(pattern, "\n".join(lines)))
@@ -121,10 +121,12 @@ def install_packages(venv: Path, dev: bool) -> None:
     if flavour == "cpu":
         text = venv.with_name("requirements.txt").read_text()
         pin = re.findall(r"^torch==[^\s;]+", text, re.MULTILINE)[0] + "+cpu"
+        extra_index = f"--extra-index-url={CPU_INDEX}"
         attempts = [
             ("packages", [*uv, pin]),
             (f"packages, torch from {CPU_INDEX}", [*uv, pin, "--torch-backend=cpu"]),
-            ("packages, by pip", [*pip, pin, f"--extra-index-url={CPU_INDEX}"]),
+            ("packages, by pip", [*pip, pin]),
+            (f"packages, torch from {CPU_INDEX}, by pip", [*pip, pin, "--retries=0", extra_index]),
             ("packages, torch with CUDA (several GB), since no CPU build was found", pip),
         ]
     for title, command in attempts:
@@ -148,7 +150,7 @@ def install(venv: Path, dev: bool) -> None:
     stamp.write_text("")
     try:
         with suppress(SetupError):  # pip can do without
-            run("uv", python, "-m", "pip", "install", "--no-input", UV)
+            run("uv", python, "-m", "pip", "install", "--no-input", "--retries=1", UV)
         install_packages(venv, dev)
     except SetupError:
         stamp.write_text(before)

@@ -137,13 +137,14 @@ def test_a_cpu_build_that_the_configured_sources_lack_comes_from_pytorchs_index(
 @pytest.mark.parametrize("cause", ["No matching distribution found for torch", "connection broken"])
 def test_only_if_no_source_has_a_cpu_build_the_default_one_is_taken(machine: Machine, cause: str) -> None:
     """It has several GB, which a disturbed network must not bring."""
-    failures = {"uv": "Failed to fetch", installer.CPU_INDEX: cause}
+    none = "No matching distribution"
+    failures = {"uv": "Failed to fetch", installer.CPU_INDEX: cause, "+cpu": none}
     if cause == "connection broken":
         with pytest.raises(SetupError, match=cause):
             machine.install(failures=failures)
     else:
         *_, by_pip, default = machine.install(failures=failures).installations
-        assert by_pip.endswith(f"torch=={TORCH}+cpu --extra-index-url={installer.CPU_INDEX}")
+        assert by_pip.endswith(f"torch=={TORCH}+cpu --retries=0 --extra-index-url={installer.CPU_INDEX}")
         assert "torch==" not in default
 
 

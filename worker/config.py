@@ -23,14 +23,14 @@ IMPORTS: Final[dict[Role, list[str]]] = {
         "worker.lifecycle",
         "worker.tasks.forecast",
         "worker.tasks.status",
-        "worker.tasks.elsewhere",
+        "worker.tasks.wrong_role",
         "worker.tasks.controls",
     ],
     "finetune": [
         "worker.lifecycle",
         "worker.tasks.finetune",
         "worker.tasks.status",
-        "worker.tasks.elsewhere",
+        "worker.tasks.wrong_role",
     ],
 }
 

@@ -1,1 +1,1 @@
-"""Starting, watching and ending child processes."""
+"""Starting, reading and ending child processes. No torch, no Celery."""

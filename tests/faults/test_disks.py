@@ -21,7 +21,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.checkpoints import pretrained
 from kronos_model.errors import DiskFull, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.run import FinetuneResult, finetune
+from kronos_model.finetuning.run import TrainingResult, finetune
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.state import load_progress
 from kronos_model.model import Kronos
@@ -84,7 +84,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
     return tiny_config(data, save_interval_s=1e-6)
 
 
-def losses(result: FinetuneResult) -> list[float]:
+def losses(result: TrainingResult) -> list[float]:
     return [stage["best_loss"] for stage in result.metadata["metrics"].values()]
 
 
@@ -109,11 +109,7 @@ def assert_intact(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("room_kb", [0, 12])
 def test_a_disk_that_fills_up_at_any_moment_ends_the_run_and_it_goes_on_later(
-    config: FinetuneConfig,
-    disk: Disk,
-    undisturbed: tuple[list[float], int],
-    at_length: bool,
-    room_kb: int,
+    config: FinetuneConfig, disk: Disk, undisturbed: tuple[list[float], int], at_length: bool, room_kb: int
 ):
     """With some room the writing fails in the middle of a file."""
     expected, num_events = undisturbed
@@ -154,10 +150,7 @@ def test_a_run_is_not_taken_up_on_a_read_only_disk_and_is_later(
 
 @pytest.mark.parametrize("num_saved", [0, 1, 2, 3])
 def test_weights_that_safetensors_cannot_write_are_a_full_disk_too(
-    config: FinetuneConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    num_saved: int,
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_saved: int
 ):
     """It wraps the system's errors in one of its own: of best checkpoints, and of the result."""
     saved = iter([True] * num_saved)

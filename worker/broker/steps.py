@@ -68,7 +68,9 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
     def _keep(self) -> None:
         while True:
-            time.sleep(min(MAX_INTERVAL_S, self._timeout_s / LOOKS_PER_TIMEOUT / 2))
+            tick_s = min(MAX_INTERVAL_S, self._timeout_s / LOOKS_PER_TIMEOUT / 2)
+            due_in_s = self._renewal_due - time.monotonic()
+            time.sleep(min(tick_s, due_in_s) if due_in_s > 0 else tick_s)
             self.keep()
 
     def keep(self) -> None:

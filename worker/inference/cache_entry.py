@@ -25,7 +25,7 @@ class CacheEntry:
 
     @property
     def served(self) -> LoadedModel:
-        """The model, once ``wait`` was true; raises JobError where it could not be loaded."""
+        """The model, once ``wait`` was true; raises JobError if it could not be loaded."""
         if self._error is not None:
             raise JobError(*self._error.args)  # each job its own: threads share this one
         if self._served is None:

@@ -9,12 +9,7 @@ from typing import Any, Final, Protocol
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
-from kronos_client.contract.results import (
-    ForecastResult,
-    SeriesForecast,
-    Timings,
-    series_result,
-)
+from kronos_client.contract.results import ForecastResult, SeriesForecast, Timings, series_result
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
@@ -179,7 +174,7 @@ def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -
 
 
 def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
-    """A finetuned model has learned where the bars end that its windows are scaled by."""
+    """Warn of lookbacks unlike those that a finetuned model was trained on."""
     return [
         f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
         f"{len(one.wall)}: its forecast may be worse than it could be."

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
@@ -15,12 +15,7 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, OutOfMemory
-from kronos_model.model_pair import (
-    DEFAULT_MODEL,
-    CheckpointPair,
-    default_max_context,
-    load_pair,
-)
+from kronos_model.model_pair import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from worker.inference.job_run import HostedEngine
 from worker.settings import WorkerSettings
 
@@ -76,7 +71,7 @@ class ModelLoader:
         self.share_bytes = _share_bytes(settings, device)
 
     def load_own(self) -> LoadedModel:
-        """The worker's own model. Where the device cannot hold it, the CPU becomes the device.
+        """The worker's own model. If the device cannot hold it, the CPU becomes the device.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
@@ -224,7 +219,7 @@ def _clip(wanted: Loadable) -> float:
 
 
 def _lookback(wanted: Loadable) -> int | None:
-    """The bars that its windows were scaled by in training, where that is known."""
+    """The bars of lookback that it was trained on, if that is known."""
     if isinstance(wanted, RegisteredModel):
         return wanted.metadata.lookback
     lookback = read_metadata(wanted.model or DEFAULT_MODEL).get("lookback")

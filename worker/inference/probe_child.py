@@ -13,14 +13,13 @@ from kronos_client.settings import SettingsError
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.errors import KronosError
-from kronos_model.processes.exiting import collect_nothing_at_exit
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader
 from worker.inference.probe import ALL
 from worker.settings import WorkerSettings, explain, get_settings
 
 
-def device_report(name: str, settings: WorkerSettings, *, with_slots: bool = False) -> dict[str, Any]:
+def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, Any]:
     """What a device's name resolves to, with ``warning`` and ``description``; or ``error``.
 
     ``slots`` are the sample paths that the worker's model would compute at once there; None, with
@@ -91,21 +90,12 @@ def _text(error: Exception) -> str:
 
 def main() -> None:
     """Answer one question."""
-    collect_nothing_at_exit()
     parent = JsonParent()
     question = parent.next_message()
     try:
-        settings = get_settings()
+        parent.send("report", **report_on(question.pop("devices"), get_settings(), **question))
     except SettingsError as error:
         parent.send("error", message=str(error))
-        return
-    report = report_on(
-        question["devices"],
-        settings,
-        with_slots=question["with_slots"],
-        with_model=question["with_model"],
-    )
-    parent.send("report", **report)
 
 
 if __name__ == "__main__":

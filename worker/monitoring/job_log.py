@@ -1,4 +1,4 @@
-"""One line a job, as it ends here: its id, its outcome, what it took and where it ran. No torch."""
+"""Logs one line for each job that ends here: id, outcome, timings, device. No torch."""
 
 import logging
 from collections.abc import Mapping

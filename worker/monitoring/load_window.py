@@ -22,7 +22,7 @@ class Second:
 
 @dataclass(frozen=True)
 class Recently:
-    """Means over the last seconds; None where nothing happened of which there is a mean.
+    """Means over the last seconds; None if there is nothing to take a mean of.
 
     ``mean_batch_size`` counts sample paths in a step, ``queue_wait_s`` the time a series waited for slots.
     """
@@ -59,7 +59,7 @@ class LoadWindow:
             second.num_waits += 1
 
     def recently(self) -> Recently:
-        """The means as of now."""
+        """The means at this moment."""
         now = self._clock()
         first = int(now) - self._window_s
         with self._lock:

@@ -56,7 +56,7 @@ class EngineLoads(Collector):
 
 
 class TrainingState(Collector):
-    """How far the job is that a finetuning worker trains; nothing where it trains none.
+    """How far the job is that a finetuning worker trains; no samples if it trains none.
 
     Args:
         training: as the worker announces it.
@@ -127,7 +127,7 @@ class JobMetrics:
             registry=registry,
         )
         self.messages_dead = Counter(
-            "kronos_messages_dead", "Messages moved to kronos:dead, which nobody can read", registry=registry
+            "kronos_messages_dead", "Messages that cannot be read, moved to kronos:dead", registry=registry
         )
         running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=registry)
         running.set_function(num_jobs)
@@ -168,7 +168,7 @@ class JobMetrics:
         self.jobs.labels("done" if code is None else "failed", str(code or "")).inc()
 
     def serve(self, host: str, port: int) -> WSGIServer | None:
-        """Answer Prometheus on that port from now on; None where it cannot be had, which the log tells."""
+        """Answer Prometheus on that port from now on; None, with a warning, if the port is not available."""
         try:
             server, _ = start_http_server(port, addr=host, registry=self.registry)
         except (OSError, OverflowError) as error:  # no port beyond 65535, says the latter
@@ -202,7 +202,7 @@ class WorkerMetrics(JobMetrics):
         )
         self.num_prefill_bars = Counter(
             "kronos_prefill_bars",
-            "Bars computed in chunks beside decoding, those of lookbacks above all",
+            "Bars computed in chunks, apart from decoding; most are of lookbacks",
             model,
             registry=registry,
         )
@@ -258,7 +258,7 @@ class FinetuneMetrics(JobMetrics):
     """Those of a finetuning worker.
 
     Args:
-        training: the running job as the worker announces it; None where there is none.
+        training: the running job as the worker announces it; None if there is none.
     """
 
     def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:

@@ -32,7 +32,7 @@ class ModelAsks:
         self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def answer(self, models: Any, name: str, ask: str) -> dict[str, Any]:
-        """Where the loading is; the first time it begins.
+        """The state of the loading, which the first call begins.
 
         Args:
             models: the worker's ModelCache.

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 HELD_MARGIN_S: Final = 0.1
 """After the end of another's claim."""
 REQUEUE_DELAY_S: Final = 1.0
-"""What cannot be done just now would else come straight back, as often as the machine can."""
+"""Without a delay, a job that cannot run now would come back at once, over and over."""
 
 
 class HandedBack(Reject):
@@ -47,7 +47,7 @@ class ClaimedRequest(Request):
     _context: Any
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Also called for what was rejected, and where the process that ran the job is gone."""
+        """Also called for rejected jobs, and for jobs whose process has died."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps what a child raised
         try:
             if isinstance(error, HandedBack) and error.delay_s > 0:

@@ -8,12 +8,12 @@ from kronos_model.text import dotted
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The job, sent as the one keyword argument ``job``; raises JobError where it is not, or not alone."""
+    """The job, sent as the only argument ``job``; raises JobError if it was sent otherwise."""
     unknown = sorted(set(kwargs) - {"job"})
     if args or unknown:
         raise JobError(
             ErrorCode.UNKNOWN_FIELD,
-            "send the job as the keyword argument 'job', and nothing beside it",
+            "send the job as the keyword argument 'job', and nothing else",
             dotted((unknown[0],)) if unknown else None,
         )
     if "job" not in kwargs:

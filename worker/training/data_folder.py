@@ -12,7 +12,7 @@ FIELD: Final = "data.path"
 
 
 class DataFolder:
-    """``KRONOS_DATA_FOLDER``; None where a worker has none."""
+    """``KRONOS_DATA_FOLDER``; ``root`` is None if the worker has none."""
 
     def __init__(self, root: Path | None) -> None:
         self.root = root

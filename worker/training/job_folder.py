@@ -43,7 +43,7 @@ class JobNotes:
         start: of each part (``model``, ``tokenizer``) the registered model that it starts from.
         queued_s: from the submission to the first start.
         num_starts: of the training process, as far as it reported them.
-        saved_at_ns: of the state that the last process was started from; 0 where there was none.
+        saved_at_ns: of the state that the last process was started from; 0 if there was none.
         num_starts_at_save: of processes from that state which were not ended by a worker.
     """
 
@@ -71,7 +71,7 @@ class JobFolder:
         return self.root / "run"
 
     def notes(self, fingerprint: str) -> JobNotes | None:
-        """Of an earlier worker; None where there was none, or it was another job's, whose files go."""
+        """An earlier worker's notes, if any. If they are another job's, its files are removed."""
         content = _read(self.root / "job.json")
         try:
             notes = None if content is None else JobNotes(**content)
@@ -165,7 +165,7 @@ class JobFolder:
         self._remove(self.root / CANDLES)
 
     def _assemble_best(self) -> None:
-        """One checkpoint of the stages' best; an earlier attempt's stays where there is none.
+        """One checkpoint of the stages' best; an earlier attempt's stays if there is none.
 
         By renames, which need no room. Ended in between, the next call goes on where this one was.
         """
@@ -184,7 +184,7 @@ class JobFolder:
         staging.rename(self._best)
 
     def _max_context(self) -> dict[str, int]:
-        """As the metadata of a whole run's checkpoint would say it; empty where it is the hub's to know."""
+        """As the metadata of a whole run's checkpoint has it; empty if only the hub has it."""
         with suppress(KronosError):  # without it the checkpoint loads as well
             config = parse_config(_read(self.config) or {})
             if config.max_context is not None:

@@ -20,6 +20,7 @@ from api_stub.uploads import dataset_folder, dataset_process
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.synthetic import candles
 from tests.api_stub.conftest import ADDRESS
+from tests.processes import await_end
 
 URL = "/v1/datasets"
 CSV = {"Content-Type": "text/csv"}
@@ -88,7 +89,7 @@ def test_a_file_is_replaced_only_where_that_is_said(http, settings, csv):
 def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
     answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["field"]) == (422, "name")
-    assert "ends in .csv, .parquet or .pq" in answer.json()["detail"]
+    assert "end in .csv, .parquet or .pq" in answer.json()["detail"]
     assert not list(settings.data_folder.rglob("*"))
     assert not list(settings.data_folder.parent.glob("*.csv"))
 
@@ -168,6 +169,23 @@ def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
     monkeypatch.setattr(dataset_process, "TIMEOUT_S", 0.2)
     answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
+
+
+def test_an_upload_that_is_given_up_ends_its_reader(monkeypatch, tmp_path):
+    pid = tmp_path / "pid"
+    script = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", script))
+
+    async def give_up() -> None:
+        reading = asyncio.create_task(dataset_process.read_dataset(tmp_path / "a.csv", "a.csv", {}))
+        while not (pid.exists() and pid.read_text()):
+            await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(give_up())
+    assert await_end(int(pid.read_text()))
 
 
 def test_files_are_read_one_after_another(settings, csv, monkeypatch):

@@ -15,15 +15,19 @@ from kombu.utils.uuid import uuid
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ErrorReport
+from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import TAKEN_KEY_SETTING, CodedRedisBackend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
 
+TAKEN = "test.taken"
+
+
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
-        app.conf[TAKEN_KEY_SETTING] = "test.taken"
+        app.conf[TAKEN_KEY_SETTING] = TAKEN
 
         @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:
@@ -34,6 +38,12 @@ def app(settings):
             return kind
 
         yield app
+
+
+@pytest.fixture
+def jobs(settings, redis) -> JobStore:
+    """What workers see of the jobs."""
+    return JobStore(redis, settings.result_ttl_s, TAKEN)
 
 
 def trace(app: Celery, kind: str) -> str:
@@ -120,24 +130,24 @@ def context(tag: str, task_id: str = "job") -> Context:
     return Context({"id": task_id}, properties={"delivery_tag": tag})
 
 
-def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
+def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis, jobs):
     """Celery acknowledges its message: nothing else would end it."""
     claimed(app, "job", "theirs")
     app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
     assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
-    assert app.backend._store.renew({"theirs": "job"}) == {"theirs": False}  # should it live after all
+    assert jobs.renew({"theirs": "job"}) == {"theirs": False}  # should it live after all
 
 
-def test_a_revocation_cancels_the_job_that_runs_here(app, redis, monkeypatch):
+def test_a_revocation_cancels_the_job_that_runs_here(app, redis, jobs, monkeypatch):
     claimed(app, "job", "ours")
     monkeypatch.setattr(CodedRedisBackend, "runs_here", staticmethod(lambda job_id: job_id == "job"))
     app.backend.mark_as_revoked("job", "terminated", context("ours"))
     assert stored(redis, "job")["status"] == "STARTED"
-    assert app.backend._store.is_cancelled("job")
-    assert app.backend._store.renew({"ours": "job"}) == {"ours": True}
+    assert jobs.is_cancelled("job")
+    assert jobs.renew({"ours": "job"}) == {"ours": True}
 
 
-def test_what_has_the_id_of_another_job_under_way_is_dropped(app):
+def test_what_has_the_id_of_another_job_under_way_is_dropped(app, jobs):
     backend: Any = app.backend
 
     def begin(tag: str, content: str) -> Any:
@@ -146,6 +156,6 @@ def test_what_has_the_id_of_another_job_under_way_is_dropped(app):
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") is None
     assert begin("b", "one").held_s > 0  # a second delivery waits
-    assert backend.finish(backend._store, context("a"), "SUCCESS", {})
+    assert backend.finish(jobs, context("a"), "SUCCESS", {})
     backend.client.delete("celery-task-meta-job")  # its result is no longer kept
     assert begin("b", "other").held_s == 0

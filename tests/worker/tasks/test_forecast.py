@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_job
-from kronos_client.contract.limits import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
@@ -96,7 +96,9 @@ def deliver(settings, process, compute):
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}
             )
             task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast._Delivery(task, process).answer((), {"job": example_job() | (payload or {})})
+            return forecast.ForecastAttempt(task, process).answer(
+                (), {"job": example_job() | (payload or {})}
+            )
 
         yield deliver
 

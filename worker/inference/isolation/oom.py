@@ -1,4 +1,4 @@
-"""Whether Linux ended a process for lack of memory: a SIGKILL does not say where it came from."""
+"""Counts the processes that Linux ended for lack of memory: a SIGKILL alone does not say why it came."""
 
 from pathlib import Path
 from typing import Final

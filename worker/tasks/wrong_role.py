@@ -1,4 +1,4 @@
-"""The task of the other role, answered: Celery drops a task that it does not know without an answer."""
+"""Refuses jobs for workers of the other role: Celery would drop an unknown task without an answer."""
 
 from typing import Any, Final, NoReturn
 
@@ -13,8 +13,8 @@ OTHER_ROLE: Final[dict[Role, Role]] = {"forecast": "finetune", "finetune": "fore
 
 
 @app.task(name=TASKS[OTHER_ROLE[get_settings().role]], throws=(JobError,), typing=False)
-def elsewhere(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Refuse what was sent to the wrong queue."""
+def wrong_role(*_args: Any, **_kwargs: Any) -> NoReturn:
+    """Refuse a job that was sent to the wrong queue."""
     role = OTHER_ROLE[get_settings().role]
     cpu, gpu = ROLE_QUEUES[role]
     raise JobError(

@@ -1,0 +1,80 @@
+"""One delivery of one job, in what tasks of both kinds share: its claim, and how it goes back."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore
+from redis.exceptions import ResponseError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.connection import refuses_writes
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.result_backend import tag_of
+from worker.broker.claims import Claim
+from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
+
+
+class Attempt:
+    """One worker's attempt at a job.
+
+    Args:
+        process: The WorkerProcess or FinetuneProcess.
+    """
+
+    def __init__(self, task: "Task[Any, Any]", process: Any) -> None:
+        self._process = process
+        self._request: Any = task.request
+        self._backend: Any = task.backend
+        self._job_id = str(task.request.id)
+        self._tag = tag_of(task.request)
+
+    @property
+    def _queue(self) -> str:
+        """The queue that the job came by: a CPU worker may stand in for the gpu pool."""
+        delivery = self._request.delivery_info or {}
+        return str(delivery.get("routing_key") or self._process.queue)
+
+    def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
+        """Take the claim.
+
+        Args:
+            content: The job's fingerprint, if another job under its id is to be dropped.
+            chore: Called about once a second while the claim is held.
+
+        Raises:
+            HandedBack: Another worker has the claim, or Redis takes no writes.
+            Ignore: The job has its outcome.
+        """
+        asked_at = time.monotonic()
+        try:
+            receipt: Receipt | None = self._backend.begin(
+                self._job_id,
+                self._request,
+                timeout_s=self._process.claims.timeout_s,
+                content=content,
+                pid=os.getpid(),
+                hostname=self._process.node,
+            )
+        except ResponseError as error:
+            if refuses_writes(error):  # as good as away
+                raise self._handed_back(str(error), REQUEUE_DELAY_S) from error
+            raise
+        if receipt is None:
+            # Delivered again after it was done, or submitted twice: the one outcome stands.
+            raise Ignore
+        if receipt.held_s > 0:
+            raise HandedBack("another worker has it", delay_s=receipt.held_s + HELD_MARGIN_S)
+        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, chore)
+
+    def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
+        """Release the claim; ``is_lost`` counts the attempt as one that ended with its process."""
+        self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
+        return HandedBack(reason, delay_s=delay_s)
+
+
+def defect() -> JobError:
+    """What an error without a code becomes: its traceback stays in the worker's log."""
+    return JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")
