@@ -57,12 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from kronos_model.model_pair import load_pair
 
     pair = load_pair(given.model, given.tokenizer)
-    engine = build_engine(
-        pair.model,
-        pair.tokenizer,
-        max_context=MAX_CONTEXT,
-        max_slots=MAX_SLOTS,
-    )
+    engine = build_engine(pair.model, pair.tokenizer, max_context=MAX_CONTEXT, max_slots=MAX_SLOTS)
     requests = [series_request(seed, given.lookback, given.horizon) for seed in range(given.jobs)]
     while True:
         parent.next_message()

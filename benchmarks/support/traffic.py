@@ -11,12 +11,7 @@ from typing import Any, Final, Self
 from redis import Redis
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    CPU_QUEUE,
-    FORECAST_TASK,
-    SCHEMA_VERSION,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
 from kronos_client.core.series import series_payload
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import Candles, candles
