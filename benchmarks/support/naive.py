@@ -1,6 +1,6 @@
-"""The naive loop: every step recomputes the whole window of every path, as the reference does.
+"""The naive loop: every step recomputes the whole window of every path, like the reference.
 
-It is the yardstick of the benchmarks and, being so simple, the oracle of the engine's tests.
+Benchmarks compare the engine's speed with it, tests the engine's forecasts.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class NaiveForecaster:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One more bar for every path."""
+        """Generate the next bar of every path."""
         length = self.tokens.shape[-1]
         window = slice(max(0, length - self.max_context), length)
         s1_logits, context = self.model.decode_s1(*self.tokens[..., window], self.stamps[:, window])
@@ -51,7 +51,7 @@ class NaiveForecaster:
 
     @torch.inference_mode()
     def paths(self) -> list[NDArray[np.float32]]:
-        """Unscaled paths of each series, (S, H, 6), once every step has run."""
+        """Unscaled paths of each series, (S, H, 6), after the last step."""
         window = self.tokens[..., -self.max_context :]
         bars = self.tokenizer.decode((window[0], window[1]))[:, -self.horizon :].numpy()
         per_series = np.split(bars, len(self.requests))

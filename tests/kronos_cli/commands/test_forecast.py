@@ -170,9 +170,7 @@ def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -
     }
 
 
-def test_ctrl_c_keeps_forecasts_and_the_next_run_continues(
-    played: PlayedClient, files: list[Path]
-) -> None:
+def test_ctrl_c_keeps_forecasts_and_the_next_run_continues(played: PlayedClient, files: list[Path]) -> None:
     played.errors[21] = KeyboardInterrupt()
     outcome = forecast("in", "--output", "all.csv", "--json")
     assert outcome.exit_code == 130
