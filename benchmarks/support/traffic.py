@@ -41,8 +41,8 @@ def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
 class Traffic:
     """Sends jobs and records when each outcome reaches this process, in ``time.perf_counter`` seconds.
 
-    It uses little CPU, so that a small machine measures its workers: jobs are built in advance, and one thread
-    reads all results as they are published.
+    It uses little CPU, so that a small machine measures its workers: jobs are built in advance, and one
+    thread reads all results as they are published.
     """
 
     def __init__(self, url: str) -> None:
