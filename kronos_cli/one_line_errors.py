@@ -16,6 +16,10 @@ OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model"
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
 """Packages that the extra [worker] does not install."""
 
+EXPECTED: Final = (
+    click.ClickException, click.Abort, ModuleNotFoundError,
+    KronosError, JobError, LocalStackError, RedisError, SettingsError,
+)  # fmt: skip
 _AS_JSON: Final = f"{__name__}.as_json"
 
 
@@ -35,21 +39,18 @@ class OneLineErrors(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:  # click would exit with 1, as for a failure
             raise SystemExit(130) from None
-        except (click.ClickException, click.Abort) as error:
-            self._print_as_json(ctx, error)
-            raise
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
-                raise  # a defect
-            self._print_as_json(ctx, error)
-            raise click.ClickException(message_of(error)) from error
-        except (KronosError, JobError, LocalStackError, RedisError, SettingsError) as error:
-            self._print_as_json(ctx, error)
+        except EXPECTED as error:
+            if isinstance(error, ModuleNotFoundError) and _is_defect(error):
+                raise
+            if ctx.meta[_AS_JSON]:
+                click.echo(json.dumps({"error": error_as_json(error)}))
+            if isinstance(error, click.ClickException | click.Abort):
+                raise
             raise click.ClickException(message_of(error)) from error
 
-    def _print_as_json(self, ctx: click.Context, error: Exception) -> None:
-        if ctx.meta[_AS_JSON]:
-            click.echo(json.dumps({"error": error_as_json(error)}))
+
+def _is_defect(error: ModuleNotFoundError) -> bool:
+    return error.name is None or error.name.partition(".")[0] in OWN_PACKAGES
 
 
 def error_is_printed(ctx: click.Context) -> None:

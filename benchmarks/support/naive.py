@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
-from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import SeriesRequest
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -33,7 +33,8 @@ class NaiveForecaster:
         stamps = [np.concatenate((request.stamps, request.future_stamps)) for request in requests]
         self.stamps = torch.from_numpy(np.stack(stamps)).repeat_interleave(paths, dim=0)  # (R, T + H, 5)
         self.generators = [torch.Generator().manual_seed(r.sampling.seed) for r in requests]
-        self.params = row_params(requests)
+        rows = [request.sampling for request in requests for _ in range(paths)]
+        self.params = RowParams.of(rows, torch.device("cpu"))
         with torch.inference_mode():
             s1, s2 = tokenizer.encode(x)
             self.tokens = torch.stack((s1, s2))  # type: ignore[arg-type]  # (2, R, T)
@@ -61,12 +62,6 @@ class NaiveForecaster:
         paths = self.requests[0].sampling.sample_count
         noise = [torch.empty(paths, vocabulary).exponential_(generator=g) for g in self.generators]
         return torch.cat(noise)
-
-
-def row_params(requests: Sequence[SeriesRequest]) -> RowParams:
-    """One row of sampling parameters for each path."""
-    rows: list[SamplingParams] = [r.sampling for r in requests for _ in range(r.sampling.sample_count)]
-    return RowParams.of(rows, torch.device("cpu"))
 
 
 def naive_paths(

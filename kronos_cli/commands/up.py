@@ -1,8 +1,9 @@
 """``kronos up``: Redis, workers, API and Flower on one machine, with their logs, until Ctrl-C."""
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,23 +52,6 @@ class UpOptions:
     num_workers: int = 1
     finetune: bool = True
     api: bool = True
-
-
-@dataclass(frozen=True)
-class Addresses:
-    """The addresses of the started services, as ``--json`` prints them.
-
-    ``redis_url`` is None if Redis was not started here, ``api_url`` without an API, ``flower_password`` if
-    the settings have one.
-    """
-
-    redis_url: str | None
-    api_url: str | None
-    flower_url: str
-    flower_user: str
-    flower_password: str | None
-    data_folder: str
-    model_folder: str
 
 
 @click.command()
@@ -141,22 +125,22 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
             )
         flower_url, flower_password = start_flower(stack, options.flower_port, settings, common)
         api_url = start_api(stack, options.api_port, settings, common, console) if options.api else None
-        addresses = Addresses(
-            redis_url=None if redis is None else url,
-            api_url=api_url,
-            flower_url=flower_url,
-            flower_user=settings.flower_user,
-            flower_password=flower_password,
-            data_folder=folders["KRONOS_DATA_FOLDER"],
-            model_folder=folders["KRONOS_MODEL_FOLDER"],
-        )
+        addresses = {
+            "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
+            "api_url": api_url,
+            "flower_url": flower_url,
+            "flower_user": settings.flower_user,
+            "flower_password": flower_password,  # None if the settings have it
+            "data_folder": folders["KRONOS_DATA_FOLDER"],
+            "model_folder": folders["KRONOS_MODEL_FOLDER"],
+        }
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
             console.print(
                 f"No model is set, so workers serve the bundled {BUNDLED_MODEL}. For a published model:\n"
                 "  KRONOS_MODEL=NeoQuasar/Kronos-small kronos up"
             )
         if as_json:
-            click.echo(json.dumps(asdict(addresses)))
+            click.echo(json.dumps(addresses))
         else:
             _print_addresses(addresses, console, finetune=options.finetune)
         try:
@@ -168,19 +152,18 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         return 1
 
 
-def _print_addresses(addresses: Addresses, console: Console, *, finetune: bool) -> None:
+def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:
     lines = []
-    if addresses.redis_url is not None:
-        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses.redis_url}"]
+    if addresses["redis_url"] is not None:
+        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses['redis_url']}"]
     if finetune:
-        lines.append(
-            f"Candles for finetuning: {addresses.data_folder}, trained models: {addresses.model_folder}"
-        )
-    if addresses.api_url is not None:
-        lines.append(f"API and page: {addresses.api_url}")
-    password = addresses.flower_password
+        data, models = addresses["data_folder"], addresses["model_folder"]
+        lines.append(f"Candles for finetuning: {data}, trained models: {models}")
+    if addresses["api_url"] is not None:
+        lines.append(f"API and page: {addresses['api_url']}")
+    password = addresses["flower_password"]
     shown = "" if password is None else f", password {password}"
-    lines.append(f"Flower: {addresses.flower_url}, user {addresses.flower_user}{shown}")
+    lines.append(f"Flower: {addresses['flower_url']}, user {addresses['flower_user']}{shown}")
     console.print("\n".join(lines) + "\n", soft_wrap=True)
 
 
