@@ -204,3 +204,9 @@ class ServiceSettings(ClientSettings):
 def get_settings() -> ClientSettings:
     """The settings of this process's clients, read on first use."""
     return ClientSettings.load()
+
+
+def settings_for(url: str | None, settings: ClientSettings | None) -> ClientSettings:
+    """The settings that were given, or those of the environment; for this Redis, if one is given."""
+    settings = settings or get_settings()
+    return settings if url is None else settings.with_redis_url(url)

@@ -37,9 +37,9 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
     return findings + (_findings_of("device", lambda: compute_findings(settings)) if with_compute else [])
 
 
-def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]:
+def _findings_of(check: str, run: Callable[[], list[Finding]]) -> list[Finding]:
     try:
-        return look()
+        return run()
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
     except Exception as error:  # noqa: BLE001  # one broken check must not hide the others

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from kronos_client.client import ForecastHandle
 from kronos_client.contract.names import DEAD_KEY, FINETUNE_TASK
-from kronos_client.core.handle import ForecastHandle
 from kronos_client.redis.queues import list_keys
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
@@ -146,7 +146,6 @@ def test_a_finetuning_worker_buries_them_too(redis: RedisUnderFault, fleet: Flee
     await_true(
         lambda: '"exc_message"' in (redis.connection.get("celery-task-meta-empty") or ""),
         "the last message is answered",
-        WAIT_S,
     )
     codes = {
         job_id: json.loads(redis.connection.get(f"celery-task-meta-{job_id}"))["result"]["exc_message"][0]
