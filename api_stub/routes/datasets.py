@@ -29,7 +29,7 @@ def _checked_name(given: str) -> str:
     name = f"{stem}{dot}{suffix.lower()}"
     if not DATASET_NAME.fullmatch(name):
         raise ValueError(
-            "the name must start with a letter or digit, go on with up to 99 letters, digits, `.`, `_` or `-`, "
+            "the name must start with a letter or digit, have up to 99 more letters, digits, `.`, `_`, `-`, "
             "and end in .csv, .parquet or .pq; it cannot contain folders"
         )
     return name
