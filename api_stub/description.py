@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from celery import states
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
@@ -23,6 +24,7 @@ from kronos_client.contract.examples import (
     example_result,
 )
 from kronos_client.contract.results import ForecastResult
+from kronos_client.core.stored import Stored
 
 SCHEME: Final = "key"
 TEMPLATE: Final = "#/components/schemas/{model}"
@@ -81,8 +83,8 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
     job = PredictionJob([item], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
-    meta = {"status": "SUCCESS", "result": example_result()}
-    trained = {"status": "SUCCESS", "result": example_finetune_result()}
+    done = Stored(states.SUCCESS, example_result())
+    trained = Stored(states.SUCCESS, example_finetune_result())
     bodies = {
         ("post", "/v1/predict/single"): request,
         ("post", "/v1/predict/batch"): {"items": [request]},
@@ -92,7 +94,7 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
     answers = {
         ("post", "/v1/predict/single"): answer,
         ("post", "/v1/predict/batch"): [answer],
-        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, meta).model_dump(mode="json"),
+        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, done).model_dump(mode="json"),
         ("get", f"{FINETUNES_URL}/{{job_id}}"): finetune_view(JOB_ID, trained).model_dump(mode="json"),
     }
     return bodies, answers

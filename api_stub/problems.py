@@ -175,9 +175,10 @@ def example_problem() -> dict[str, Any]:
 
 async def on_job_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised JobError or JobFailure."""
-    job_id = None
+    job_id: str | None = None
     if isinstance(error, JobFailure):
-        error, job_id = error.error, error.job_id
+        job_id = error.job_id
+        error = error.error
     assert isinstance(error, JobError)
     job_id = job_id or error.details.get("job_id")
     return problem(error.code, error.message, error.field, error.details, job_id=job_id)

@@ -57,17 +57,13 @@ class WorkerSettings(ServiceSettings):
         600, gt=0, description="seconds after which a waiting job of low priority counts as normal"
     )
     max_dead_messages: int = Field(
-        1000,
-        ge=1,
-        description="unreadable messages that Redis keeps in `kronos:dead`; the oldest go first",
+        1000, ge=1, description="unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"
     )
     visibility_timeout_s: int = Field(
         60, ge=1, description="seconds after which a job whose worker vanished is delivered again"
     )
     step_timeout_s: float = Field(
-        120,
-        gt=0,
-        description="seconds after which a step of the engine counts as hung and ends the worker",
+        120, gt=0, description="seconds after which a step of the engine counts as hung and ends the worker"
     )
     gpu_grace_s: float = Field(
         60,

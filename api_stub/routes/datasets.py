@@ -29,8 +29,8 @@ def _checked_name(given: str) -> str:
     name = f"{stem}{dot}{suffix.lower()}"
     if not DATASET_NAME.fullmatch(name):
         raise ValueError(
-            "the name must start with a letter or digit, have up to 99 more letters, digits, `.`, `_`, `-`, "
-            "and end in .csv, .parquet or .pq; it cannot contain folders"
+            "the name must start with a letter or digit, have up to 99 more letters, digits, `.`, `_` or "
+            "`-`, and end in .csv, .parquet or .pq; it cannot contain folders"
         )
     return name
 

@@ -122,12 +122,7 @@ class Accounts:
     """
 
     def __init__(
-        self,
-        name: str,
-        redis: RedisUnderFault,
-        candles: pd.DataFrame,
-        forecasts: Forecasts,
-        fleet: Fleet,
+        self, name: str, redis: RedisUnderFault, candles: pd.DataFrame, forecasts: Forecasts, fleet: Fleet
     ) -> None:
         self.accepted: dict[str, Entry] = {}
         self.listener = Listener(redis.url)

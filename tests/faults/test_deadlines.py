@@ -53,11 +53,7 @@ def test_a_deadline_that_passes_behind_other_jobs_is_told_as_soon_as_a_worker_lo
 
 @pytest.mark.parametrize("form", ["seconds", pytest.param("moment", marks=pytest.mark.at_length)])
 def test_a_message_that_expires_in_the_queue_is_a_coded_error(
-    fleet: Fleet,
-    redis: RedisUnderFault,
-    accounts: Accounts,
-    candles: pd.DataFrame,
-    form: str,
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, candles: pd.DataFrame, form: str
 ):
     """As Celery's own clients send it, who know nothing of deadlines."""
     expires = 0.5 if form == "seconds" else datetime.now(UTC) + timedelta(seconds=0.5)

@@ -109,11 +109,7 @@ def assert_intact(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("room_kb", [0, 12])
 def test_a_disk_that_fills_up_at_any_moment_ends_the_run_and_it_goes_on_later(
-    config: FinetuneConfig,
-    disk: Disk,
-    undisturbed: tuple[list[float], int],
-    at_length: bool,
-    room_kb: int,
+    config: FinetuneConfig, disk: Disk, undisturbed: tuple[list[float], int], at_length: bool, room_kb: int
 ):
     """With some room the writing fails in the middle of a file."""
     expected, num_events = undisturbed
@@ -154,10 +150,7 @@ def test_a_run_is_not_taken_up_on_a_read_only_disk_and_is_later(
 
 @pytest.mark.parametrize("num_saved", [0, 1, 2, 3])
 def test_weights_that_safetensors_cannot_write_are_a_full_disk_too(
-    config: FinetuneConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    num_saved: int,
+    config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_saved: int
 ):
     """It wraps the system's errors in one of its own: of best checkpoints, and of the result."""
     saved = iter([True] * num_saved)

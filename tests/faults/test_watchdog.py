@@ -66,11 +66,7 @@ def test_the_worker_ends_at_once_and_another_one_does_its_jobs(
 
 @pytest.mark.at_length
 def test_while_an_engine_hangs_the_worker_is_not_ready_and_takes_no_more(
-    fleet: Fleet,
-    accounts: Accounts,
-    client: ForecastClient,
-    start_faulty: StartFaulty,
-    tmp_path: Path,
+    fleet: Fleet, accounts: Accounts, client: ForecastClient, start_faulty: StartFaulty, tmp_path: Path
 ):
     hanging = start_faulty()
     hang(tmp_path, accounts, client, 3)

@@ -11,12 +11,7 @@ from celery import Celery
 from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import CLIENT_LOOK_S, make_app
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    FINETUNE_TASK,
-    FORECAST_TASK,
-    STATUS_TASK,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.result_backend import CodedRedisBackend
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS, make_worker_app

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
@@ -15,12 +15,7 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, OutOfMemory
-from kronos_model.model_pair import (
-    DEFAULT_MODEL,
-    CheckpointPair,
-    default_max_context,
-    load_pair,
-)
+from kronos_model.model_pair import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from worker.inference.job_run import HostedEngine
 from worker.settings import WorkerSettings
 

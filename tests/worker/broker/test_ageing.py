@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key
 from worker.broker import ageing
-from worker.broker.ageing import (
-    MAX_MOVED,
-    MAX_MOVED_BYTES,
-    SWEEP,
-    SWEPT_KEY,
-    Ageing,
-    AgeingSweep,
-)
+from worker.broker.ageing import MAX_MOVED, MAX_MOVED_BYTES, SWEEP, SWEPT_KEY, Ageing, AgeingSweep
 from worker.broker.deliveries import TAKEN_KEY
 
 LOW, NORMAL = list_key(CPU_QUEUE, 6), list_key(CPU_QUEUE, 3)

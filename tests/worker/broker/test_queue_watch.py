@@ -77,12 +77,7 @@ def test_silence_is_not_taken_for_loss(redis, redis_server, bell, monkeypatch):
 
 def test_where_redis_will_not_tell_it_rings_all_the_time(redis, redis_server, bell, monkeypatch, caplog):
     redis.acl_setuser(
-        "deaf",
-        enabled=True,
-        passwords=["+pw"],
-        categories=["+@all"],
-        commands=["-client"],
-        keys=["*"],
+        "deaf", enabled=True, passwords=["+pw"], categories=["+@all"], commands=["-client"], keys=["*"]
     )
     url = f"redis://deaf:pw@{redis_server.url.rpartition('@')[2].removeprefix('redis://')}"
     QueueWatch(connect(url, decode_responses=False, protocol=3), ["cpu"], bell.ring).start()

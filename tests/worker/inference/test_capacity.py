@@ -8,13 +8,7 @@ from celery.worker import state
 
 from kronos_model.engine.engine import EngineLoad, StepReport
 from worker.broker.transport import QoS
-from worker.inference.capacity import (
-    MAX_HELD_BYTES,
-    Capacity,
-    Prefetch,
-    num_jobs_allowed,
-    num_paths_of,
-)
+from worker.inference.capacity import MAX_HELD_BYTES, Capacity, Prefetch, num_jobs_allowed, num_paths_of
 
 SLOTS = 8
 

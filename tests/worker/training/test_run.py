@@ -56,11 +56,7 @@ def begin(process: FinetuneProcess) -> None:
 
 
 def payload(**fields: Any) -> dict[str, Any]:
-    return {
-        "name": "mine",
-        "config": {"start": {"model": "parent"}},
-        "data": {"path": "a.csv"},
-    } | fields
+    return {"name": "mine", "config": {"start": {"model": "parent"}}, "data": {"path": "a.csv"}} | fields
 
 
 def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:

@@ -9,8 +9,7 @@ from worker.inference.isolation.oom import num_oom_kills
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
-    [("pgfault 9\noom_kill 3\noom_kill_other 5\n", 3), ("pgfault 9\n", None), ("", None)],
+    ("text", "count"), [("pgfault 9\noom_kill 3\noom_kill_other 5\n", 3), ("pgfault 9\n", None), ("", None)]
 )
 def test_the_count_is_the_kernels_and_none_where_it_keeps_none(tmp_path: Path, text: str, count: int | None):
     vmstat = tmp_path / "vmstat"
