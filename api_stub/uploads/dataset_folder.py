@@ -174,7 +174,5 @@ def _place(staging: Path, target: Path, name: str, *, may_replace: bool) -> bool
 
 def _exists(name: str) -> HttpError:
     return HttpError(
-        HttpCode.DATASET_EXISTS,
-        f"{name} exists already: choose another name, or send replace=true",
-        "name",
+        HttpCode.DATASET_EXISTS, f"{name} exists already: choose another name, or send replace=true", "name"
     )

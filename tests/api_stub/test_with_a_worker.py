@@ -13,14 +13,7 @@ from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_stub.conftest import ADDRESS
-from tests.integration.conftest import (  # noqa: F401
-    CASES,
-    PARITY,
-    StartWorker,
-    candles,
-    redis,
-    start_worker,
-)
+from tests.integration.conftest import CASES, PARITY, StartWorker, candles, redis, start_worker  # noqa: F401
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 

@@ -123,9 +123,9 @@ def test_without_redis_it_lives_and_says_what_is_wrong(settings):
 
 def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monkeypatch):
     """By one deadline over all that is asked of it; each answer alone has its own time, several times."""
-    monkeypatch.setattr(backend, "PROBE_S", 0.2)
-    monkeypatch.setattr(backend, "LOOK_S", 0.3)
-    monkeypatch.setattr(backend, "BEGIN_S", 0.2)
+    monkeypatch.setattr(backend, "POOL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
     monkeypatch.setattr(celery_app, "CLIENT_LOOK_S", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
@@ -139,7 +139,7 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
         ):
             assert (await http.get("/v1/readyz")).json()["queues"]
             proxy.is_silent = True
-            await asyncio.sleep(backend.POOL_KNOWN_FOR_S)
+            await asyncio.sleep(backend.POOL_CACHE_S)
             async with asyncio.timeout(60):  # less than an answer is waited for once
                 ready = await http.get("/v1/readyz")
                 assert (ready.status_code, ready.json()["status"]) == (503, "loading")
@@ -157,7 +157,7 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
 
 
 def test_what_waits_for_a_thread_too_long_is_never_begun(settings, monkeypatch):
-    monkeypatch.setattr(backend, "BEGIN_S", 0.05)
+    monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.05)
     free, called = threading.Event(), []
 
     async def ask() -> None:
