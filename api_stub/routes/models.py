@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from celery import Celery
@@ -84,7 +84,7 @@ async def models(backend: BackendDependency) -> Response:
     """The workers' own models, the further ones, and those registered by finetuning."""
     workers = (await backend.pool()).workers
     registered = await backend.call(_registered, backend)
-    return Json(ModelsView(models=list(_known(workers, backend, registered).values())))
+    return Json(ModelsView(models=_known(workers, backend, registered)))
 
 
 @router.post(
@@ -93,7 +93,7 @@ async def models(backend: BackendDependency) -> Response:
     responses={
         202: {
             "model": LoadView,
-            "description": "some workers are still loading it, or did not answer; ask again",
+            "description": "some workers are still loading it or did not answer; ask again",
         }
     },
 )
@@ -110,7 +110,10 @@ async def load(request: LoadRequest, backend: BackendDependency) -> Response:
             "device",
         )
     answers = await _ask(backend, request.model, [worker.node for worker in workers])
-    views = [_loaded_by(worker, answers.get(worker.node)) for worker in workers]
+    views = [
+        LoadedBy.model_validate({"state": "silent", **answers.get(worker.node, {}), "worker": worker.node})
+        for worker in workers
+    ]
     states = {view.state for view in views}
     if not states & {"ready", "loading"}:
         raise _load_error(views)
@@ -169,19 +172,6 @@ def _can_load(worker: AnyWorkerStatus, device: str) -> bool:
     return device == "auto" or worker.queue == queue_for(device)
 
 
-def _loaded_by(worker: AnyWorkerStatus, answer: Mapping[str, Any] | None) -> LoadedBy:
-    if answer is None:
-        return LoadedBy(worker=worker.node, state="silent")
-    error = answer.get("error")
-    return LoadedBy(
-        worker=worker.node,
-        state=answer["state"],
-        device=answer.get("device"),
-        device_warning=answer.get("device_warning"),
-        error=None if error is None else JobProblem.model_validate(error),
-    )
-
-
 def _registered(backend: Backend) -> list[ModelView]:
     """The models in the folder. Blocks."""
     folder = backend.settings.model_folder
@@ -191,22 +181,21 @@ def _registered(backend: Backend) -> list[ModelView]:
         found = ModelRegistry(folder).list()
     except CheckpointError as error:
         raise JobError.from_kronos(error) from None
-    return [
-        ModelView(id=model.reference, kind="registered", damaged=model.reason)
-        if isinstance(model, DamagedModel)
-        else ModelView(
-            id=model.reference,
-            kind="registered",
-            metadata=model.metadata.model_dump(mode="json", exclude={"sha256"}),
-        )
-        for model in found
-    ]
+    views = []
+    for model in found:
+        view = ModelView(id=model.reference, kind="registered")
+        if isinstance(model, DamagedModel):
+            view.damaged = model.reason
+        else:
+            view.metadata = model.metadata.model_dump(mode="json", exclude={"sha256"})
+        views.append(view)
+    return views
 
 
 def _known(
     workers: Iterable[AnyWorkerStatus], backend: Backend, registered: Iterable[ModelView]
-) -> dict[str, ModelView]:
-    """All models by id, with the workers that have loaded them."""
+) -> list[ModelView]:
+    """All models, with the workers that have loaded them."""
     known: dict[str, ModelView] = {}
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     for worker in forecasting:
@@ -220,4 +209,4 @@ def _known(
         for model in worker.models:
             if model.state == "ready":
                 known[model.id].loaded_by.append(worker.node)
-    return known
+    return list(known.values())
