@@ -161,7 +161,7 @@ class Backend:
         now = time.monotonic()
         if self._pool is None or (self._pool.done() and now - self._pool_read_at > POOL_CACHE_S):
             self._pool = asyncio.create_task(self._read_pool())
-            # Every request may be gone when reading fails; asyncio would log an exception that nobody read.
+            # If all requests are gone when reading fails, asyncio would log the unread exception.
             self._pool.add_done_callback(lambda task: task.cancelled() or task.exception())
         reading = self._pool
         async with _answered(POOL_TIMEOUT_S):

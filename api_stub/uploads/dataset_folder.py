@@ -63,7 +63,7 @@ class DatasetFolder:
                 path = Path(parent, name)
                 if name.startswith(".") or path.suffix.lower() not in SUFFIXES or path.is_symlink():
                     continue
-                with suppress(OSError):  # it was removed meanwhile
+                with suppress(OSError):  # the file was just removed
                     size = path.stat().st_size
                     found.append(StoredFile(name=path.relative_to(self.root).as_posix(), num_bytes=size))
                 if len(found) == MAX_LISTED:
