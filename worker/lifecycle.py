@@ -32,7 +32,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
-from worker.inference.capacity import Prefetch
+from worker.inference.capacity import CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
@@ -43,7 +43,9 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update({GpuFailover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
+app.steps["consumer"].update(
+    {GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueBell}
+)
 
 P = ParamSpec("P")
 

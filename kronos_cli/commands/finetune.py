@@ -28,7 +28,7 @@ NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
+class TrainingOptions:
     """The options of a training. None means as in the config.
 
     Attributes:
@@ -91,12 +91,12 @@ def finetune(
 
     Exit status: 0 when done, 1 when the job failed, 2 if the options cannot be used.
     """
-    options = FinetuneOptions(allow_fallback=not no_fallback, **given)
+    options = TrainingOptions(allow_fallback=not no_fallback, **given)
     raise SystemExit(_run(options, get_settings(), name, watch, cancel, as_json=as_json))
 
 
 def _run(
-    options: FinetuneOptions,
+    options: TrainingOptions,
     settings: CliSettings,
     name: str | None,
     watched: str | None,
@@ -138,16 +138,16 @@ def _run(
 
 
 def _check_together(
-    options: FinetuneOptions, name: str | None, watched: str | None, cancelled: str | None
+    options: TrainingOptions, name: str | None, watched: str | None, cancelled: str | None
 ) -> None:
     if sum(choice is not None for choice in (name, watched or None, cancelled)) > 1:
         raise click.UsageError("--enqueue, --watch ID and --cancel ID exclude each other: give one of them")
     if watched == "" and name is None:
         raise click.UsageError("--watch needs the id of a job, or --enqueue NAME")
     is_new = name is not None or (watched is None and cancelled is None)
-    if not is_new and options != FinetuneOptions():
+    if not is_new and options != TrainingOptions():
         raise click.UsageError("--watch ID and --cancel ID take no further options")
-    if name is None and options != FinetuneOptions(
+    if name is None and options != TrainingOptions(
         options.config, options.overrides, options.data, device=options.device, output=options.output
     ):
         raise click.UsageError(
@@ -161,7 +161,7 @@ def _check_together(
         raise click.UsageError("two files of --inline have the same name, the instrument's id: rename one")
 
 
-def train_here(options: FinetuneOptions) -> int:
+def train_here(options: TrainingOptions) -> int:
     """Train in this process. Returns the exit status."""
     from kronos_model.finetuning.__main__ import main  # torch
 
@@ -175,7 +175,7 @@ def train_here(options: FinetuneOptions) -> int:
 
 
 def enqueue(
-    client: ForecastClient, name: str, options: FinetuneOptions, max_inline_bars: int
+    client: ForecastClient, name: str, options: TrainingOptions, max_inline_bars: int
 ) -> FinetuneHandle:
     """Enqueue a job. Raises KronosError or JobError if the options or Redis cannot be used."""
     overrides = list(options.overrides)

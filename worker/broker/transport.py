@@ -142,7 +142,7 @@ class QoS(redis.QoS):
         self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
-        """Nothing: the heartbeat does it. Celery's event loop, which calls this, may be busy with a job."""
+        """Nothing: ``ClaimRenewal`` does it. Celery's event loop calls this, and may be busy with a job."""
 
     def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
         try:

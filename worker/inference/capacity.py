@@ -118,7 +118,7 @@ class Capacity:
         """Nothing: ``observe_step`` has seen the step that ended it."""
 
 
-class Prefetch(bootsteps.StartStopStep):
+class CapacityStep(bootsteps.StartStopStep):
     """Asks the capacity before each job that is taken off the queue.
 
     Celery's prefetch count is set between two rounds of its event loop, kombu asks whether to take a job in

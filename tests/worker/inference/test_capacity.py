@@ -8,7 +8,7 @@ from celery.worker import state
 
 from kronos_model.engine.engine import EngineLoad, StepReport
 from worker.broker.transport import QoS
-from worker.inference.capacity import MAX_HELD_BYTES, Capacity, Prefetch, num_jobs_allowed, num_paths_of
+from worker.inference.capacity import MAX_HELD_BYTES, Capacity, CapacityStep, num_jobs_allowed, num_paths_of
 
 SLOTS = 8
 
@@ -178,7 +178,7 @@ def no_requests(monkeypatch):
 
 def test_the_consumer_takes_jobs_while_there_is_room(capacity):
     consumer = FakeConsumer(capacity)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     assert consumer.can_consume
     consumer.receive("a", 7)
     assert consumer.can_consume
@@ -198,14 +198,14 @@ def test_messages_held_are_bounded_by_their_size_too(capacity):
 
 def test_the_pools_concurrency_stays_the_bound(capacity):
     consumer = FakeConsumer(capacity, prefetch_count=2)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     for job in "ab":
         consumer.receive(job, 1)
     assert not consumer.can_consume
 
 
 def test_what_is_held_counts_on_the_next_connection_too(capacity):
-    consumer, step = FakeConsumer(capacity), Prefetch(None)
+    consumer, step = FakeConsumer(capacity), CapacityStep(None)
     step.start(consumer)
     consumer.receive("a", 64)
     consumer.connect()
@@ -216,7 +216,7 @@ def test_what_is_held_counts_on_the_next_connection_too(capacity):
 
 def test_room_wakes_the_consumers_loop(capacity, engines):
     consumer = FakeConsumer(capacity)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     consumer.receive("a", 64)
     assert not consumer.can_consume
     capacity.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
@@ -226,7 +226,7 @@ def test_room_wakes_the_consumers_loop(capacity, engines):
 
 def test_without_an_engine_in_this_process_celery_decides_alone():
     consumer = FakeConsumer(None)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     for job in "abc":
         consumer.receive(job, 64)
     assert consumer.can_consume
