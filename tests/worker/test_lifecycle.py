@@ -203,7 +203,7 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
             "CHECKPOINT_MISSING: no folder",
         ),
         ({"error": "INVALID_DEVICE: tpu"}, "INVALID_DEVICE: tpu"),
-        (ProbeError("died"), "could not be tried: died"),
+        (ProbeError("died"), "could not be tested: died"),
     ],
 )
 def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, caplog, outcome, line):

@@ -1,4 +1,4 @@
-"""How a task is given its job."""
+"""How a task reads its job."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from kronos_model.text import dotted
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The job, sent as the only argument ``job``; raises JobError if it was sent otherwise."""
+    """The job, which must be the only argument ``job``. Raises JobError otherwise."""
     unknown = sorted(set(kwargs) - {"job"})
     if args or unknown:
         raise JobError(

@@ -103,14 +103,14 @@ class ByHand:
 
     def look(self, seconds: float = 1.0) -> bool:
         self.clock.now_s += seconds
-        return self.dog.look()
+        return self.dog.tick()
 
 
 @pytest.fixture
 def by_hand() -> Iterator[ByHand]:
     by_hand = ByHand(LONG_S)
     yield by_hand
-    by_hand.look()  # outside of a step: the process is no longer to end
+    by_hand.tick()  # outside of a step: the process is no longer to end
 
 
 def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
@@ -124,8 +124,8 @@ def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
 def test_a_step_that_ends_after_all_is_no_longer_stalled(by_hand):
     with by_hand.dog.step():
         while not by_hand.dog.is_stalled:
-            assert not by_hand.look()
-    by_hand.look()
+            assert not by_hand.tick()
+    by_hand.tick()
     assert (by_hand.changes, by_hand.hangs) == ([True, False], [])
 
 
@@ -137,16 +137,16 @@ def test_nothing_ends_the_process_where_who_was_told_did_not():
 def test_idle_is_not_hanging_and_many_steps_are_not_one(by_hand):
     for _ in range(20):
         with by_hand.dog.step():
-            assert not any(by_hand.look() for _ in range(LONG_S // 4))
-    assert not any(by_hand.look() for _ in range(2 * LONG_S))
+            assert not any(by_hand.tick() for _ in range(LONG_S // 4))
+    assert not any(by_hand.tick() for _ in range(2 * LONG_S))
     assert not by_hand.dog.is_stalled
 
 
 @pytest.mark.parametrize(("is_first", "factor"), [(False, 1), (True, watchdog.FIRST_STEP_FACTOR)])
 def test_the_first_step_may_take_longer(by_hand, is_first, factor):
     with by_hand.dog.step(is_first=is_first):
-        assert not any(by_hand.look() for _ in range(factor * LONG_S))
-        assert by_hand.look()
+        assert not any(by_hand.tick() for _ in range(factor * LONG_S))
+        assert by_hand.tick()
     assert by_hand.hangs == [factor * LONG_S + 1]
 
 
@@ -155,8 +155,8 @@ def test_time_in_which_the_process_stood_still_does_not_count(by_hand):
         for _ in range(10):
             by_hand.look(seconds=10 * LONG_S)
         num_more = LONG_S - 10 * 2 * int(watchdog.MAX_TICK_S)
-        assert not any(by_hand.look() for _ in range(num_more))
-        assert by_hand.look()
+        assert not any(by_hand.tick() for _ in range(num_more))
+        assert by_hand.tick()
 
 
 def test_a_step_that_keeps_the_interpreters_lock_ends_the_process():
