@@ -1,4 +1,4 @@
-"""Jobs whose processes end with them, beside healthy ones, on real workers that are started again."""
+"""Jobs that end their processes, together with healthy jobs, on real workers that are started again."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ HOOK = Path(__file__).parent / "watched_engine"
 
 
 class Watched:
-    """What engines are to do with a job, and what they were given; see ``watched_engine``."""
+    """Controls what engines do with a job, and lists their seeds; see ``watched_engine``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
