@@ -1,1 +1,1 @@
-"""One app on the workers: forecasts, finetuning and operation over HTTP. It only enqueues and reads."""
+"""The HTTP API: forecasts, finetuning and operation. It only enqueues jobs and reads their results."""

@@ -14,31 +14,31 @@ from kronos_client.logs import uvicorn_config
 from kronos_client.settings import SettingsError
 
 STOP_S = 10
-"""That requests under way, such as uploads, have when the service is told to end."""
+"""Seconds for requests under way, such as uploads, to finish once the service is asked to stop."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's. Who waits for a job when it is told to end is answered at once: the job goes on."""
+    """A uvicorn server that answers requests waiting for jobs as soon as it stops. The jobs go on."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which tells the app only once all requests are answered."""
+        """End all waiting, then shut down. uvicorn signals the app only after all requests are answered."""
         self._app.state.backend.release()
         await super().shutdown(sockets)
 
 
 def log_config(settings: ApiSettings) -> dict[str, Any]:
-    """uvicorn's, in the form that is set, for all other loggers too."""
+    """uvicorn's log configuration in the chosen format, extended to all other loggers."""
     if settings.log_format == "json":
         return uvicorn_config(LOGGING_CONFIG)
     return {**LOGGING_CONFIG, "root": {"level": "INFO", "handlers": ["default"]}}
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until a signal stops the process."""
     try:
         settings = get_settings()
         app = create_app(settings)
@@ -49,11 +49,9 @@ def main() -> None:
         host=settings.api_host,
         port=settings.api_port,
         log_config=log_config(settings),
-        # Each request has its line already, with the job's id.
-        access_log=False,
+        access_log=False,  # RequestLog writes a line for each request, with the job's id
         server_header=False,
-        # Whoever is in front may not say where a request comes from.
-        proxy_headers=False,
+        proxy_headers=False,  # a sender could forge the address that a request comes from
         timeout_graceful_shutdown=STOP_S,
     )
     server = Server(config, app)

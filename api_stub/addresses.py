@@ -1,6 +1,5 @@
-"""Addresses without the prefix that the app is served or mounted under, as routing sees them, and with it."""
+"""Request addresses, with and without the prefix that the app is served or mounted under."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,41 +12,37 @@ UPLOADS: Final = "/v1/datasets"
 METRICS: Final = ("/metrics", "/v1/metrics")
 
 
-async def _nothing() -> None:
-    """Is never called."""
+async def _never_called() -> None: ...
 
 
-_ANY: Final = Route("/{path:path}", _nothing)
-"""Its match is the address that other routes match: Starlette has no other public name for it."""
+_ANY: Final = Route("/{path:path}", _never_called)
+"""Matching this route gives the address without its prefix. Starlette has no other public way to get it."""
 
 
 def address_of(scope: Scope) -> str:
-    """Such as ``/v1/workers``; empty where routing finds nothing."""
+    """The address without its prefix, such as ``/v1/workers``; empty if it lies outside the prefix."""
     match, found = _ANY.matches(scope)
     return "" if match == Match.NONE else f"/{found['path_params']['path']}"
 
 
-# async, since FastAPI runs other dependencies on threads of its own.
+# async, because FastAPI runs sync dependencies on threads.
 async def _mount(request: Request) -> str:
     prefix: str = request.scope.get("root_path", "")
     return prefix.rstrip("/")
 
 
 Mount = Annotated[str, Depends(_mount)]
-"""What addresses that are told begin with: the prefix, such as ``/kronos``, or nothing."""
+"""The prefix of every address in an answer, such as ``/kronos``, or an empty string."""
 
 
 def is_of_api(address: str) -> bool:
-    """Whether it is one of the API's, also where nothing is."""
+    """Whether an address belongs to the API, even if no route is there."""
     return address in ("/v1", "/metrics") or address.startswith("/v1/")
 
 
 def page_addresses(folder: Path) -> frozenset[str]:
-    """Of the page's own files; none where there is no page."""
+    """The addresses of the page's files; empty if there is no page."""
     if not (folder / "index.html").is_file():
         return frozenset()
-    return frozenset({"/", *_files(folder)})
-
-
-def _files(folder: Path) -> Iterable[str]:
-    return (f"/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*") if path.is_file())
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return frozenset({"/", *(f"/{file}" for file in files)})

@@ -1,11 +1,10 @@
 """What requests ask of Redis and Celery: blocking calls on a few threads, waiting on none."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
@@ -14,23 +13,22 @@ from fastapi import Depends, Request
 
 from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
-from api_stub.watching import Followed, Meta, ResultWatch
-from kronos_client.celery_app import make_app
-from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.async_channel import connect_async
-from kronos_client.core.handle import JobHandle
-from kronos_client.core.result_store import reachable
-from kronos_client.redis.connection import connect
+from kronos_client.core.async_handle import AsyncHandle, submitted
+from kronos_client.core.core import redis_core
+from kronos_client.core.dispatcher import RedisDispatcher
+from kronos_client.core.job import Job
+from kronos_client.core.reachable import reachable, unanswered
+from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.redis.queues import queue_lengths
 from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
 """That enqueue and read. More would only wait for Python's one lock, or for a Redis that is away."""
 MAX_CONNECTIONS: Final = 8
-"""Of those who wait, one of which listens for all of them."""
+"""To wait by; one of them receives the states of all jobs."""
 MAX_UPLOADS: Final = 4
 MAX_READINGS: Final = 1
 """Of uploaded files at once: each may take ``dataset_process.MAX_MEMORY_BYTES``."""
@@ -60,41 +58,37 @@ class Backend:
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
         self.started = time.monotonic()
-        url = settings.redis_url.get_secret_value()
-        self.client = ForecastClient(settings=settings)
-        self.celery = make_app(settings)
-        self._redis = connect(url)
-        # What is given up goes on in its thread until Redis's time is over: only a pool bounds their number.
+        self.dispatcher = RedisDispatcher(settings)
+        self.core = redis_core(
+            settings, self.dispatcher, max_connections=MAX_CONNECTIONS, call=self.call, away_for_s=LOOK_S
+        )
+        # A call that its request gave up goes on until Redis's time is over: a pool bounds their number.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "kronos-api")
         self._probes = ThreadPoolExecutor(1, "kronos-api-probe")
         self.reading_datasets = asyncio.Semaphore(MAX_READINGS)
         self._uploads = asyncio.Semaphore(MAX_UPLOADS)
-        self._watch = ResultWatch(connect_async(url, MAX_CONNECTIONS))
         self._pool: asyncio.Task[Pool] | None = None
         self._pool_read_at = float("-inf")
 
     async def __aenter__(self) -> Self:
-        await self._watch.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._watch.stop()
+        await self.core.close()
         if self._pool is not None:
             self._pool.cancel()
         for threads in (self._threads, self._probes):
             threads.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self.client.close)
-        self.celery.close()
-        self._redis.close()
+        await asyncio.to_thread(self.dispatcher.close)
 
     def release(self) -> None:
-        """Have nobody wait for a job any longer: this process ends, and the jobs go on."""
-        self._watch.release()
+        """End all waiting for jobs: this process ends, and the jobs go on."""
+        self.core.events.release()
 
     @property
     def is_released(self) -> bool:
-        """Whether nobody is to wait any longer."""
-        return self._watch.is_released
+        """Whether all waiting has ended."""
+        return self.core.events.is_released
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a blocking function gives, on one of the few threads.
@@ -111,59 +105,49 @@ class Backend:
         finally:
             given.cancel()  # whoever is gone leaves nobody in the pool's queue
 
-    @asynccontextmanager
-    async def follow(self, handle: JobHandle[Any, Any]) -> AsyncIterator[Followed]:
-        """A job's states while the block lasts.
+    async def submit(
+        self,
+        make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
+        payload: dict[str, Any],
+        job_id: str,
+    ) -> AsyncHandle[Any, Any]:
+        """Check a job, and send it. Raises JobError."""
+        return await submitted(
+            self.core, partial(make_job, payload, job_id, self.settings), 0.0, may_stay=True
+        )
 
-        Raises JobError: LOST, RESULT_EXPIRED where there is nothing to wait for.
+    async def read(self, job_id: str) -> Stored:
+        """What is stored of a job now.
+
+        Raises:
+            JobError: LOST, RESULT_EXPIRED if there is no such job, or no longer; BROKER_UNREACHABLE.
         """
-        async with self._watch.follow(handle.id) as followed:
-            if followed.meta is None:
-                await self.call(self.check, handle)
-            yield followed
+        async with _answered(LOOK_S, job_id):
+            stored = await self.core.events.read(job_id)
+        stored.raise_absence()
+        return stored
 
-    def check(self, handle: JobHandle[Any, Any]) -> None:
-        """As ``handle.check``, and BROKER_UNREACHABLE; blocks."""
-        with reachable(handle.id):
-            handle.check()
+    async def wait(self, job_id: str, timeout_s: float) -> Stored:
+        """What is stored of a job once it has ended, after the time, or once all waiting is ended.
 
-    async def wait(self, handle: JobHandle[Any, Any], timeout_s: float) -> Followed:
-        """A job once it has ended, or as it is after the time, or once nobody is to wait.
-
-        Raises as ``follow``.
+        Raises as ``read``.
         """
-        deadline = time.monotonic() + timeout_s
-        async with _answered(timeout_s + LOOK_S, handle.id), self.follow(handle) as followed:
-            while not followed.has_ended and not followed.is_released:
-                remaining_s = deadline - time.monotonic()
-                if remaining_s <= 0 or not await followed.change(remaining_s):
-                    break
-                if followed.is_missing:
-                    await self.call(self.check, handle)
-            return followed
+        last = NOTHING
+        try:
+            async with aclosing(self.core.events.states(job_id, timeout_s)) as states:
+                async for stored in states:
+                    last = stored
+        except JobError as error:
+            if error.code != ErrorCode.TIMEOUT:
+                raise
+        return last
 
-    async def cancel(self, handle: JobHandle[Any, Any]) -> Followed:
-        """Ask for a job to end, and see how it stands then. Raises as ``follow``."""
-        async with _answered(LOOK_S, handle.id):
-            await self.call(self.check, handle)
-            await self.call(handle.cancel)
-            return await self.wait(handle, 0)
-
-    async def states(self, handle: JobHandle[Any, Any]) -> AsyncIterator[tuple[Meta | None, bool]]:
-        """A job's states as they come, each with whether the job has ended with it, while anybody is to wait.
-
-        Raises as ``follow``.
-        """
-        async with self.follow(handle) as followed:
-            while True:
-                yield followed.meta, followed.has_ended
-                if followed.has_ended:
-                    return
-                await followed.change(math.inf)
-                if followed.is_released and not followed.has_ended:
-                    return
-                if followed.is_missing:
-                    await self.call(self.check, handle)
+    async def cancel(self, job_id: str) -> Stored:
+        """Ask for a job to end, and read how it stands then. Raises as ``read``."""
+        await self.read(job_id)
+        async with _answered(LOOK_S, job_id):
+            await self.call(self.dispatcher.cancel, job_id)
+        return await self.read(job_id)
 
     @asynccontextmanager
     async def uploading(self) -> AsyncIterator[None]:
@@ -176,7 +160,7 @@ class Backend:
     @property
     def num_waiting(self) -> int:
         """Jobs that requests wait for now."""
-        return self._watch.num_followed
+        return self.core.events.num_jobs
 
     async def pool(self) -> Pool:
         """The workers and queues, read at most once a second, however many ask.
@@ -194,22 +178,12 @@ class Backend:
     async def _read_pool(self) -> Pool:
         def read() -> Pool:
             with reachable():
-                return Pool(live_workers(self._redis), queue_lengths(self._redis))
+                return Pool(live_workers(self.dispatcher.redis), queue_lengths(self.dispatcher.redis))
 
         try:
             return await asyncio.wrap_future(self._probes.submit(read))
         finally:
             self._pool_read_at = time.monotonic()
-
-
-def unanswered(job_id: str | None = None) -> JobError:
-    """What is told where Redis has not answered in time."""
-    return JobError(
-        ErrorCode.BROKER_UNREACHABLE,
-        "Redis does not answer in time; is it running, and is the URL right?",
-        None,
-        {} if job_id is None else {"job_id": job_id},
-    )
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Candles as the requests for predictions have them: one record a bar, or one array a column."""
+"""Candles in prediction requests: one record per bar, or one array per column."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ MAX_PREDICTION_TIMESTAMPS: Final = 512
 
 
 def _not_bool(value: object) -> object:
-    """pydantic takes true for 1; of a price it is nobody's intention."""
+    """Refuse ``true`` and ``false``, which pydantic would read as 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("number_type", "Input should be a valid number, not true or false")
     return value
@@ -26,7 +26,7 @@ Column = Annotated[list[Number], Field(min_length=1, max_length=MAX_CANDLES, fai
 
 
 class Candle(BaseModel):
-    """One bar. Further fields are ignored."""
+    """One bar. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -39,7 +39,7 @@ class Candle(BaseModel):
 
 
 class CandleColumns(BaseModel):
-    """The same bars by column: shorter to write and to read."""
+    """Bars by column, which takes less JSON than records."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -56,7 +56,7 @@ def _kind(candles: object) -> Literal["records", "columns"]:
 
 
 CANDLE_KINDS: Final = ("records", "columns")
-"""Pydantic names these in the place of an error; requests do not have them."""
+"""Tags that pydantic puts into the location of an error. Requests do not contain them."""
 
 Candles = Annotated[
     Annotated[list[Candle], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True), Tag(CANDLE_KINDS[0])]
@@ -69,7 +69,7 @@ Timestamps = Annotated[
         min_length=1,
         max_length=MAX_CANDLES,
         fail_fast=True,
-        description="ISO 8601, one a candle, strictly ascending",
+        description="ISO 8601, one per candle, strictly ascending",
     ),
 ]
 FutureTimestamps = Annotated[
@@ -78,7 +78,7 @@ FutureTimestamps = Annotated[
         min_length=1,
         max_length=MAX_PREDICTION_TIMESTAMPS,
         fail_fast=True,
-        description="of the bars to forecast, strictly ascending, after the last candle",
+        description="times of the bars to forecast, strictly ascending, after the last candle",
     ),
 ]
 
@@ -86,18 +86,18 @@ _TIMES: Final = TypeAdapter(list[datetime])
 
 
 def as_texts(times: Sequence[datetime]) -> list[str]:
-    """Times in the contract's form, in which they are answered too."""
+    """Times in the contract's format, which answers use too."""
     texts: list[str] = _TIMES.dump_python(list(times), mode="json")
     return texts
 
 
 def num_candles(candles: list[Candle] | CandleColumns) -> int:
-    """How many bars; of columns that differ, as many as the first has."""
+    """The number of bars; if columns differ in length, that of the first."""
     return len(candles.open) if isinstance(candles, CandleColumns) else len(candles)
 
 
 def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float]]:
-    """The contract's columns. Of records, volume is there where any has one, then 0 where one has none."""
+    """The contract's columns. Volume and amount are left out if no record has them; a gap becomes 0."""
     if isinstance(candles, CandleColumns):
         given = {name: getattr(candles, name) for name in COLUMNS}
         return {name: values for name, values in given.items() if values is not None}

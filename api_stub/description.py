@@ -1,7 +1,8 @@
-"""The OpenAPI description, with what FastAPI cannot say of these routes: problems, keys, whole examples."""
+"""The OpenAPI description, with what FastAPI cannot derive: problems, keys and whole examples."""
 
 from typing import Any, Final
 
+from celery import states
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
@@ -23,13 +24,14 @@ from kronos_client.contract.examples import (
     example_result,
 )
 from kronos_client.contract.results import ForecastResult
+from kronos_client.core.stored import Stored
 
 SCHEME: Final = "key"
 TEMPLATE: Final = "#/components/schemas/{model}"
 
 
 def describe(app: FastAPI, *, needs_keys: bool) -> None:
-    """Have the app describe itself so, once it is asked."""
+    """Extend the app's OpenAPI description, which is made when first requested."""
     written = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -46,13 +48,13 @@ def _complete(description: dict[str, Any], *, needs_keys: bool) -> None:
     _, schemas = models_json_schema([(Problem, "serialization")], ref_template=TEMPLATE)
     components["schemas"] |= schemas["$defs"]
     components["securitySchemes"] = {
-        SCHEME: {"type": "http", "scheme": "bearer", "description": "one of KRONOS_API_KEYS"}
+        SCHEME: {"type": "http", "scheme": "bearer", "description": "a key of KRONOS_API_KEYS"}
     }
     bodies, answers = _examples()
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
             if path not in PROBES:
-                # An empty one: without keys, whoever is on the machine may ask.
+                # The empty entry means that no key is needed.
                 operation["security"] = [{SCHEME: []}] if needs_keys else [{}, {SCHEME: []}]
             if (method, path) in bodies:
                 _set_example(operation["requestBody"], bodies[method, path])
@@ -65,7 +67,7 @@ def _set_example(part: dict[str, Any], example: Any) -> None:
 
 
 def problem_response(description: str, **example: Any) -> dict[str, Any]:
-    """A response with a problem, as FastAPI takes it: given the model it would say application/json."""
+    """A problem response for FastAPI. If given the model, FastAPI would declare application/json."""
     schema = {"$ref": TEMPLATE.format(model=Problem.__name__)}
     return {
         "description": description,
@@ -74,15 +76,15 @@ def problem_response(description: str, **example: Any) -> dict[str, Any]:
 
 
 def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
-    """Of requests' bodies and of what is answered, by method and path."""
+    """Examples of request bodies and of answers, by method and path."""
     request = _request()
     result = ForecastResult.model_validate(example_result())
     item = SingleRequest.model_validate(request)
     job = PredictionJob([item], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
-    told = prediction.model_dump(mode="json")
-    meta = {"status": "SUCCESS", "result": example_result()}
-    trained = {"status": "SUCCESS", "result": example_finetune_result()}
+    answer = prediction.model_dump(mode="json")
+    done = Stored(states.SUCCESS, example_result())
+    trained = Stored(states.SUCCESS, example_finetune_result())
     bodies = {
         ("post", "/v1/predict/single"): request,
         ("post", "/v1/predict/batch"): {"items": [request]},
@@ -90,16 +92,16 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
         ("post", FINETUNES_URL): example_finetune_job(),
     }
     answers = {
-        ("post", "/v1/predict/single"): told,
-        ("post", "/v1/predict/batch"): [told],
-        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, meta).model_dump(mode="json"),
+        ("post", "/v1/predict/single"): answer,
+        ("post", "/v1/predict/batch"): [answer],
+        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, done).model_dump(mode="json"),
         ("get", f"{FINETUNES_URL}/{{job_id}}"): finetune_view(JOB_ID, trained).model_dump(mode="json"),
     }
     return bodies, answers
 
 
 def _request() -> dict[str, Any]:
-    """The first series of the contract's job, as a request for one prediction."""
+    """The first series of the contract's example job, as a prediction request."""
     job = example_job()
     series = job["series"][0]
     names = ("open", "high", "low", "close", "volume")

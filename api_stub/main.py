@@ -1,4 +1,4 @@
-"""The app: ``create_app`` puts it together."""
+"""``create_app`` builds the FastAPI app."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,20 +28,20 @@ VERSION: Final = "1"
 PARTS: Final = (predict, forecasts, finetunes, models, datasets, workers, health, metrics)
 EXPOSED_HEADERS: Final = ("X-Job-Id", "X-Request-Id", "Location", "Retry-After")
 
-
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": problem_response("what was sent, with its code and field", example=problems.example_problem()),
-    "5XX": problem_response("what the service cannot do now, with its code"),
+    "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),
+    "5XX": problem_response("the service cannot do this now; see code"),
 }
 
 
 def create_app(settings: ApiSettings) -> FastAPI:
-    """An app for these settings. It connects when it is started, and not before.
+    """Build the app for these settings. It connects to Redis when it starts.
 
-    Raises SettingsError where it would be open to whoever reaches it.
+    Raises:
+        SettingsError: the keys cannot be used, or the address needs keys and there are none.
     """
     keys = read_keys(settings)
-    known = metrics.HttpMetrics()
+    http_metrics = metrics.HttpMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,33 +54,30 @@ def create_app(settings: ApiSettings) -> FastAPI:
         version=VERSION,
         summary="Candlestick forecasts as jobs",
         lifespan=lifespan,
-        # Their pages load what they show from other hosts.
-        docs_url=None,
+        docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
         openapi_url="/v1/openapi.json",
         generate_unique_id_function=_operation_id,
         responses=PROBLEMS,
-        # What is mounted at / answers for addresses that end otherwise.
-        redirect_slashes=False,
+        redirect_slashes=False,  # the page is mounted at / and answers for the other address
     )
     describe(app, needs_keys=bool(keys))
-    app.state.metrics = known
+    app.state.metrics = http_metrics
     app.state.methods = Methods(app)
     app.add_exception_handler(JobError, problems.on_job_error)
-    app.add_exception_handler(problems.JobFailure, problems.on_job_failure)
+    app.add_exception_handler(problems.JobFailure, problems.on_job_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
     for part in PARTS:
         app.include_router(part.router)
-    page = page_addresses(PAGE)
-    if page:
+    if page := page_addresses(PAGE):
         app.router.routes.append(PageMount("/", PageFiles(directory=PAGE, html=True), name="page"))
-    # The last one added is the first to see a request.
+    # The middleware added last receives a request first.
     app.add_middleware(
         BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
     )
     app.add_middleware(Keys, keys=keys, page=page)
-    if origins := _origins(settings):
+    if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
@@ -88,14 +85,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Request-Id"],
             expose_headers=EXPOSED_HEADERS,
         )
-    app.add_middleware(RequestLog, metrics=known)
+    app.add_middleware(RequestLog, metrics=http_metrics)
     return app
 
 
 def _operation_id(route: APIRoute) -> str:
-    """Short, for clients that are generated from the description."""
+    """A short operation id, which generated clients use as a method name."""
     return f"{route.tags[0] if route.tags else 'api'}_{route.name}"
-
-
-def _origins(settings: ApiSettings) -> list[str]:
-    return [origin.strip() for origin in (settings.api_cors_origins or "").split(",") if origin.strip()]

@@ -1,4 +1,4 @@
-"""The web page's files, with headers that let it load and run nothing but them."""
+"""The web page's files, with headers that forbid it to load or run anything else."""
 
 from typing import Any, Final
 
@@ -12,16 +12,16 @@ HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # They change with a release; until then their ETags spare the browser the bodies.
+    # Files change with a release. Until then their ETags save the browser the download.
     "Cache-Control": "no-cache",
 }
 
 
 class PageFiles(StaticFiles):
-    """Starlette's, with these headers on every file."""
+    """Static files with ``HEADERS`` on each."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """As Starlette's."""
+        """Starlette's response, with ``HEADERS``."""
         response = super().file_response(*args, **kwargs)
         response.headers.update(HEADERS)
         return response

@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem documents (RFC 9457) with our codes, and the status that each code has."""
+"""Errors over HTTP: problem documents (RFC 9457) with our codes, and the status of each code."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -24,7 +24,7 @@ MAX_REASON_CHARS: Final = 300
 
 
 class HttpCode(StrEnum):
-    """Codes of what can only go wrong over HTTP; jobs end with an ``ErrorCode``."""
+    """Codes of errors that only HTTP requests have. Jobs end with an ``ErrorCode``."""
 
     INVALID_JSON = "INVALID_JSON"
     BAD_REQUEST = "BAD_REQUEST"
@@ -38,78 +38,36 @@ class HttpCode(StrEnum):
     OVERLOADED = "OVERLOADED"
 
 
-STATUSES: Final[Mapping[str, HTTPStatus]] = {
-    # What was sent
-    ErrorCode.UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
-    ErrorCode.UNKNOWN_FIELD: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.MISSING_FIELD: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.BAD_TYPE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.BAD_VALUE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.BAD_ENCODING: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.DUPLICATE_ID: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.INVALID_INPUT: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.LIMIT_EXCEEDED: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    ErrorCode.PRED_LEN_TOO_LONG: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.RESULT_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    ErrorCode.MISSING_COLUMN: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.UNKNOWN_COLUMN: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.LENGTH_MISMATCH: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.EMPTY_SERIES: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.NOT_FINITE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.VALUE_TOO_LARGE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.NON_POSITIVE_PRICE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.HIGH_BELOW_LOW: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.NEGATIVE_VOLUME: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.BAD_TIMESTAMP: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.TIMESTAMPS_NOT_ASCENDING: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.MIXED_TIMEZONES: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.TIMEZONE_UNKNOWN: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.TIMEZONE_MISMATCH: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.CANNOT_INFER_TIMESTAMPS: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.INVALID_DEVICE: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.MODEL_NOT_ALLOWED: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.INVALID_CONFIG: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.TRAINING_DATA_INVALID: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.TRAINING_DIVERGED: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.DATA_NOT_ALLOWED: HTTPStatus.UNPROCESSABLE_ENTITY,
-    ErrorCode.BAD_MESSAGE: HTTPStatus.BAD_REQUEST,
-    # What is there already, or no longer
-    ErrorCode.ID_CONFLICT: HTTPStatus.CONFLICT,
-    ErrorCode.CANCELLED: HTTPStatus.CONFLICT,
-    ErrorCode.RUN_LOCKED: HTTPStatus.CONFLICT,
-    ErrorCode.LOST: HTTPStatus.NOT_FOUND,
-    ErrorCode.RESULT_EXPIRED: HTTPStatus.GONE,
-    # What this service cannot do now, or not in time
-    ErrorCode.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
-    ErrorCode.NO_GPU_WORKER: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.MODEL_CAPACITY: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.CHECKPOINT_UNREACHABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.TRAINING_STOPPED: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.OUT_OF_MEMORY: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.ENQUEUE_UNCERTAIN: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.BROKER_UNREACHABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    ErrorCode.DISK_FULL: HTTPStatus.INSUFFICIENT_STORAGE,
-    ErrorCode.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
-    ErrorCode.TIMEOUT: HTTPStatus.GATEWAY_TIMEOUT,
-    # What is wrong with it
-    ErrorCode.CHECKPOINT_INVALID: HTTPStatus.INTERNAL_SERVER_ERROR,
-    ErrorCode.CHECKPOINT_MISSING: HTTPStatus.INTERNAL_SERVER_ERROR,
-    ErrorCode.CHECKPOINT_MISMATCH: HTTPStatus.INTERNAL_SERVER_ERROR,
-    ErrorCode.WORKER_LOST: HTTPStatus.INTERNAL_SERVER_ERROR,
-    ErrorCode.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
-    # HTTP's own
-    HttpCode.INVALID_JSON: HTTPStatus.BAD_REQUEST,
-    HttpCode.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
-    HttpCode.UNAUTHORIZED: HTTPStatus.UNAUTHORIZED,
-    HttpCode.HOST_NOT_ALLOWED: HTTPStatus.FORBIDDEN,
-    HttpCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
-    HttpCode.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
-    HttpCode.DATASET_EXISTS: HTTPStatus.CONFLICT,
-    HttpCode.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    HttpCode.UNSUPPORTED_MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    HttpCode.OVERLOADED: HTTPStatus.SERVICE_UNAVAILABLE,
+_CODES: Final = {
+    HTTPStatus.BAD_REQUEST: "UNSUPPORTED_VERSION BAD_MESSAGE INVALID_JSON BAD_REQUEST",
+    HTTPStatus.UNAUTHORIZED: "UNAUTHORIZED",
+    HTTPStatus.FORBIDDEN: "HOST_NOT_ALLOWED",
+    HTTPStatus.NOT_FOUND: "LOST NOT_FOUND",
+    HTTPStatus.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
+    HTTPStatus.CONFLICT: "ID_CONFLICT CANCELLED RUN_LOCKED DATASET_EXISTS",
+    HTTPStatus.GONE: "RESULT_EXPIRED",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "LIMIT_EXCEEDED RESULT_TOO_LARGE BODY_TOO_LARGE",
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: "UNSUPPORTED_MEDIA_TYPE",
+    HTTPStatus.UNPROCESSABLE_ENTITY: """
+        UNKNOWN_FIELD MISSING_FIELD BAD_TYPE BAD_VALUE BAD_ENCODING DUPLICATE_ID INVALID_INPUT
+        PRED_LEN_TOO_LONG MISSING_COLUMN UNKNOWN_COLUMN LENGTH_MISMATCH EMPTY_SERIES NOT_FINITE
+        VALUE_TOO_LARGE NON_POSITIVE_PRICE HIGH_BELOW_LOW NEGATIVE_VOLUME BAD_TIMESTAMP
+        TIMESTAMPS_NOT_ASCENDING MIXED_TIMEZONES TIMEZONE_UNKNOWN TIMEZONE_MISMATCH CANNOT_INFER_TIMESTAMPS
+        INVALID_DEVICE MODEL_NOT_ALLOWED INVALID_CONFIG TRAINING_DATA_INVALID TRAINING_DIVERGED
+        DATA_NOT_ALLOWED""",
+    HTTPStatus.TOO_MANY_REQUESTS: "QUEUE_FULL",
+    HTTPStatus.INTERNAL_SERVER_ERROR: """
+        CHECKPOINT_INVALID CHECKPOINT_MISSING CHECKPOINT_MISMATCH WORKER_LOST INTERNAL""",
+    HTTPStatus.SERVICE_UNAVAILABLE: """
+        NO_GPU_WORKER MODEL_CAPACITY CHECKPOINT_UNREACHABLE TRAINING_STOPPED OUT_OF_MEMORY ENQUEUE_UNCERTAIN
+        BROKER_UNREACHABLE OVERLOADED""",
+    HTTPStatus.GATEWAY_TIMEOUT: "DEADLINE TIMEOUT",
+    HTTPStatus.INSUFFICIENT_STORAGE: "DISK_FULL",
 }
-"""The one table from codes to HTTP; a code of a newer worker is that of INTERNAL."""
+STATUSES: Final[Mapping[str, HTTPStatus]] = {
+    code: status for status, codes in _CODES.items() for code in codes.split()
+}
+"""The status of each code. A code that this version does not know is answered like INTERNAL."""
 
 _CODES_OF_STATUSES: Final = {
     400: HttpCode.BAD_REQUEST,
@@ -120,26 +78,26 @@ _CODES_OF_STATUSES: Final = {
     415: HttpCode.UNSUPPORTED_MEDIA_TYPE,
 }
 _DETAILS_OF_STATUSES: Final = {
-    404: "there is nothing at this address",
+    404: "nothing is at this address; see /v1/openapi.json for those that exist",
     405: "this address does not take that method; see the Allow header",
 }
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it, with our ``code``, ``field`` and ``details``."""
+    """An error as in RFC 9457, with our ``code``, ``field`` and ``details``."""
 
     type: str = Field(examples=[f"{TYPE_PREFIX}HIGH_BELOW_LOW"])
-    title: str = Field(description="of the status", examples=["Unprocessable Entity"])
+    title: str = Field(description="of the HTTP status", examples=["Unprocessable Entity"])
     status: int = Field(examples=[422])
     detail: str = Field(description="what is wrong and what to do")
     code: str = Field(examples=["HIGH_BELOW_LOW"])
-    field: str | None = Field(default=None, description="at fault", examples=["candles.3.high"])
+    field: str | None = Field(default=None, description="the field at fault", examples=["candles.3.high"])
     details: dict[str, Any] = {}
     job_id: str | None = None
 
 
 class HttpError(HTTPException):
-    """What only HTTP knows of. An HTTPException, which FastAPI lets through while it reads a body."""
+    """An error that only HTTP requests have. FastAPI lets HTTPExceptions pass while it reads a body."""
 
     def __init__(
         self,
@@ -157,7 +115,7 @@ class HttpError(HTTPException):
 
 
 class JobFailure(Exception):
-    """A job's error, with the job's id, which the problem and its headers then name."""
+    """A job's error with the job's id, which the problem and its headers contain."""
 
     def __init__(self, error: JobError, job_id: str) -> None:
         super().__init__(str(error))
@@ -165,14 +123,14 @@ class JobFailure(Exception):
         self.job_id = job_id
 
     def beside(self, job_ids: list[str]) -> "JobFailure":
-        """The same, with the ids of the other jobs of its request."""
+        """This failure, with the ids of the other jobs of the same request in its details."""
         error = self.error
         details = error.details | {"other_jobs": job_ids}
         return JobFailure(JobError(error.code, error.message, error.field, details), self.job_id)
 
 
 def status_of(code: str) -> HTTPStatus:
-    """The status of a code, also of one that this version does not know."""
+    """The status of a code; 500 if this version does not know the code."""
     return STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
@@ -185,7 +143,7 @@ def problem(
     job_id: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response for a code."""
+    """The problem document for a code, as a response."""
     status = status_of(code)
     content = Problem(
         type=f"{TYPE_PREFIX}{code}",
@@ -197,50 +155,37 @@ def problem(
         details=dict(details or {}),
         job_id=job_id,
     )
-    sent = dict(headers or {})
+    all_headers = dict(headers or {})
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        sent["Retry-After"] = str((details or {}).get("retry_after_s", UNAVAILABLE_RETRY_S))
+        all_headers["Retry-After"] = str(content.details.get("retry_after_s", UNAVAILABLE_RETRY_S))
     elif status == HTTPStatus.SERVICE_UNAVAILABLE:
-        sent["Retry-After"] = str(UNAVAILABLE_RETRY_S)
+        all_headers["Retry-After"] = str(UNAVAILABLE_RETRY_S)
     if job_id is not None:
-        sent["X-Job-Id"] = job_id
-    return Response(to_json(content), int(status), sent, MEDIA_TYPE)
+        all_headers["X-Job-Id"] = job_id
+    return Response(to_json(content), int(status), all_headers, MEDIA_TYPE)
 
 
 def example_problem() -> dict[str, Any]:
-    """What one looks like, for the description."""
+    """A sample problem for the OpenAPI description."""
     code, field = ErrorCode.HIGH_BELOW_LOW, "candles.3.high"
     message = f"{field}, row 3: 185.1 is below the low of the same bar"
-    body = bytes(problem(code, message, field, {"row": 3}).body)
-    example: dict[str, Any] = from_json(body)
+    example: dict[str, Any] = from_json(bytes(problem(code, message, field, {"row": 3}).body))
     return example
 
 
-def job_problem(error: JobError, job_id: str | None = None) -> Response:
-    """The response for a job's error, or for what could not become a job."""
-    return problem(
-        error.code,
-        error.message,
-        error.field,
-        error.details,
-        job_id=job_id or error.details.get("job_id"),
-    )
-
-
 async def on_job_error(request: Request, error: Exception) -> Response:
-    """FastAPI's handler for JobError."""
+    """Answer a request that raised JobError or JobFailure."""
+    job_id: str | None = None
+    if isinstance(error, JobFailure):
+        job_id = error.job_id
+        error = error.error
     assert isinstance(error, JobError)
-    return job_problem(error)
-
-
-async def on_job_failure(request: Request, failure: Exception) -> Response:
-    """Likewise for JobFailure."""
-    assert isinstance(failure, JobFailure)
-    return job_problem(failure.error, failure.job_id)
+    job_id = job_id or error.details.get("job_id")
+    return problem(error.code, error.message, error.field, error.details, job_id=job_id)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """Likewise for HTTPException, our own and what Starlette and FastAPI raise."""
+    """Answer a request that raised HTTPException: our ``HttpError``, or one of Starlette or FastAPI."""
     assert isinstance(error, HTTPException)
     if isinstance(error, HttpError):
         return problem(error.code, error.message, error.field, error.details, headers=error.headers)
@@ -255,28 +200,26 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_validation_error(request: Request, error: Exception) -> Response:
-    """Likewise for what does not have the form of a request: the first thing that is wrong with it."""
+    """Answer a request that does not match its model, by the first error that pydantic found."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where, *path = first["loc"]
+    place, *path = first["loc"]
     kind = str(first["type"])
+    context = first.get("ctx", {})
     if kind == "json_invalid":
-        reason = str(first.get("ctx", {}).get("error", ""))[:MAX_REASON_CHARS]
+        reason = str(context.get("error", ""))[:MAX_REASON_CHARS]
         return problem(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}")
-    # A check of several fields names the one that it is about. Pydantic names which kind of candles it read.
-    path += [first.get("ctx", {}).get("field")] * ("field" in first.get("ctx", {}))
-    parts = [part for before, part in zip([None, *path], path, strict=False) if not _is_kind(before, part)]
-    field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(where)
+    if "field" in context:  # a check of several fields names the one at fault
+        path.append(context["field"])
+    # After "candles" pydantic names the kind that it read, which the request does not contain.
+    pairs = zip([None, *path], path, strict=False)
+    parts = [part for before, part in pairs if before != "candles" or part not in CANDLE_KINDS]
+    field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(place)
     reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return problem(_code_of(kind), f"{field}: {reason[:MAX_REASON_CHARS]}", field)
 
 
-def _is_kind(before: object, part: object) -> bool:
-    return before == "candles" and part in CANDLE_KINDS
-
-
 def _code_of(kind: str) -> ErrorCode:
-    """Of what pydantic found."""
     if kind == "missing":
         return ErrorCode.MISSING_FIELD
     if kind == "extra_forbidden":

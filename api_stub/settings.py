@@ -1,4 +1,4 @@
-"""What the HTTP API reads of the environment, on top of what clients and workers read."""
+"""Settings that only the HTTP API reads from the environment."""
 
 from functools import cache
 
@@ -12,12 +12,12 @@ class ApiSettings(ServiceSettings):
 
     api_keys: SecretStr | None = Field(
         None,
-        description="keys, separated by commas or line ends, of which each request needs one; default: none",
+        description="keys, separated by commas or line ends; each request must send one; default: none",
     )
     api_wait_s: float = Field(
         60,
         ge=0,
-        description="seconds that a request waits for its forecast before the answer says where to find it",
+        description="seconds that a request waits for its forecast; then it gets the job's address",
     )
     api_max_body_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one request")
     api_max_upload_bytes: int = Field(

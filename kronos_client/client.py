@@ -7,26 +7,26 @@ Such as:
     result.series[0].frame()
 """
 
-import time
-from typing import Any, Final
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Self, Unpack
 
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
-
-from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, Priority
+from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.base import BaseClient
-from kronos_client.core.handle import FinetuneHandle, FinetuneState, ForecastHandle, JobState
-from kronos_client.core.many import ForecastOutcome
-from kronos_client.core.result_events import Endings, RedisEndings
-from kronos_client.core.result_store import CeleryOutcome, Outcome, reachable
-from kronos_client.redis.admission import Admission
-from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import jobs_per_s, live_workers
-from kronos_client.settings import ClientSettings, get_settings
+from kronos_client.core.async_handle import not_in_time
+from kronos_client.core.core import Core, redis_core
+from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
+from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions, finetune_payload
+from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
+from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.core.job import Job, finetune_job, forecast_job
+from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.loop_thread import LoopThread
+from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
+from kronos_client.core.series import CandleSource
+from kronos_client.settings import ClientSettings, settings_for
 
 __all__ = [
     "FinetuneHandle",
@@ -37,86 +37,193 @@ __all__ = [
     "JobState",
 ]
 
-WORKERS_KNOWN_FOR_S: Final = 1.0
 
+class ForecastClient:
+    """Enqueues forecast and finetuning jobs and waits for their results.
 
-class ForecastClient(BaseClient):
-    """Enqueues forecast and finetuning jobs and waits for their results. May be shared between threads.
+    May be shared between threads, used in the thread of a running event loop, and used in processes that are
+    forked after it was made. All jobs that are waited for share one thread and two connections.
 
     Args:
-        url: the workers' Redis; ``KRONOS_REDIS_URL`` where left out.
-        settings: limits and lifetimes, as the workers have them; from the environment where left out.
+        url: The workers' Redis; by default ``KRONOS_REDIS_URL``.
+        settings: Limits and lifetimes, as the workers have them; by default from the environment.
     """
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
-        settings = settings or get_settings()
-        if url is not None:
-            settings = settings.with_redis_url(url)
-        super().__init__(settings)
-        self._app = make_app(settings)
-        self._redis = connect(self.redis_url)
-        self._records = JobStore(self._redis, settings.result_ttl_s)
-        self._admission = Admission(
-            self._redis, result_ttl_s=settings.result_ttl_s, max_queue_jobs=settings.max_queue_jobs
-        )
-        self._workers: list[AnyWorkerStatus] = []
-        self._workers_read_at = float("-inf")
+        settings = settings_for(url, settings)
+        dispatcher = RedisDispatcher(settings)
+        self._set_up(settings, dispatcher, partial(redis_core, settings, dispatcher))
+
+    def _set_up(
+        self, settings: ClientSettings, dispatcher: Dispatcher, make_core: Callable[[], Core]
+    ) -> None:
+        self._settings = settings
+        self._dispatcher = dispatcher
+        self._thread = LoopThread(make_core)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def redis_url(self) -> str:
+        """The workers' Redis, password and all."""
+        return self._settings.redis_url.get_secret_value()
 
     def close(self) -> None:
-        """Give up the connections; handles that are left cannot be waited for any more."""
-        backend: Any = self._app.backend
-        consumer = backend.result_consumer
-        consumer.stop()
-        # Else a handle that is collected later unsubscribes, and reconnects for it, up to 20 s long.
-        consumer.subscribed_to.clear()
-        self._app.close()
-        self._redis.close()
+        """Close the connections; what is waited for on other threads ends in RuntimeError."""
+        self._thread.close()
+        self._dispatcher.close()
 
     def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""
-        with reachable():
-            return live_workers(self._redis)
+        return self._dispatcher.workers()
 
-    def _known_workers(self) -> list[AnyWorkerStatus]:
-        """The live workers, read at most once a second."""
-        now = time.monotonic()
-        if now - self._workers_read_at > WORKERS_KNOWN_FOR_S:
-            self._workers = self.workers()
-            self._workers_read_at = now
-        return self._workers
-
-    def _enqueue(
-        self, task: str, payload: dict[str, Any], job_id: str, queue: str, priority: Priority, shown: str
-    ) -> None:
-        with reachable():
-            submitted_at = self._admission.admit(
-                job_id, payload, queue, lambda: jobs_per_s(queue, self._known_workers())
-            )
-        if submitted_at is None:
-            return
+    def forecast(
+        self,
+        candles: CandleSource | Sequence[CandleSource],
+        *,
+        timeout_s: float | None = None,
+        on_progress: Callable[[JobState], object] | None = None,
+        forget: bool = False,
+        job_id: str | None = None,
+        retry_for_s: float = 0.0,
+        **options: Unpack[ForecastOptions],
+    ) -> ForecastResult:
+        """``submit`` and ``wait`` in one; a job that is not done in time is cancelled."""
+        handle = self.submit(candles, job_id=job_id, retry_for_s=retry_for_s, **options)
         try:
-            self._app.send_task(
-                task,
-                kwargs={"job": payload | {"submitted_at": submitted_at}},
-                task_id=job_id,
-                queue=queue,
-                priority=CELERY_PRIORITIES[priority],
-                # By default Celery repeats the arguments, candles and all, in headers and events.
-                argsrepr="()",
-                kwargsrepr=shown,
-                retry=False,
-            )
-        except (OperationalError, RedisError) as error:
-            raise JobError(
-                ErrorCode.ENQUEUE_UNCERTAIN,
-                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with "
-                "the same job_id",
-                None,
-                {"job_id": job_id},
-            ) from error
+            return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
+        except JobError as error:
+            if error.code == ErrorCode.TIMEOUT:
+                handle.cancel()
+            raise not_in_time(error, timeout_s, handle.id) from None
 
-    def _outcome(self, job_id: str) -> Outcome:
-        return CeleryOutcome(self._app.AsyncResult(job_id), self._records)
+    def submit(
+        self,
+        candles: CandleSource | Sequence[CandleSource],
+        *,
+        job_id: str | None = None,
+        retry_for_s: float = 0.0,
+        **options: Unpack[ForecastOptions],
+    ) -> ForecastHandle:
+        """Enqueue one job.
 
-    def _endings(self) -> Endings:
-        return RedisEndings(self._redis)
+        Args:
+            candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or a list of
+                these for several series.
+            job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
+            retry_for_s: Seconds during which it is submitted again, with the same id, if the queue is full,
+                Redis is away, or its answer was lost.
+            options: Horizon, sampling, output, model, device and more: see ``forecast_payload``.
+
+        Raises:
+            JobError: What the worker would answer, as far as it can be known here; NO_GPU_WORKER;
+                ID_CONFLICT if the id was used for other content; QUEUE_FULL, with ``retry_after_s`` in its
+                details; BROKER_UNREACHABLE if nothing was enqueued; ENQUEUE_UNCERTAIN if that is not known.
+        """
+        return self.submit_job(forecast_payload(candles, **options), job_id=job_id, retry_for_s=retry_for_s)
+
+    def submit_job(
+        self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
+    ) -> ForecastHandle:
+        """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json.
+
+        Raises:
+            JobError: As ``submit``.
+        """
+        return self._sent(forecast_job(payload, job_id, self._settings), retry_for_s)
+
+    def forecast_many(
+        self, items: Iterable[Any], **options: Unpack[ManyOptions]
+    ) -> Generator[ForecastOutcome, None, None]:
+        """Forecast thousands of items, each as a job of its own, and give each one's outcome.
+
+        Items are taken from the iterable as there is room for them, on this thread. An error of one item is
+        in its outcome and ends nothing else. Leaving the loop early cancels what is under way, unless it has
+        ids of the caller's.
+
+        Args:
+            items: Candles as ``submit`` takes them, or pairs ``(key, candles)``; the key comes back. So
+                several series of one job are a list, never a tuple of two.
+            options: As ``submit`` takes them, the same for all items, and:
+
+                - ``in_order`` (True): outcomes in the items' order, or each as soon as it is there.
+                - ``max_in_flight`` (64): items that are held at most, enqueued, or done and not yet given.
+                  It bounds memory here and in Redis.
+                - ``timeout_s``: seconds for each item from its submission. It is cancelled then, and TIMEOUT
+                  is its error.
+                - ``retry_for_s`` (600): seconds during which an item is submitted again if the queue is
+                  full, or Redis is away.
+                - ``forget`` (False): delete each result from Redis once it was read.
+                - ``job_id_prefix``: items have the ids ``<prefix>-<key>``, or their index without a key. A
+                  run that was broken off goes on under the same prefix: what was done already is not
+                  computed again while results are kept, and what failed stays failed.
+        """
+        return self._outcomes(self._thread.run(partial(_many, options)), items)
+
+    def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
+        source = iter(items)
+        item: Any = NOTHING
+        try:
+            while True:
+                given = self._thread.run(lambda _: many.step(item))  # noqa: B023  # it runs at once
+                if given is END:
+                    return
+                item = next(source, END) if given is ROOM else NOTHING
+                if given is not ROOM:
+                    yield given
+        finally:
+            with suppress(RuntimeError):  # the client was closed meanwhile
+                self._thread.run(lambda _: many.leave())
+
+    def finetune(
+        self,
+        config: ConfigSource,
+        *,
+        name: str,
+        job_id: str | None = None,
+        retry_for_s: float = 0.0,
+        **options: Unpack[FinetuneOptions],
+    ) -> FinetuneHandle:
+        """Enqueue one finetuning job.
+
+        Args:
+            config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
+            name: The trained model is registered under it, and forecasts name it so.
+            job_id: As in ``submit``.
+            retry_for_s: As in ``submit``.
+            options: Data, device, deadline and priority: see ``finetune_payload``.
+
+        Raises:
+            JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
+        """
+        payload = finetune_payload(config, name=name, **options)
+        return self.submit_finetune_job(payload, job_id=job_id, retry_for_s=retry_for_s)
+
+    def submit_finetune_job(
+        self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
+    ) -> FinetuneHandle:
+        """Enqueue one finetuning job in the contract's own form, such as docs/examples/finetune-job.json.
+
+        Raises:
+            JobError: As ``finetune``.
+        """
+        return self._sent(finetune_job(payload, job_id, self._settings), retry_for_s)
+
+    def forecast_handle(self, job_id: str) -> ForecastHandle:
+        """The handle of a forecast that was enqueued before, or elsewhere; its ``queue`` is not known."""
+        return JobHandle(self._thread, FORECAST, job_id, None)
+
+    def finetune_handle(self, job_id: str) -> FinetuneHandle:
+        """The handle of a finetuning job that was enqueued elsewhere; its ``queue`` is not known."""
+        return JobHandle(self._thread, FINETUNE, job_id, None)
+
+    def _sent(self, job: Job, retry_for_s: float) -> JobHandle[Any, Any]:
+        return JobHandle(self._thread, job.kind, job.id, self._dispatcher.send_again(job, retry_for_s))
+
+
+async def _many(options: ManyOptions, core: Core) -> Many:
+    return Many(core, **options)

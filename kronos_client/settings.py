@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from redis.exceptions import RedisError
 
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
@@ -204,3 +204,9 @@ class ServiceSettings(ClientSettings):
 def get_settings() -> ClientSettings:
     """The settings of this process's clients, read on first use."""
     return ClientSettings.load()
+
+
+def settings_for(url: str | None, settings: ClientSettings | None) -> ClientSettings:
+    """The settings that were given, or those of the environment; for this Redis, if one is given."""
+    settings = settings or get_settings()
+    return settings if url is None else settings.with_redis_url(url)

@@ -1,17 +1,13 @@
 """Kronos, the foundation model for candlestick series: load it, forecast with it.
 
-Names are imported when first used, so that the parts without torch can be used without it.
+Names are imported on first use, so modules without torch work where torch is not installed.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kronos_model.devices.resolution import (
-        describe_device,
-        move_to_device,
-        resolve_device,
-    )
+    from kronos_model.devices.resolution import describe_device, move_to_device, resolve_device
     from kronos_model.errors import KronosError
     from kronos_model.forecast import Forecast
     from kronos_model.model import Kronos

@@ -41,7 +41,7 @@ def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
 
     Args:
         path: what is written, for the message.
-        further: errors to take for the system's; safetensors wraps those in its own.
+        further: errors that stand for the system's; safetensors wraps those in its own.
     """
     kinds: tuple[type[Exception], ...] = (OSError, *further)
     try:

@@ -1,29 +1,29 @@
 """The errors of this package, all below ``KronosError``.
 
     KronosError                  INTERNAL
-    ├── InputError               INVALID_INPUT            what was asked for cannot be computed
-    │   ├── CandleFileError      INVALID_INPUT            a file that candles cannot be read from
+    ├── InputError               INVALID_INPUT            a request that cannot be computed
+    │   ├── CandleFileError      INVALID_INPUT            a file without readable candles
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
-    ├── DeviceError              INVALID_DEVICE           a device name nobody knows
-    ├── CheckpointError          CHECKPOINT_INVALID       a checkpoint that is there but cannot be used
-    │   ├── CheckpointMissing    CHECKPOINT_MISSING       a folder, file or tensor that is not there
+    ├── DeviceError              INVALID_DEVICE           an unknown device name
+    ├── CheckpointError          CHECKPOINT_INVALID       an unusable checkpoint
+    │   ├── CheckpointMissing    CHECKPOINT_MISSING       a missing folder, file or tensor
     │   ├── CheckpointUnreachable CHECKPOINT_UNREACHABLE  not cached, and the hub does not answer
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
-    ├── OutOfMemory              OUT_OF_MEMORY            the device cannot hold what was asked for
-    ├── ForecastStopped                                   a forecast that was ended from outside
+    ├── OutOfMemory              OUT_OF_MEMORY            the device has too little memory
+    ├── ForecastStopped                                   a forecast that was stopped
     │   ├── Cancelled            CANCELLED
     │   └── DeadlineExceeded     DEADLINE
-    └── FinetuningError                                   a finetuning run that cannot start or go on
-        ├── FinetuningConfigError INVALID_CONFIG          a field of its config that cannot be used
+    └── FinetuningError                                   a finetuning run that cannot start or continue
+        ├── FinetuningConfigError INVALID_CONFIG          an unusable field of its config
         ├── TrainingDataError    TRAINING_DATA_INVALID    files without usable candles, or too few
         ├── TrainingDiverged     TRAINING_DIVERGED        a loss that is not finite
         ├── DiskFull             DISK_FULL                no room, or no permission, to save
         ├── RunLocked            RUN_LOCKED               another process trains in the same folder
-        └── TrainingStopped      TRAINING_STOPPED         asked to stop; its state is saved
+        └── TrainingStopped      TRAINING_STOPPED         stopped on request; its state is saved
 
-Every error carries a ``code`` for machines, a message that says what to do, and, where it applies, the
-``field`` at fault and ``details`` (JSON-compatible).
+Every error has a ``code`` for machines and a message with the cause and the remedy. Some have the ``field``
+at fault and ``details`` (JSON-compatible).
 """
 
 from collections.abc import Mapping
@@ -52,16 +52,16 @@ class KronosError(Exception):
 
 
 class InputError(KronosError, ValueError):
-    """What was asked for cannot be computed; also a ``ValueError``, which the reference raises."""
+    """A request that cannot be computed; also a ``ValueError``, as in the reference."""
 
     code = "INVALID_INPUT"
 
 
 class CandleFileError(InputError):
-    """A file that candles cannot be read from.
+    """A file without readable candles.
 
-    ``field`` is the column at fault: as the file calls it if one cell is at fault, else by our name.
-    ``details`` has the ``line`` in a CSV file, from 1, or the ``row`` in a Parquet file, from 0.
+    ``field`` is the column at fault: the file's title for a single bad cell, else our name. ``details`` has
+    the ``line`` in a CSV file, from 1, or the ``row`` in a Parquet file, from 0.
     """
 
 
@@ -74,25 +74,25 @@ class TimestampError(InputError):
 
 
 class DeviceError(KronosError, ValueError):
-    """A device name that is none of auto, cpu, cuda, cuda:N, mps."""
+    """An unknown device name: not auto, cpu, cuda, cuda:N or mps."""
 
     code = "INVALID_DEVICE"
 
 
 class CheckpointError(KronosError):
-    """A checkpoint that is there but cannot be used."""
+    """An unusable checkpoint."""
 
     code = "CHECKPOINT_INVALID"
 
 
 class CheckpointMissing(CheckpointError):
-    """A folder, repository, revision, file or tensor that is not there."""
+    """A missing folder, repository, revision, file or tensor."""
 
     code = "CHECKPOINT_MISSING"
 
 
 class CheckpointUnreachable(CheckpointError):
-    """Neither cached nor to be had: the hub does not answer."""
+    """A checkpoint that is not cached, while the hub does not answer."""
 
     code = "CHECKPOINT_UNREACHABLE"
 
@@ -104,13 +104,13 @@ class CheckpointMismatch(CheckpointError):
 
 
 class OutOfMemory(KronosError):
-    """The device has too little memory for what was asked."""
+    """The device has too little memory."""
 
     code = "OUT_OF_MEMORY"
 
 
 class ForecastStopped(KronosError):
-    """A forecast that was ended from outside before it was done."""
+    """A forecast that was stopped before it was done."""
 
 
 class Cancelled(ForecastStopped):
@@ -126,17 +126,17 @@ class DeadlineExceeded(ForecastStopped):
 
 
 class FinetuningError(KronosError):
-    """A finetuning run that cannot start or go on."""
+    """A finetuning run that cannot start or continue."""
 
 
 class FinetuningConfigError(FinetuningError, ValueError):
-    """A config that cannot be used; ``field`` is the dotted path at fault."""
+    """An unusable config; ``field`` is the dotted path at fault."""
 
     code = "INVALID_CONFIG"
 
 
 class TrainingDataError(FinetuningError):
-    """Files without usable candles, or too few bars for the windows asked for."""
+    """Files without usable candles, or with too few bars for the configured windows."""
 
     code = "TRAINING_DATA_INVALID"
 
@@ -148,7 +148,7 @@ class TrainingDiverged(FinetuningError):
 
 
 class DiskFull(FinetuningError):
-    """Too little room, or no permission, to save what training makes."""
+    """Too little room, or no permission, to save the results of training."""
 
     code = "DISK_FULL"
 
@@ -160,6 +160,6 @@ class RunLocked(FinetuningError):
 
 
 class TrainingStopped(FinetuningError):
-    """Training was asked to stop and saved its state; it may be resumed."""
+    """Training stopped on request and saved its state; it can be resumed."""
 
     code = "TRAINING_STOPPED"

@@ -13,12 +13,7 @@ from tqdm import tqdm
 from kronos_model.bars.columns import COLUMNS, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.generation import (
-    ContextPolicy,
-    Generation,
-    SamplingParams,
-    SeriesRequest,
-)
+from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import CandleError, InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos

@@ -277,7 +277,8 @@ def test_workers_are_asked_for_their_health_by_a_command_that_exists(name: str) 
     assert container["args"][1:] in ([], ["--role", "finetune"])
     assert (len(container["args"]) > 1) == name.startswith("finetune")
     for probe in ("startupProbe", "readinessProbe"):
-        assert container[probe]["exec"]["command"][-1] in cli.commands
+        *_, module, command = container[probe]["exec"]["command"]
+        assert (module, command in cli.commands) == ("kronos_cli", True)
     # Redis that is away must not end workers that compute.
     assert "livenessProbe" not in container
 

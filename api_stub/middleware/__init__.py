@@ -1,1 +1,1 @@
-"""What every request passes through: keys and limits, methods, the log."""
+"""Middleware for every request: keys and limits, methods, the log."""

@@ -1,4 +1,4 @@
-"""Who may ask, and how much they may send: middleware before the app looks at a request."""
+"""Middleware that checks keys, host names and body sizes before the app handles a request."""
 
 import hmac
 import ipaddress
@@ -21,7 +21,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9a-f:]+)\]|(?P<name>[^:\[\]]+))(?::\d
 
 
 def is_local(host: str) -> bool:
-    """Whether an address is this machine's own, which no other can reach."""
+    """Whether an address is a loopback address, which no other machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -29,34 +29,34 @@ def is_local(host: str) -> bool:
 
 
 def read_keys(settings: ApiSettings) -> tuple[bytes, ...]:
-    """``KRONOS_API_KEYS``.
+    """The keys in ``KRONOS_API_KEYS``.
 
-    Raises SettingsError for keys that are short or cannot be sent, and where an address that others can reach
-    would be open to all of them.
+    Raises:
+        SettingsError: a key is too short or does not fit a header, or other machines can reach the address
+            and there are no keys.
     """
     text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
     keys = text.replace(",", " ").split()
     if settings.api_keys is not None and not keys:
-        raise SettingsError("KRONOS_API_KEYS cannot be used: there is no key in it")
+        raise SettingsError("KRONOS_API_KEYS cannot be used: it contains no key. Add one, or unset it")
     if any(len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() for key in keys):
         raise SettingsError(
-            f"KRONOS_API_KEYS cannot be used: a key is {MIN_KEY_CHARS} or more ASCII characters, such as "
-            "`openssl rand -hex 32` prints"
+            f"KRONOS_API_KEYS cannot be used: a key needs {MIN_KEY_CHARS} or more ASCII characters. "
+            "`openssl rand -hex 32` makes one"
         )
     if not keys and not is_local(settings.api_host):
         raise SettingsError(
             f"KRONOS_API_HOST={settings.api_host} can be reached from other machines: set KRONOS_API_KEYS "
-            "or KRONOS_API_KEYS_FILE to the keys that requests must name"
+            "or KRONOS_API_KEYS_FILE to the keys that requests must send"
         )
     return tuple(key.encode() for key in keys)
 
 
 class Keys:
-    """Lets in who names a key as ``Authorization: Bearer KEY``.
+    """Admits requests that send a key as ``Authorization: Bearer KEY``.
 
-    Open are the probes, which have no key, and ``page``, the addresses of the page's own files. Without keys,
-    whoever runs on this machine: connections to its own address, by its own name, so that no web page reaches
-    it by a name that it made point here.
+    The probes and the page's files need no key. If there are no keys at all, only this machine is served, and
+    only under its local names. A web page can point its own name at this machine; that name is refused.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[bytes], page: Collection[str]) -> None:
@@ -75,25 +75,25 @@ class Keys:
     def _refuse(self, scope: Scope) -> HttpError | None:
         if not self._keys:
             return _refuse_others(scope)
-        # Browsers ask before a page of another site may send a key; that question has none.
+        # A browser's preflight request carries no key.
         if address_of(scope) in self._open or scope["method"] == "OPTIONS":
             return None
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         secret = given.strip().encode("latin-1", "replace")
-        # All of them: how long it takes does not tell which one was close.
+        # Compare all keys, so that the time taken does not reveal which one was close.
         matches = [hmac.compare_digest(secret, key) for key in self._keys]
         if scheme.lower() == "bearer" and any(matches):
             return None
         return HttpError(
             HttpCode.UNAUTHORIZED,
-            "name a key of KRONOS_API_KEYS as `Authorization: Bearer KEY`",
+            "a key is missing or wrong: send one of KRONOS_API_KEYS as `Authorization: Bearer KEY`",
             headers={"WWW-Authenticate": "Bearer"},
         )
 
 
 def _refuse_others(scope: Scope) -> HttpError | None:
     server = scope.get("server")
-    # Served by another command the app may listen elsewhere. A path, without port, is on this machine.
+    # Another command may serve the app on another address. A Unix socket has no port and is local.
     is_reachable = server is not None and server[1] is not None and not is_local(server[0])
     match = _HOST.fullmatch(Headers(scope=scope).get("host", "localhost"))
     name = None if match is None else (match["v6"] or match["name"])
@@ -101,12 +101,12 @@ def _refuse_others(scope: Scope) -> HttpError | None:
         return None
     return HttpError(
         HttpCode.HOST_NOT_ALLOWED,
-        "without KRONOS_API_KEYS only this machine itself is served, as localhost or 127.0.0.1",
+        "this host is not served without keys: use localhost or 127.0.0.1, or set KRONOS_API_KEYS",
     )
 
 
 class BodyLimit:
-    """Refuses bodies that are too large: by their announced length at once, else while they come."""
+    """Refuses bodies that are too large, by Content-Length or while they arrive."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, max_upload_bytes: int) -> None:
         self._app = app
@@ -120,11 +120,8 @@ class BodyLimit:
         limit = self._max_upload_bytes if address_of(scope) == UPLOADS else self._max_bytes
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
-            error = _too_large(limit)
-            # What still comes is not read: it could be endless.
-            response = problem(
-                error.code, error.message, None, error.details, headers={"Connection": "close"}
-            )
+            error = _too_large(limit)  # which closes the connection: the rest of the body is not read
+            response = problem(error.code, error.message, None, error.details, headers=error.headers)
             await response(scope, receive, send)
             return
         num_bytes = 0
@@ -144,7 +141,7 @@ class BodyLimit:
 def _too_large(limit: int) -> HttpError:
     return HttpError(
         HttpCode.BODY_TOO_LARGE,
-        f"the body takes more than {limit} bytes; send less at once",
+        f"the body has more than {limit} bytes; split the request",
         None,
         {"limit": limit},
         {"Connection": "close"},

@@ -1,4 +1,4 @@
-"""Which methods an address takes: by all of its routes, of which the framework's own answer names one."""
+"""The methods that an address takes, over all its routes. Starlette's own answer names those of one route."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from api_stub.addresses import address_of, is_of_api
 
 
 class PageMount(Mount):
-    """What is mounted at / leaves the addresses of the API alone, also where those take another method."""
+    """The mount at ``/``, which leaves every address of the API to its routes."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.NONE, {}) if is_of_api(address_of(scope)) else super().matches(scope)
@@ -25,12 +25,11 @@ class Methods:
         self._patterns: list[tuple[re.Pattern[str], list[str]]] | None = None
 
     def of(self, scope: Scope) -> Sequence[str]:
-        """Those of a request's address, in capitals, sorted; none where nothing is there."""
+        """The methods of a request's address, in capitals and sorted; empty if no route is there."""
         path = address_of(scope)
         if self._patterns is None:
-            paths = self._app.openapi()["paths"]
             self._patterns = [
                 (compile_path(template)[0], sorted(method.upper() for method in operations))
-                for template, operations in paths.items()
+                for template, operations in self._app.openapi()["paths"].items()
             ]
         return next((methods for pattern, methods in self._patterns if pattern.match(path)), [])

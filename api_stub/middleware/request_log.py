@@ -1,4 +1,4 @@
-"""One line in the log and one count in the metrics for each request, whatever becomes of it."""
+"""One log line and one count in the metrics for each request, even if it fails."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 MAX_PATH_CHARS: Final = 200
 DISCONNECTED: Final = 499
-"""As nginx counts who did not wait for the answer."""
+"""nginx's status for a client that closed the connection before the answer."""
 QUIET: Final = frozenset({*PROBES, *METRICS})
 MAX_ID_CHARS: Final = 128
 
 
 class RequestLog:
-    """Outermost: ids in the headers, the log, the metrics, and an answer to what nobody foresaw."""
+    """The outermost middleware: request ids, the log, the metrics, and an answer to unexpected errors."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
@@ -37,41 +37,41 @@ class RequestLog:
             return
         started = time.perf_counter()
         request_id = _request_id(scope)
-        address = address_of(scope)  # now: routing changes the scope
+        address = address_of(scope)  # before routing changes the scope
         status = 0
         job_id = ""
 
-        async def noted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal status, job_id
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 headers.setdefault("X-Content-Type-Options", "nosniff")
-                asked_for = scope.get("path_params", {}).get("job_id")
-                if asked_for is not None and asked_for.isascii() and asked_for.isprintable():
-                    headers.setdefault("X-Job-Id", asked_for)
+                path_id = scope.get("path_params", {}).get("job_id")
+                if path_id is not None and path_id.isascii() and path_id.isprintable():
+                    headers.setdefault("X-Job-Id", path_id)
                 job_id = headers.get("X-Job-Id", "")
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_noted)
         except ClientDisconnect:
             status = status or DISCONNECTED
-        except asyncio.CancelledError:  # of what took longer than the server had left
+        except asyncio.CancelledError:  # the server is stopping and its grace period is over
             if not status:
-                message = "the service is being stopped; send the request again"
-                await problem(HttpCode.OVERLOADED, message)(scope, receive, noted)
+                message = "the service is stopping; send the request again"
+                await problem(HttpCode.OVERLOADED, message)(scope, receive, send_noted)
             raise
         except Exception:
-            # A defect here must not keep its request from an answer, nor tell how it came about.
+            # A defect must still be answered, and the answer must not reveal its cause.
             log.exception("request %s failed", request_id)
             if status:
-                raise  # it is answered in part: the server ends the connection
+                raise  # part of the answer is sent: the server closes the connection
             response = problem(
                 ErrorCode.INTERNAL, "the service failed; see its log, and report it with the X-Request-Id"
             )
-            await response(scope, receive, noted)
+            await response(scope, receive, send_noted)
         finally:
             elapsed_s = time.perf_counter() - started
             self._metrics.count(scope, status or DISCONNECTED, elapsed_s)
@@ -90,7 +90,7 @@ class RequestLog:
 
 
 def _request_id(scope: Scope) -> str:
-    """The sender's own, where a line of the log and a header can hold it."""
+    """The sender's request id if a log line and a header can hold it, else a new one."""
     given = Headers(scope=scope).get("x-request-id", "")
     is_fit = 1 <= len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable() and " " not in given
     return given if is_fit else uuid.uuid4().hex

@@ -1,6 +1,5 @@
-"""Files of candles for finetuning: uploaded into the data folder, whole and readable, or not at all."""
+"""Files of candles for finetuning. An upload is stored complete and readable, or not at all."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
@@ -21,17 +20,17 @@ MEDIA_TYPES: Final = {
     "application/vnd.apache.parquet": (".parquet", ".pq"),
     "application/octet-stream": (".csv", ".parquet", ".pq"),
 }
-"""What a file may be sent as. Browsers let pages of other sites send none of these unasked, unlike forms."""
+"""Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
 
 
 def _checked_name(given: str) -> str:
-    """With its end in small letters, by which finetuning knows what a file is."""
+    """The name with its suffix in lower case, as finetuning expects it."""
     stem, dot, suffix = given.rpartition(".")
     name = f"{stem}{dot}{suffix.lower()}"
     if not DATASET_NAME.fullmatch(name):
         raise ValueError(
-            "a file's name is a letter or digit, then up to 99 of letters, digits, `.`, `_` and `-`, and "
-            "ends in .csv, .parquet or .pq; no folders"
+            "the name must start with a letter or digit, have up to 99 more letters, digits, `.`, `_` or "
+            "`-`, and end in .csv, .parquet or .pq; it cannot contain folders"
         )
     return name
 
@@ -40,20 +39,19 @@ Name = Annotated[
     str,
     AfterValidator(_checked_name),
     Query(
-        description="of the file, as jobs will name it in data.path; its end says what it is, and is put in "
-        "small letters",
+        description="file name for data.path in jobs; its suffix sets the format and becomes lower case",
         examples=["AAPL-5min.csv"],
     ),
 ]
 InstrumentColumn = Annotated[
-    str | None, Query(max_length=100, description="column that names the instrument, in a file of several")
+    str | None, Query(max_length=100, description="column that names the instrument, if the file has several")
 ]
 MappedColumns = Annotated[
     list[str] | None,
     Query(
         alias="column",
         max_length=len(COLUMNS) + 1,
-        description="what the file calls a column, where that is not its name, such as `close:Adj Close`",
+        description="our name and the file's name of a column, if they differ, such as `close:Adj Close`",
     ),
 ]
 
@@ -69,16 +67,16 @@ class InstrumentSummary(BaseModel):
 
 
 class DatasetReport(BaseModel):
-    """A file that was taken in, and what finetuning would read in it."""
+    """A stored file, and what finetuning would read in it."""
 
-    name: str = Field(description="as a finetuning job names it in `data.path`")
+    name: str = Field(description="for `data.path` in a finetuning job")
     num_bytes: int
-    is_replaced: bool = Field(description="whether there was a file of that name, which is gone")
+    is_replaced: bool = Field(description="whether it replaced a file of that name")
     num_instruments: int
     num_bars: int
-    num_gaps: int = Field(description="missing bars within days")
-    dropped: dict[str, int] = Field(description="rows that cannot be used, by reason")
-    instruments: list[InstrumentSummary] = Field(description="the first ones")
+    num_gaps: int = Field(description="bars missing within a day")
+    dropped: dict[str, int] = Field(description="number of unusable rows, by reason")
+    instruments: list[InstrumentSummary] = Field(description="the first instruments")
 
 
 class DatasetsView(BaseModel):
@@ -89,7 +87,7 @@ class DatasetsView(BaseModel):
 
 @router.get("", response_model=DatasetsView)
 async def datasets(backend: BackendDependency) -> Response:
-    """The files that finetuning jobs may name, those in folders below included."""
+    """The files that finetuning jobs may name, including those in subfolders."""
     folder = DatasetFolder.of(backend.settings)
     return Json(DatasetsView(datasets=await backend.call(folder.list)))
 
@@ -111,26 +109,20 @@ async def upload(
     request: Request,
     backend: BackendDependency,
     name: Name,
-    replace: Annotated[bool, Query(description="whether a file of that name may be replaced")] = False,
+    replace: Annotated[bool, Query(description="whether to replace a file of that name")] = False,
     instrument_column: InstrumentColumn = None,
     column: MappedColumns = None,
 ) -> Response:
-    """Send one CSV or Parquet file as the body. It is there for jobs once it was read through."""
+    """Store the body, one CSV or Parquet file. Jobs can use it once it has been read and checked."""
     _check_media_type(request, name)
     config = {"instrument_column": instrument_column, "columns": _columns(column)}
     folder = DatasetFolder.of(backend.settings)
     async with backend.uploading():
         stored = await folder.store(
-            name, _chunks(request), config, may_replace=replace, reading=backend.reading_datasets
+            name, request.stream(), config, may_replace=replace, reading=backend.reading_datasets
         )
-    report = DatasetReport.model_validate({**stored.report, **stored.as_dict()})
-    return Json(report, 201)
-
-
-async def _chunks(request: Request) -> AsyncIterator[bytes]:
-    async for chunk in request.stream():
-        if chunk:
-            yield chunk
+    own = {"name": stored.name, "num_bytes": stored.num_bytes, "is_replaced": stored.is_replaced}
+    return Json(DatasetReport.model_validate({**stored.report, **own}), 201)
 
 
 def _check_media_type(request: Request, name: str) -> None:
@@ -138,8 +130,8 @@ def _check_media_type(request: Request, name: str) -> None:
     if not name.endswith(MEDIA_TYPES.get(media_type, ())):
         raise HttpError(
             HttpCode.UNSUPPORTED_MEDIA_TYPE,
-            "send a .csv as text/csv and a .parquet as application/vnd.apache.parquet, or either as "
-            "application/octet-stream; not as a form",
+            "the Content-Type does not fit the file: send a .csv as text/csv, a .parquet or .pq as "
+            "application/vnd.apache.parquet, or any as application/octet-stream; not as a form",
         )
 
 
@@ -148,10 +140,8 @@ def _columns(mapped: list[str] | None) -> dict[str, str]:
     for entry in mapped or []:
         own, _, theirs = entry.partition(":")
         if own not in ("timestamps", *COLUMNS) or not theirs or own in columns:
-            raise JobError(
-                ErrorCode.BAD_VALUE,
-                f"column: write one of timestamps, {', '.join(COLUMNS)}, a colon, and what the file calls it",
-                "column",
-            )
+            names = f"timestamps, {', '.join(COLUMNS)}"
+            message = f"column: send each of {names} at most once, as NAME:COLUMN IN THE FILE"
+            raise JobError(ErrorCode.BAD_VALUE, message, "column")
         columns[own] = theirs
     return columns

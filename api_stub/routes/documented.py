@@ -1,7 +1,6 @@
-"""A request's body: JSON and nothing else, described by a model that somebody else checks it by.
+"""JSON request bodies: described by a model, but read and checked off the event loop.
 
-That is the contract's own reader, or ``checked``: megabytes take part of a second, in which the event loop
-has others to answer.
+Reading megabytes takes a large part of a second, in which the event loop must answer other requests.
 """
 
 import asyncio
@@ -21,25 +20,24 @@ from api_stub.problems import HttpCode, HttpError
 
 
 async def json_only(request: Request) -> None:
-    """Refuses a body that does not say it is JSON: pages of other sites may send such ones unasked."""
+    """Refuse a body not declared as JSON: a page of another site could send it without a preflight."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = media_type == "application/json" or (
         media_type.startswith("application/") and media_type.endswith("+json")
     )
     if request.method == "POST" and not is_json:
-        raise HttpError(
-            HttpCode.UNSUPPORTED_MEDIA_TYPE, "send JSON, with the header Content-Type: application/json"
-        )
+        message = "the body is not declared as JSON: send JSON with the header Content-Type: application/json"
+        raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, message)
 
 
 LARGE_BYTES: Final = 2**17
-"""As JSON takes about a millisecond to read."""
+"""JSON of this size takes about a millisecond to read."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 class _Request(Request):
-    """FastAPI's, whose JSON is read on a thread where it is large."""
+    """A request that reads large JSON on a thread."""
 
     async def json(self) -> Any:
         body = await self.body()
@@ -49,7 +47,7 @@ class _Request(Request):
 
 
 class LargeBodies(APIRoute):
-    """A route whose body may be large."""
+    """A route that reads large JSON bodies on a thread."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         handle = super().get_route_handler()
@@ -61,7 +59,7 @@ class LargeBodies(APIRoute):
 
 
 async def checked(model: type[Body], content: dict[str, Any]) -> Body:
-    """A body as FastAPI would check it, but on a thread. Raises RequestValidationError."""
+    """Check a body as FastAPI would, but on a thread. Raises RequestValidationError."""
     return await asyncio.to_thread(_checked, model, content)
 
 
@@ -74,7 +72,7 @@ def _checked(model: type[Body], content: dict[str, Any]) -> Body:
 
 
 class AsDocumented:
-    """Annotates ``dict``: any object passes, described as ``model``, by which it is checked later."""
+    """Annotates a ``dict`` body: any object passes now; OpenAPI describes it as ``model``."""
 
     def __init__(self, model: type[BaseModel]) -> None:
         self._model = model

@@ -1,8 +1,9 @@
-"""Whether this service lives, and whether there is a worker behind it."""
+"""Health of this service, and readiness of the workers."""
 
 import shutil
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -30,13 +31,13 @@ CheckStatus = Literal["healthy", "degraded", "unhealthy"]
 
 
 class Alive(BaseModel):
-    """That it answers at all."""
+    """The answer of a live service."""
 
     status: Literal["ok"] = "ok"
 
 
 class QueueView(BaseModel):
-    """A queue, the workers that take from it, and how many jobs wait in it by priority."""
+    """A queue: its workers, and its waiting jobs by priority."""
 
     workers: int
     ready: int
@@ -44,18 +45,20 @@ class QueueView(BaseModel):
 
 
 class Ready(BaseModel):
-    """Whether a forecast finds a worker now. The fields below ``device_warning`` are ours."""
+    """Whether a forecast worker is ready. The reference service lacks the fields below ``device_warning``."""
 
     status: Literal["ok", "loading"]
     model_loaded: bool
     device: str | None = Field(default=None, examples=["cuda:0"])
-    device_warning: str | None = Field(default=None, description="why it is not the device that was wanted")
+    device_warning: str | None = Field(
+        default=None, description="why the worker does not use the requested device"
+    )
     model: str | None = None
     queues: dict[str, QueueView] = {}
 
 
 class ModelCheck(BaseModel):
-    """Of the model that the workers hold."""
+    """The model that the workers hold."""
 
     status: CheckStatus
     loaded: bool
@@ -63,7 +66,7 @@ class ModelCheck(BaseModel):
 
 
 class MemoryCheck(BaseModel):
-    """Of the machine that this service runs on."""
+    """Memory of the machine that runs this service."""
 
     status: CheckStatus
     process_mb: float
@@ -73,7 +76,7 @@ class MemoryCheck(BaseModel):
 
 
 class DiskCheck(BaseModel):
-    """Of the disk that this service writes to."""
+    """The disk that this service writes to."""
 
     status: CheckStatus
     total_gb: float
@@ -82,7 +85,7 @@ class DiskCheck(BaseModel):
 
 
 class Checks(BaseModel):
-    """All checks of this service."""
+    """The checks of the detailed health answer."""
 
     model: ModelCheck
     memory: MemoryCheck
@@ -90,7 +93,7 @@ class Checks(BaseModel):
 
 
 class Detailed(BaseModel):
-    """Everything at a glance."""
+    """The detailed health answer."""
 
     status: CheckStatus
     timestamp: datetime
@@ -100,7 +103,7 @@ class Detailed(BaseModel):
 
 @router.get("/healthz", response_model=Alive)
 async def healthz() -> Alive:
-    """Whether this service answers; says nothing of Redis and workers."""
+    """Whether this service answers. Redis and the workers are not checked."""
     return Alive()
 
 
@@ -110,30 +113,26 @@ async def healthz() -> Alive:
     responses={503: {"model": Ready, "description": "no worker is ready, or Redis does not answer"}},
 )
 async def readyz(backend: BackendDependency) -> Response:
-    """Whether a worker for forecasts is ready."""
+    """Whether a forecast worker is ready."""
     try:
         ready = readiness(await backend.pool())
-    except JobError:  # Redis does not answer; /v1/workers says so
+    except JobError:  # Redis does not answer; /v1/workers reports it
         ready = Ready(status="loading", model_loaded=False)
-    if ready.model_loaded:
-        return Json(ready, 200)
-    return Json(ready, 503, {"Retry-After": str(RETRY_S)})
+    return Json(ready) if ready.model_loaded else Json(ready, 503, {"Retry-After": str(RETRY_S)})
 
 
 @router.get("/healthz/detailed", response_model=Detailed)
 async def detailed(backend: BackendDependency) -> Detailed:
-    """The model that the workers hold, and memory and disk of this machine."""
+    """Checks of the workers' model, and of this machine's memory and disk."""
     checks = Checks(model=await _check_model(backend), memory=_check_memory(), disk=_check_disk(backend))
-    found: set[CheckStatus] = {checks.model.status, checks.memory.status, checks.disk.status}
-    status: CheckStatus = (
-        "unhealthy" if "unhealthy" in found else "degraded" if "degraded" in found else "healthy"
-    )
+    found = (checks.model.status, checks.memory.status, checks.disk.status)
+    status = max(found, key=("healthy", "degraded", "unhealthy").index)
     uptime_s = round(time.monotonic() - backend.started, 3)
     return Detailed(status=status, timestamp=datetime.now(UTC), uptime_seconds=uptime_s, checks=checks)
 
 
 def readiness(pool: Pool) -> Ready:
-    """By the workers for forecasts, those on a GPU first: they are who jobs for any device go to."""
+    """Readiness of the forecast workers. Those on a GPU come first, as they do for jobs on any device."""
     first = _first_ready(pool.workers)
     shown = first or next(iter(_forecasting(pool.workers)), None)
     return Ready(
@@ -147,7 +146,7 @@ def readiness(pool: Pool) -> Ready:
 
 
 def queue_views(pool: Pool) -> dict[str, QueueView]:
-    """By queue."""
+    """A view of each queue, by its name."""
     views = {}
     for queue in QUEUES:
         workers = [worker for worker in pool.workers if worker.queue == queue]
@@ -158,7 +157,7 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
 
 
 def model_version(worker: ForecastWorkerStatus) -> str | None:
-    """A worker's own model, as predictions name it; None while it loads."""
+    """The id of a worker's own model, as in predictions; None while it loads."""
     model = worker.model
     if model is None:
         return None
@@ -177,10 +176,9 @@ def _first_ready(workers: Iterable[AnyWorkerStatus]) -> ForecastWorkerStatus | N
 
 
 async def _check_model(backend: Backend) -> ModelCheck:
-    try:
+    worker = None
+    with suppress(JobError):  # Redis does not answer: no worker is known
         worker = _first_ready((await backend.pool()).workers)
-    except JobError:
-        return ModelCheck(status="unhealthy", loaded=False, version=None)
     if worker is None:
         return ModelCheck(status="unhealthy", loaded=False, version=None)
     return ModelCheck(status="healthy", loaded=True, version=model_version(worker))

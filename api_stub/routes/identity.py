@@ -1,4 +1,4 @@
-"""The id of a job: a new one, or, of a request that has an Idempotency-Key, always the same."""
+"""Job ids: a new one for each request, or always the same for an Idempotency-Key."""
 
 import hashlib
 import uuid
@@ -17,17 +17,17 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=MAX_ID_CHARS,
-        description="the same key with the same content gives the same job; with other content it is 409",
+        description="the same key and content give the same job; other content gives 409",
     ),
 ]
 
 
 async def job_id_of(request: Request, key: IdempotencyKey = None) -> str:
-    """A key counts for the address that it is sent to, and for the bearer key that it is sent with."""
+    """The id of the request's job. It depends on the Idempotency-Key, the address and the bearer key."""
     if key is None:
         return str(uuid.uuid4())
     parts = (request.url.path, request.headers.get("authorization", ""), key)
-    # With lengths, so that no two lists of parts are one text.
+    # The lengths make sure that different parts never give the same text.
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return IDEMPOTENT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:ID_HEX_CHARS]
 

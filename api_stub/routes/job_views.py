@@ -1,6 +1,5 @@
 """A job as requests are told of it: where it is, how far, and what came of it."""
 
-from collections.abc import Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from celery import states
@@ -8,12 +7,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import to_json
 
-from api_stub.watching import Meta
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.handle import JobHandle
+from kronos_client.core.kinds import progress_of
+from kronos_client.core.stored import Stored
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -75,76 +74,56 @@ class Json(Response, Generic[View]):
         return to_json(content)
 
 
-def state_of(meta: Meta | None) -> State:
-    """Of what Celery stores."""
-    if meta is None:
-        return "queued"
-    status = meta["status"]
-    if status == states.SUCCESS:
+def state_of(stored: Stored) -> State:
+    """A job's state as requests name it."""
+    if stored.status == states.SUCCESS:
         return "done"
-    if status in states.READY_STATES:
-        return "cancelled" if error_of(meta).code == ErrorCode.CANCELLED else "failed"
-    return "running" if status in (states.STARTED, PROGRESS_STATE) else "queued"
+    if stored.has_ended:
+        return "cancelled" if stored.value.code == ErrorCode.CANCELLED else "failed"
+    return "running" if stored.status in (states.STARTED, PROGRESS_STATE) else "queued"
 
 
-def error_of(meta: Meta) -> JobError:
-    """The error of a job that has one, also where another program stored it."""
-    stored = meta.get("result")
-    arguments = stored.get("exc_message") if isinstance(stored, dict) else None
-    if isinstance(stored, dict) and stored.get("exc_type") == JobError.__name__:
-        match arguments:
-            case [str(code), str(message), str() | None as field, dict(details)]:
-                return JobError(code, message, field, details)
-    return JobError(ErrorCode.INTERNAL, "the job failed; see the worker's log, and report the job's id")
-
-
-def forecast_view(job_id: str, meta: Meta | None) -> ForecastView:
+def forecast_view(job_id: str, stored: Stored) -> ForecastView:
     """Raises JobError LOST where the job is of another kind."""
-    told = _told(meta)
+    progress = progress_of(stored)
     return ForecastView(
         id=job_id,
-        state=state_of(meta),
-        bars_done=_count(told.get("bars_done")),
-        bars_total=_count(told.get("bars_total")),
-        result=result_of(ForecastResult, meta),
-        error=_problem(meta),
+        state=state_of(stored),
+        bars_done=_count(progress.get("bars_done")),
+        bars_total=_count(progress.get("bars_total")),
+        result=result_of(ForecastResult, stored),
+        error=_problem(stored),
     )
 
 
-def finetune_view(job_id: str, meta: Meta | None) -> FinetuneView:
+def finetune_view(job_id: str, stored: Stored) -> FinetuneView:
     """Likewise."""
     try:
-        progress = FinetuneProgress.model_validate(_told(meta)) if _told(meta) else None
+        progress = FinetuneProgress.model_validate(told) if (told := progress_of(stored)) else None
     except ValidationError:  # of a worker with another form of it; the state itself still counts
         progress = None
     return FinetuneView(
         id=job_id,
-        state=state_of(meta),
+        state=state_of(stored),
         progress=progress,
-        result=result_of(FinetuneResult, meta),
-        error=_problem(meta),
+        result=result_of(FinetuneResult, stored),
+        error=_problem(stored),
     )
 
 
-def result_of(kind: type[Result], meta: Meta | None) -> Result | None:
-    """What a job that is done came to; raises JobError LOST where that is of another kind."""
-    if meta is None or meta["status"] != states.SUCCESS:
+def result_of(kind: type[Result], stored: Stored) -> Result | None:
+    """The result of a job that is done; raises JobError LOST if it is of another kind."""
+    if stored.status != states.SUCCESS:
         return None
     try:
-        return kind.model_validate(meta.get("result"))
+        return kind.model_validate(stored.value)
     except ValidationError:
         raise JobError(ErrorCode.LOST, "no job of this kind has that id") from None
 
 
-def accepted(handle: JobHandle[Any, Any], url: str, meta: Meta | None = None) -> Accepted:
+def accepted(job_id: str, queue: str | None, url: str, stored: Stored) -> Accepted:
     """What is told of a job that goes on."""
-    return Accepted(id=handle.id, state=state_of(meta), url=f"{url}/{handle.id}", queue=handle.queue)
-
-
-def _told(meta: Meta | None) -> Mapping[str, Any]:
-    """What the worker tells of a job that it computes."""
-    told = meta.get("result") if meta is not None and meta["status"] == PROGRESS_STATE else None
-    return told if isinstance(told, dict) else {}
+    return Accepted(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue)
 
 
 def _count(value: object) -> int | None:
@@ -156,8 +135,5 @@ def problem_of(error: JobError) -> JobProblem:
     return JobProblem(code=error.code, message=error.message, field=error.field, details=error.details)
 
 
-def _problem(meta: Meta | None) -> JobProblem | None:
-    if state_of(meta) not in ("failed", "cancelled"):
-        return None
-    assert meta is not None
-    return problem_of(error_of(meta))
+def _problem(stored: Stored) -> JobProblem | None:
+    return problem_of(stored.value) if state_of(stored) in ("failed", "cancelled") else None

@@ -1,5 +1,6 @@
-"""What operators see of this service: requests by route, and the queues and workers behind it."""
+"""Prometheus metrics: requests by route, and the queues and workers."""
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request
@@ -29,13 +30,13 @@ PLAIN_TEXT: Final[dict[int | str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
 class HttpMetrics:
-    """The metrics of one app, in a registry of its own. Labels are of a few known values only."""
+    """The metrics of one app, in its own registry. Labels have few, known values."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "kronos_http_requests",
-            "Requests that were answered; of no route where there is none at the address",
+            "Requests that were answered; the route is empty if none matches the address",
             ("method", "route", "status"),
             registry=registry,
         )
@@ -46,31 +47,18 @@ class HttpMetrics:
             buckets=BUCKETS_S,
             registry=registry,
         )
-        self.waiting = Gauge(
-            "kronos_http_jobs_waited_for", "Jobs that requests wait for now", registry=registry
+        gauge = partial(Gauge, registry=registry)
+        self.waiting = gauge("kronos_http_jobs_waited_for", "Jobs that requests wait for now")
+        self.queue_jobs = gauge("kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"))
+        self.workers_ready = gauge("kronos_workers_ready", "Workers of a queue that are ready", ("queue",))
+        self.workers = gauge("kronos_workers", "Workers of a queue that are alive, ready or not", ("queue",))
+        self.jobs_training = gauge(
+            "kronos_jobs_training", "Jobs that a queue's workers train now", ("queue",)
         )
-        self.queue_jobs = Gauge(
-            "kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"), registry=registry
-        )
-        self.workers_ready = Gauge(
-            "kronos_workers_ready",
-            "Workers that are ready to take from a queue",
-            ("queue",),
-            registry=registry,
-        )
-        self.workers = Gauge(
-            "kronos_workers",
-            "Workers of a queue that are alive, also those not ready",
-            ("queue",),
-            registry=registry,
-        )
-        self.jobs_training = Gauge(
-            "kronos_jobs_training", "Jobs that a queue's workers train now", ("queue",), registry=registry
-        )
-        self.redis_up = Gauge("kronos_redis_up", "Whether Redis answers this service", registry=registry)
+        self.redis_up = gauge("kronos_redis_up", "Whether Redis answers this service")
 
     def count(self, scope: Scope, status: int, elapsed_s: float) -> None:
-        """A request that came to its end."""
+        """Count a finished request."""
         method = scope["method"] if scope["method"] in METHODS else "other"
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         self._requests.labels(method, route, str(status)).inc()
@@ -84,28 +72,28 @@ async def _metrics(request: Request) -> HttpMetrics:
 
 @router.get("/v1/metrics", response_class=Response, responses=PLAIN_TEXT)
 @router.get("/metrics", include_in_schema=False, response_class=Response)
-async def metrics(backend: BackendDependency, known: Annotated[HttpMetrics, Depends(_metrics)]) -> Response:
-    """For Prometheus. Where Redis does not answer, what it would tell is left out."""
-    known.waiting.set(backend.num_waiting)
-    for gauge in (known.queue_jobs, known.workers, known.workers_ready, known.jobs_training):
+async def metrics(backend: BackendDependency, shown: Annotated[HttpMetrics, Depends(_metrics)]) -> Response:
+    """Metrics for Prometheus. If Redis does not answer, those of queues and workers are left out."""
+    shown.waiting.set(backend.num_waiting)
+    for gauge in (shown.queue_jobs, shown.workers, shown.workers_ready, shown.jobs_training):
         gauge.clear()
     try:
         pool = await backend.pool()
     except JobError:
-        known.redis_up.set(0)
+        shown.redis_up.set(0)
     else:
-        known.redis_up.set(1)
+        shown.redis_up.set(1)
         for queue, view in queue_views(pool).items():
-            known.workers.labels(queue).set(view.workers)
-            known.workers_ready.labels(queue).set(view.ready)
+            shown.workers.labels(queue).set(view.workers)
+            shown.workers_ready.labels(queue).set(view.ready)
             for priority, length in view.lengths.items():
-                known.queue_jobs.labels(queue, priority).set(length)
+                shown.queue_jobs.labels(queue, priority).set(length)
         for queue in ROLE_QUEUES["finetune"]:
             training = (
                 worker.training
                 for worker in pool.workers
                 if isinstance(worker, FinetuneWorkerStatus) and worker.queue == queue
             )
-            # An announcement has the job only from its training's first word on.
-            known.jobs_training.labels(queue).set(sum(job is not None for job in training))
-    return Response(generate_latest(known.registry), media_type=CONTENT_TYPE_LATEST)
+            # A worker announces its job only after training has reported progress once.
+            shown.jobs_training.labels(queue).set(sum(job is not None for job in training))
+    return Response(generate_latest(shown.registry), media_type=CONTENT_TYPE_LATEST)

@@ -18,7 +18,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.result_store import reachable
+from kronos_client.core.reachable import reachable
 from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
 from kronos_model.errors import CheckpointError
@@ -130,7 +130,7 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
     pause_s, longest_s = ASK_INTERVALS_S
     while True:
         missing = [node for node in nodes if answers.get(node, {}).get("state", "loading") == "loading"]
-        answers |= await backend.call(_broadcast, backend.celery, model, ask, missing)
+        answers |= await backend.call(_broadcast, backend.dispatcher.app, model, ask, missing)
         is_done = all(answers.get(node, {}).get("state") in ("ready", "failed") for node in nodes)
         if is_done or backend.is_released or time.monotonic() + pause_s > deadline:
             return answers

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -19,15 +20,14 @@ from api_stub.routes.job_views import (
     Accepted,
     Json,
     accepted,
-    error_of,
     result_of,
 )
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
-from api_stub.watching import Meta
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.handle import ForecastHandle
+from kronos_client.core.job import Job
+from kronos_client.core.stored import Stored
 
 RETRY_S: Final = 1
 MAX_HEADER_IDS: Final = 16
@@ -69,10 +69,10 @@ async def predict_single(
 ) -> Response:
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`."""
     (job,) = prediction_jobs([await checked(SingleRequest, body)], backend.settings, "")
-    ((handle, meta, result),) = await _run([job], backend, [job_id], is_repeatable=is_repeatable)
-    headers = {"X-Job-Id": handle.id}
+    ((queue, stored, result),) = await _run([job], backend, [job_id], is_repeatable=is_repeatable)
+    headers = {"X-Job-Id": job_id}
     if result is None:
-        content = accepted(handle, mount + FORECASTS_URL, meta)
+        content = accepted(job_id, queue, mount + FORECASTS_URL, stored)
         return Json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
     (prediction,) = job.predictions(result)
     return Json(prediction, 200, headers)
@@ -98,8 +98,8 @@ async def predict_batch(
     headers = {"X-Job-Id": ", ".join(ids)} if len(ids) <= MAX_HEADER_IDS else {}
     if any(result is None for _, _, result in outcomes):
         told = [
-            AcceptedItems(**dict(accepted(handle, mount + FORECASTS_URL, meta)), items=job.indices)
-            for job, (handle, meta, _) in zip(jobs, outcomes, strict=True)
+            AcceptedItems(**dict(accepted(one_id, queue, mount + FORECASTS_URL, stored)), items=job.indices)
+            for job, one_id, (queue, stored, _) in zip(jobs, ids, outcomes, strict=True)
         ]
         return Json(AcceptedBatch(jobs=told), 202, headers | {"Retry-After": str(RETRY_S)})
     answers: dict[int, Prediction] = {}
@@ -109,7 +109,8 @@ async def predict_batch(
     return Json([answers[index] for index in sorted(answers)], 200, headers)
 
 
-Outcome = tuple[ForecastHandle, Meta | None, ForecastResult | None]
+Outcome = tuple[str, Stored, ForecastResult | None]
+"""Of one job: its queue, how it stands, and its result if it is done."""
 
 
 async def _run(
@@ -120,58 +121,61 @@ async def _run(
     Raises JobError, and JobFailure for a job that failed. The other jobs are cancelled then, unless they are
     found again when the request is sent again; ``details`` names them.
     """
-    handles = await backend.call(_submit, jobs, backend, ids, is_repeatable=is_repeatable)
+    queues = await _submit(jobs, backend, ids, is_repeatable=is_repeatable)
 
-    async def wait(job: PredictionJob, handle: ForecastHandle) -> Outcome:
+    async def wait(job: PredictionJob, job_id: str, queue: str) -> Outcome:
         try:
-            followed = await backend.wait(handle, backend.settings.api_wait_s)
-            if not followed.has_ended:
-                return handle, followed.meta, None
-            assert followed.meta is not None
-            result = result_of(ForecastResult, followed.meta)
-            if result is None:
-                raise error_of(followed.meta)
+            stored = await backend.wait(job_id, backend.settings.api_wait_s)
+            result = result_of(ForecastResult, stored)
+            if stored.has_ended and result is None:
+                raise stored.value
         except JobError as error:
-            raise JobFailure(job.in_request(error), handle.id) from None
-        return handle, followed.meta, result
+            raise JobFailure(job.in_request(error), job_id) from None
+        return queue, stored, result
 
     # Not a TaskGroup, which would put the error of one into a group of its own.
-    tasks = [asyncio.create_task(wait(job, handle)) for job, handle in zip(jobs, handles, strict=True)]
+    tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, ids, queues, strict=True)]
     try:
         return await asyncio.gather(*tasks)
     except JobFailure as failure:
-        others = [handle for handle in handles if handle.id != failure.job_id]
+        others = [job_id for job_id in ids if job_id != failure.job_id]
         if not others:
             raise
         if not is_repeatable and failure.error.code != ErrorCode.BROKER_UNREACHABLE:  # it may be done yet
-            await backend.call(_cancel, others)
-        raise failure.beside([handle.id for handle in others]) from None
+            await backend.call(_cancel, backend, others)
+        raise failure.beside(others) from None
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _cancel(handles: Sequence[ForecastHandle]) -> None:
-    """As many as Redis takes the wish for; what has ended stays as it is. Blocks."""
-    with suppress(JobError):  # the request's own error counts
-        for handle in handles:
-            handle.cancel()
-
-
-def _submit(
+async def _submit(
     jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
-) -> list[ForecastHandle]:
-    """All of a request's jobs, or none; blocks."""
-    if len(jobs) > 1:
-        for job, job_id in zip(jobs, ids, strict=True):
-            job.check(job_id, backend.settings)
-    handles: list[ForecastHandle] = []
-    for job, job_id in zip(jobs, ids, strict=True):
+) -> list[str]:
+    """Check all of a request's jobs, then send all, or none; returns their queues."""
+
+    def check() -> list[Job]:
+        return [job.checked(job_id, backend.settings) for job, job_id in zip(jobs, ids, strict=True)]
+
+    queues: list[str] = []
+    for job, checked_job in zip(jobs, await backend.call(check), strict=True):
         try:
-            handles.append(backend.client.submit_job(job.payload, job_id=job_id))
+            _, queue = await backend.core.send(partial(_itself, checked_job), may_stay=True)
+            queues.append(queue)
         except JobError as error:
             if not is_repeatable:  # else they are the same jobs when the request is sent again
-                _cancel(handles)
+                await backend.call(_cancel, backend, ids[: len(queues)])
             raise job.in_request(error) from None
-    return handles
+    return queues
+
+
+def _itself(job: Job) -> Job:
+    return job
+
+
+def _cancel(backend: Backend, job_ids: Sequence[str]) -> None:
+    """Cancel as many as Redis lets; what has ended stays as it is. Blocks."""
+    with suppress(JobError):  # the request's own error counts
+        for job_id in job_ids:
+            backend.dispatcher.cancel(job_id)

@@ -14,10 +14,10 @@ from api_stub.routes.predictions import (
 )
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.forecast import MAX_COUNT, ForecastJob, Output, Sampling
-from kronos_client.contract.jobs import parse_job, prepare
+from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.limits import result_bytes
 from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_client.core.job import Job, forecast_job
 from kronos_model.bars.columns import COLUMNS
 
 BYTES_PER_BAR: Final = 192
@@ -63,11 +63,10 @@ class PredictionJob:
         }
         return payload if first.model is None else payload | {"model": first.model}
 
-    def check(self, job_id: str, settings: ApiSettings) -> None:
-        """As the client checks a job before it is sent. Raises JobError."""
-        limits = settings.limits(max_pred_len=MAX_COUNT)
+    def checked(self, job_id: str, settings: ApiSettings) -> Job:
+        """The job as it is sent. Raises JobError."""
         try:
-            prepare(parse_job(self.payload, limits), job_id, limits)
+            return forecast_job(self.payload, job_id, settings)
         except JobError as error:
             raise self.in_request(error) from None
 

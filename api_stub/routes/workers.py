@@ -1,4 +1,4 @@
-"""The workers that are alive, as they announce themselves."""
+"""The live workers, as they announce themselves."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/workers", tags=["operation"])
 
 
 class WorkersView(BaseModel):
-    """All workers and queues."""
+    """The live workers and all queues."""
 
     workers: list[dict[str, Any]] = Field(description="each as `kronos status --json` prints it")
     queues: dict[str, QueueView]
@@ -22,6 +22,6 @@ class WorkersView(BaseModel):
 
 @router.get("", response_model=WorkersView)
 async def workers(backend: BackendDependency) -> Response:
-    """The status of every worker, at most a second old here and five where it is made."""
+    """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
     pool = await backend.pool()
     return Json(WorkersView(workers=[worker.as_json() for worker in pool.workers], queues=queue_views(pool)))

@@ -1,1 +1,1 @@
-"""Uploaded files of candles: checking and storing them, without trusting them."""
+"""Uploaded files of candles: stored and checked as untrusted input."""

@@ -1,7 +1,7 @@
-"""``python -m api_stub.uploads.dataset_check``: read one uploaded file as finetuning would.
+"""``python -m api_stub.uploads.dataset_check`` reads one uploaded file as finetuning would.
 
-In a process of its own, since a hostile file may take all memory, all time, or the process with it. The
-message holds ``path``, ``config`` and ``max_memory_bytes``; the one event is ``report`` or ``error``.
+It is a separate process, because a hostile file may use up memory and time or crash its reader. The message
+holds ``path``, ``config`` and ``max_memory_bytes``. The one event is ``report`` or ``error``.
 """
 
 import resource
@@ -16,7 +16,7 @@ MAX_CPU_S: Final = 120
 
 
 def check(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """What the file holds; raises KronosError if finetuning could not read it."""
+    """Report on the file's content. Raises KronosError if finetuning could not read it."""
     from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import parse_config
 
@@ -26,20 +26,20 @@ def check(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer one question."""
+    """Check the file that the one message names."""
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     parent = JsonParent()
-    question = parent.next_message()
-    resource.setrlimit(resource.RLIMIT_AS, (question["max_memory_bytes"],) * 2)
+    message = parent.next_message()
+    resource.setrlimit(resource.RLIMIT_AS, (message["max_memory_bytes"],) * 2)
     try:
-        parent.send("report", report=check(Path(question["path"]), question["config"]))
+        parent.send("report", report=check(Path(message["path"]), message["config"]))
     except KronosError as error:
-        code, message, field, details = JobError.from_kronos(error).args
-        parent.send("error", code=code, message=message, field=field, details=details)
+        code, reason, field, details = JobError.from_kronos(error).args
+        parent.send("error", code=code, message=reason, field=field, details=details)
     except MemoryError:
-        message = "the file takes more memory than one file may; split it"
-        parent.send("error", code=ErrorCode.TRAINING_DATA_INVALID, message=message, field=None, details=None)
+        reason = "the file needs more memory than one file may use; split it"
+        parent.send("error", code=ErrorCode.TRAINING_DATA_INVALID, message=reason, field=None, details=None)
 
 
 if __name__ == "__main__":

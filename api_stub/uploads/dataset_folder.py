@@ -1,4 +1,4 @@
-"""The data folder as uploads see it: files appear in it whole, checked, and under a name that is safe."""
+"""The data folder. Uploaded files appear in it complete, checked, and under a safe name."""
 
 import asyncio
 import errno
@@ -24,9 +24,9 @@ from kronos_model.atomic_write import sync
 DATASET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(csv|parquet|pq)")
 SUFFIXES: Final = (".csv", ".parquet", ".pq")
 STAGING_PREFIX: Final = ".upload-"
-"""Hidden files are passed over by whoever reads the folder."""
+"""Readers of the folder skip hidden files."""
 STAGING_AGE_S: Final = 24 * 3600
-"""What is this old was left by a process that was ended in the middle."""
+"""An upload of this age was left by a process that crashed."""
 WRITE_BYTES: Final = 2**20
 MAX_LISTED: Final = 10_000
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -41,36 +41,32 @@ class StoredFile(BaseModel):
 
 @dataclass(frozen=True)
 class StoredDataset:
-    """A file that was taken in; ``report`` is what was read in it."""
+    """A stored file; ``report`` describes its content."""
 
     name: str
     num_bytes: int
     is_replaced: bool
     report: Mapping[str, Any]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Without the report."""
-        return {"name": self.name, "num_bytes": self.num_bytes, "is_replaced": self.is_replaced}
-
 
 class DatasetFolder:
-    """``KRONOS_DATA_FOLDER``."""
+    """The folder ``KRONOS_DATA_FOLDER``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @classmethod
     def of(cls, settings: ApiSettings) -> Self:
-        """Raises JobError DATA_NOT_ALLOWED where there is none."""
+        """The folder of these settings. Raises JobError DATA_NOT_ALLOWED if there is none."""
         if settings.data_folder is None:
             raise JobError(
                 ErrorCode.DATA_NOT_ALLOWED,
-                "this service has no data folder (KRONOS_DATA_FOLDER): name the one of the workers",
+                "this service has no data folder (KRONOS_DATA_FOLDER): set it to the folder of the workers",
             )
         return cls(settings.data_folder)
 
     def list(self) -> list[StoredFile]:
-        """What jobs may name, sorted; no hidden files, and no links. Blocks."""
+        """The files that jobs may name, sorted, without hidden files and links. Blocks."""
         found = []
         for parent, folders, files in os.walk(self.root):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -94,21 +90,21 @@ class DatasetFolder:
         may_replace: bool,
         reading: asyncio.Semaphore,
     ) -> StoredDataset:
-        """Take a file in: write it beside its place, read it as finetuning would, then put it there.
+        """Write a file to a staging folder, read it as finetuning would, then move it to its place.
 
         Args:
             name: matches ``DATASET_NAME``.
-            config: ``columns`` and ``instrument_column``, as finetuning's ``data`` has them.
-            reading: bounds how many files are read at once.
+            config: ``columns`` and ``instrument_column`` of finetuning's ``data``.
+            reading: limits how many files are read at once.
 
         Raises:
             HttpError: DATASET_EXISTS.
-            JobError: TRAINING_DATA_INVALID and its like, DISK_FULL, INTERNAL.
+            JobError: TRAINING_DATA_INVALID or another code of the file's content, DISK_FULL, INTERNAL.
         """
         target = self.root / name
         if not may_replace and target.exists():
             raise _exists(name)
-        # Under its own name, which is what its instrument will be called.
+        # Under its own name, which becomes the name of its instrument.
         staging = self.root / f"{STAGING_PREFIX}{uuid.uuid4().hex}" / name
         try:
             await asyncio.to_thread(self._prepare, staging)
@@ -121,8 +117,8 @@ class DatasetFolder:
                 raise
             raise JobError(
                 ErrorCode.DISK_FULL,
-                f"the file could not be stored ({os.strerror(error.errno)}): make room in the data folder "
-                "(KRONOS_DATA_FOLDER), and let this service write there",
+                f"the file cannot be stored ({os.strerror(error.errno)}): free space in the data folder "
+                "(KRONOS_DATA_FOLDER), or let this service write there",
             ) from error
         finally:
             await asyncio.to_thread(shutil.rmtree, staging.parent, ignore_errors=True)
@@ -144,7 +140,7 @@ class DatasetFolder:
         return num_bytes
 
     def _prepare(self, staging: Path) -> None:
-        """A folder for the file, and none of those that crashes left."""
+        """Make the staging folder, and remove those that crashes left."""
         self.root.mkdir(parents=True, exist_ok=True)
         for left in self.root.glob(f"{STAGING_PREFIX}*"):
             with suppress(OSError):  # another upload may be removing it
@@ -154,7 +150,7 @@ class DatasetFolder:
 
 
 def _place(staging: Path, target: Path, name: str, *, may_replace: bool) -> bool:
-    """Put the file where it belongs, at once; whether another was there."""
+    """Move the file to its place in one step. Returns whether it replaced another."""
     if may_replace:
         is_replaced = target.exists()
         try:
@@ -163,13 +159,13 @@ def _place(staging: Path, target: Path, name: str, *, may_replace: bool) -> bool
             raise _exists(name) from None
         return is_replaced
     try:
-        os.link(staging, target)  # unlike a rename it fails where something is there
+        os.link(staging, target)  # unlike a rename, it fails if the name is taken
     except FileExistsError:
         raise _exists(name) from None
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
             raise
-        # A file system without hard links: another upload may come between these two.
+        # A file system without hard links: another upload may slip between the next two calls.
         if target.exists():
             raise _exists(name) from None
         staging.rename(target)
@@ -179,6 +175,6 @@ def _place(staging: Path, target: Path, name: str, *, may_replace: bool) -> bool
 def _exists(name: str) -> HttpError:
     return HttpError(
         HttpCode.DATASET_EXISTS,
-        f"{name} is there already: choose another name, or say replace=true",
+        f"{name} exists already: choose another name, or send replace=true",
         "name",
     )

@@ -1,4 +1,4 @@
-"""The process that reads an uploaded file: its answer, and what its end means if there is none."""
+"""Runs the process that reads an uploaded file, and explains its end if it gave no answer."""
 
 import asyncio
 import logging
@@ -16,31 +16,30 @@ log = logging.getLogger(__name__)
 COMMAND: Final = module_command("api_stub.uploads.dataset_check")
 TIMEOUT_S: Final = 180.0
 MAX_MEMORY_BYTES: Final = 5 * 2**29
-"""Of one process, with what its libraries map: a CSV file of 256 MiB takes 2.2 GiB, half of it in use."""
+"""Address space of one process. A CSV file of 256 MiB takes 2.2 GiB, half of it in use."""
 MAX_LINE_CHARS: Final = 2**22
 MAX_STDERR_CHARS: Final = 8192
 ENDED_BY_LIMITS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
-"""By the kernel: the container's memory, or the process's own time, was used up."""
+"""Exit statuses if the container's memory or the process's CPU time is used up."""
 
 
 async def read_dataset(path: Path, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What finetuning would read in the file at ``path``, which its sender calls ``name``.
+    """Report on the file at ``path`` as finetuning would read it. Its sender calls it ``name``.
 
     Raises:
-        JobError: TRAINING_DATA_INVALID and its like; INTERNAL if the process failed otherwise.
+        JobError: TRAINING_DATA_INVALID or another code of the content; INTERNAL if the process fails.
     """
     given = {field: value for field, value in config.items() if value}
-    question = {"path": str(path.absolute()), "config": given, "max_memory_bytes": MAX_MEMORY_BYTES}
     child = JsonChild("dataset", COMMAND, max_line_chars=MAX_LINE_CHARS)
     try:
-        child.send(question)
+        child.send({"path": str(path.absolute()), "config": given, "max_memory_bytes": MAX_MEMORY_BYTES})
         answer = await asyncio.to_thread(child.next_event, TIMEOUT_S)
         if answer is None:
             raise _failure(child, name, None)
     except ChildEnded as ended:
         raise _failure(child, name, ended) from None
     finally:
-        child.kill()  # first: if this task is cancelled, a thread still waits for the child
+        child.kill()  # first, because a thread still waits for the child if this task is cancelled
         await asyncio.to_thread(child.stop)
     if answer["event"] == "error":
         raise _refusal(answer, name)
@@ -50,14 +49,14 @@ async def read_dataset(path: Path, name: str, config: Mapping[str, Any]) -> dict
 def _failure(child: JsonChild, name: str, ended: ChildEnded | None) -> JobError:
     errors = "\n".join(child.tail(MAX_STDERR_CHARS))[-MAX_STDERR_CHARS:]
     reason = ended or "the dataset process gave no answer in time"
-    # In ASCII and as one line, since the file's content may be in it.
+    # As one line of ASCII, because it may contain parts of the file.
     log.error("%s reading the uploaded file %s: %s", reason, name, ascii(errors))
-    # C++ aborts where it gets no memory; only the last words of the process say so.
+    # C++ aborts if it gets no memory. Only the end of stderr shows it.
     is_limit = ended is None or ended.exit_status in ENDED_BY_LIMITS
     if is_limit or "MemoryError" in errors or "bad_alloc" in errors:
         return JobError(
             ErrorCode.TRAINING_DATA_INVALID,
-            f"{name} cannot be read with the memory and time that one file may take; split it",
+            f"{name} needs more memory or time to read than one file may use; split it",
             "body",
         )
     return JobError(
@@ -71,7 +70,7 @@ def _refusal(answer: Event, name: str) -> JobError:
 
 
 def _field(field: str) -> str:
-    """What an upload calls a field of finetuning's config."""
+    """The upload's name for a field of finetuning's config."""
     if field.startswith("data.columns"):
         return "column"
     return "instrument_column" if field == "data.instrument_column" else "body"

@@ -24,7 +24,8 @@ from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis, own_command, own_node
 from kronos_cli.stack.processes import ProcessStack
-from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.client import ForecastClient, ForecastHandle, JobState
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.redis.connection import connect
@@ -36,7 +37,7 @@ from kronos_model.processes.environment import own_environment
 
 ANNOUNCED_TIMEOUT_S = 120  # a worker announces itself as loading once torch is imported
 READY_TIMEOUT_S = 900  # a first start may download a model
-RESULT_TIMEOUT_S = 10  # it is there already
+LOOK_INTERVAL_S = 1.0
 POLL_S = 0.1
 SAMPLE_SEED = 11
 NUM_BARS_SHOWN = 5
@@ -204,26 +205,33 @@ def _forecast(
         paths = f"{options.samples} paths of {options.pred_len} bars"
         console.print(f"Job      {handle.id}: {paths} from {len(lookback)}")
         try:
-            _follow(console, stack, handle, options.pred_len * options.samples)
-            return handle.wait(timeout_s=RESULT_TIMEOUT_S)
+            return _wait(console, stack, handle, options.pred_len * options.samples)
         except KeyboardInterrupt:
             # On a Redis of the user's it would be computed by the next worker.
             handle.cancel()
             raise
 
 
-def _follow(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> None:
-    """Show the progress of the job until it has ended; nothing if that is soon."""
+def _wait(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> ForecastResult:
+    """The result; shows how far the job is if it takes more than a second."""
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
     progress = Progress(TextColumn("Forecast"), *bars, console=console)
     bar = progress.add_task("forecast", total=num_bars)
+
+    def show(state: JobState) -> None:
+        progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
+
     with ExitStack() as exits:
-        for num_told, state in enumerate(handle.progress()):
+        while True:
+            try:
+                return handle.wait(LOOK_INTERVAL_S, on_progress=show)
+            except JobError as error:
+                if error.code != ErrorCode.TIMEOUT:
+                    raise
             if (dead := stack.dead()) is not None:
                 raise LocalStackError(f"{dead.name} died during the forecast; its log:\n{_indented(dead)}")
-            if num_told == 1 and not state.has_ended:
+            if not progress.live.is_started:
                 exits.enter_context(progress)
-            progress.update(bar, completed=num_bars if state.name == states.SUCCESS else state.bars_done)
 
 
 def _report(

@@ -12,12 +12,11 @@ from rich.live import Live
 
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
-from kronos_client.client import ForecastClient
+from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
-from kronos_client.core.handle import FinetuneHandle, FinetuneState
 from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config_file import load_config

@@ -4,7 +4,7 @@ names.py       tasks, queues, priorities, keys in Redis
 errors.py      the one list of error codes, and the exception that carries one
 paths.py       paths of a worker's, kept out of messages
 columns.py     columns as JSON arrays or base64
-limits.py      how large a job may be
+job_limits.py  how large a job may be; limits.py: the checks of it
 jobs.py        a forecast job, and reading one from outside
 preparing.py   a job's series as arrays, with their future timestamps and seeds
 results.py     a forecast's result

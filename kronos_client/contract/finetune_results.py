@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from kronos_client.contract.results import ResultModel
+from kronos_client.contract.model_info import ResultModel
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 

@@ -4,7 +4,8 @@ from pydantic import ValidationError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.limits import Limits, check_job, check_payload
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.limits import check_job, check_payload
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.preparing import PreparedSeries, prepare
 from kronos_client.contract.refusals import refusal

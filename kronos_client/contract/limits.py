@@ -2,11 +2,10 @@
 
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
-
 from kronos_client.contract.columns import num_values
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.job_limits import Limits
 from kronos_model.bars.columns import COLUMNS
 
 MAX_FIELDS: Final = 64
@@ -17,21 +16,6 @@ BYTES_PER_NUMBER: Final = 20
 BYTES_PER_TIMESTAMP: Final = 30
 BYTES_PER_SERIES: Final = 1024
 """Names of columns and quantiles, id and seed."""
-
-
-class Limits(BaseModel):
-    """What a worker accepts. ``max_pred_len`` is what its model can see, the others are settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_series: PositiveInt = 64
-    max_bars: PositiveInt = 8192
-    max_pred_len: PositiveInt = 512
-    max_sample_count: PositiveInt = 256
-    max_paths: PositiveInt = 4096
-    max_message_bytes: PositiveInt = 8 * 2**20
-    max_result_bytes: PositiveInt = 16 * 2**20
-    max_inline_bars: PositiveInt = 100_000
 
 
 def check_payload(payload: dict[Any, Any], limits: Limits) -> None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from kronos_client.contract.columns import ColumnError, decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
-from kronos_client.contract.limits import Limits, check_num_bars
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.limits import check_num_bars
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.timestamps import (
     Timestamps,

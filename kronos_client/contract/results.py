@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.model_info import ModelInfo, ResultModel
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_model.bars.columns import as_columns
 from kronos_model.forecast import Forecast
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
 ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
 Values = Annotated[tuple[float, ...], Field(strict=False)]
 Paths = Annotated[tuple[Values, ...], Field(strict=False)]
-
-
-class ResultModel(BaseModel):
-    """Frozen; unknown fields are ignored, so that an older client reads a newer worker's results."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class SeriesForecast(ResultModel):
@@ -51,15 +46,6 @@ class SeriesForecast(ResultModel):
         except ValueError:
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
         return pd.DataFrame(dict(self.mean), index=index)
-
-
-class ModelInfo(ResultModel):
-    """Which model and tokenizer computed it; revisions are null for local folders."""
-
-    id: str
-    revision: str | None
-    tokenizer_id: str
-    tokenizer_revision: str | None
 
 
 class Timings(ResultModel):

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.names import Role
-from kronos_client.contract.results import ModelInfo
 
 State = Literal["loading", "ready", "draining"]
 

@@ -1,63 +1,43 @@
-"""AsyncHandle: an enqueued job, from its submitter's side, in an event loop. No torch."""
+"""AsyncHandle: an enqueued job, from its submitter's side, in an event loop."""
 
-import asyncio
-import math
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from typing import Final, Generic
+from typing import Any, Generic
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.async_result_events import AsyncEndings
-from kronos_client.core.handle import (
-    LOOK_INTERVAL_S,
-    PROGRESS_INTERVAL_S,
-    FinetuneState,
-    JobHandle,
-    JobState,
-    Result,
-    State,
-    timed_out,
-)
-from kronos_client.core.result_store import reachable
-
-AWAY_FOR_S: Final = 20.0
-"""How long Redis may be away while a job is waited for, as long as the other client waits for it."""
+from kronos_client.core.core import Core
+from kronos_client.core.job import Job
+from kronos_client.core.kinds import FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.stored import NOTHING
 
 
 class AsyncHandle(Generic[State, Result]):
-    """An enqueued job, for asyncio; see ``JobHandle``. What is not waiting takes a thread, for an instant."""
+    """An enqueued job. ``queue`` is None if another client put it there."""
 
-    def __init__(self, handle: JobHandle[State, Result], endings: AsyncEndings) -> None:
-        self.id = handle.id
-        self.queue = handle.queue
-        self._handle = handle
-        self._endings = endings
+    def __init__(self, core: Core, kind: JobKind[State, Result], job_id: str, queue: str | None) -> None:
+        self._core = core
+        self._kind = kind
+        self.id = job_id
+        self.queue = queue
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(id={self.id!r}, queue={self.queue!r})"
+        return f"Async{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
 
     async def state(self) -> State:
         """Where the job is now."""
-        return await asyncio.to_thread(self._handle.state)
+        return self._kind.state_of(await self._core.events.read(self.id))
 
-    async def peek(self) -> Result | None:
-        """The result where it is there already, None where it is still to come; see ``JobHandle.peek``."""
-        return await asyncio.to_thread(self._handle.peek)
+    async def progress(self) -> AsyncGenerator[State, None]:
+        """The job's state now, and each new one as it comes; the last one has ended.
 
-    async def check(self) -> None:
-        """Raises JobError RESULT_EXPIRED or LOST where there is nothing to wait for."""
-        await asyncio.to_thread(self._handle.check)
-
-    async def cancel(self) -> None:
-        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
-        await asyncio.to_thread(self._handle.cancel)
-
-    async def forget(self) -> bool:
-        """Delete the result from Redis; False where there is none (yet), or only an error."""
-        return await asyncio.to_thread(self._handle.forget)
+        Raises:
+            JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.
+        """
+        async with aclosing(self._core.events.states(self.id)) as states:
+            async for stored in states:
+                yield self._kind.state_of(stored)
 
     async def wait(
         self,
@@ -66,72 +46,52 @@ class AsyncHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
-        """The result, once it is there; ``on_progress`` is called with each new state, the last one included.
-
-        Raises JobError as ``JobHandle.wait`` does.
-        """
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        if on_progress is not None:
-            told: State | None = None
-            async with aclosing(self._states(deadline)) as states:
-                async for state in states:
-                    if state != told:
-                        on_progress(told := state)
-        async with self._endings.of(self.id) as news:
-            reached_at = time.monotonic()
-            while True:
-                news.clear()
-                try:
-                    result = await self._look()
-                    reached_at = time.monotonic()
-                except JobError as error:
-                    is_away = error.code == ErrorCode.BROKER_UNREACHABLE
-                    if not is_away or time.monotonic() > reached_at + AWAY_FOR_S:
-                        raise
-                    result = None
-                if result is not None:
-                    break
-                remaining_s = deadline - time.monotonic()
-                if remaining_s <= 0:
-                    raise timed_out(timeout_s)
-                await _woken(news, min(LOOK_INTERVAL_S, remaining_s))
+        """The result, once it is there; see ``JobHandle.wait``."""
+        stored = NOTHING
+        async with aclosing(self._core.events.states(self.id, timeout_s)) as states:
+            async for stored in states:
+                if on_progress is not None:
+                    on_progress(self._kind.state_of(stored))
+        result = self._kind.result_of(stored)
+        if result is None:
+            raise RuntimeError(f"the client was closed while the job {self.id} was waited for")
         if forget:
             with suppress(JobError):  # what cannot be deleted now expires by itself
-                await self.forget()
+                await self._core.events.forget(self.id, has_result=True)
         return result
 
-    def progress(self) -> AsyncGenerator[State, None]:
-        """The job's state now and about once a second, and at once when it ends; the last one has ended.
+    async def peek(self) -> Result | None:
+        """The result if it is there already; see ``JobHandle.peek``."""
+        return self._kind.result_of(await self._core.events.read(self.id))
 
-        Raises JobError: RESULT_EXPIRED or LOST where there is nothing to wait for.
-        """
-        return self._states(math.inf)
+    async def check(self) -> None:
+        """Raises JobError RESULT_EXPIRED or LOST if there is nothing to wait for."""
+        (await self._core.events.read(self.id)).raise_absence()
 
-    async def _look(self) -> Result | None:
-        """The result where it is there; raises JobError as ``JobHandle.peek``."""
-        with reachable(self.id):
-            if not await self._endings.may_have_ended(self.id):
-                return None
-        return await self.peek()
+    async def cancel(self) -> None:
+        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
+        await self._core.call(self._core.dispatcher.cancel, self.id)
 
-    async def _states(self, deadline: float) -> AsyncGenerator[State, None]:
-        async with self._endings.of(self.id) as news:
-            while True:
-                news.clear()
-                await self.check()
-                yield (state := await self.state())
-                remaining_s = deadline - time.monotonic()
-                if state.has_ended or remaining_s <= 0:
-                    return
-                await _woken(news, min(PROGRESS_INTERVAL_S, remaining_s))
+    async def forget(self) -> bool:
+        """Delete the result from Redis; see ``JobHandle.forget``."""
+        return await self._core.events.forget(self.id)
 
 
 AsyncForecastHandle = AsyncHandle[JobState, ForecastResult]
 AsyncFinetuneHandle = AsyncHandle[FinetuneState, FinetuneResult]
 
 
-async def _woken(news: asyncio.Event, timeout_s: float) -> None:
-    """Once there is news, or after this time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await news.wait()
+def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobError:
+    """The error of a job that was cancelled because its time was over; any other error as it is."""
+    if error.code != ErrorCode.TIMEOUT:
+        return error
+    message = f"no result within {timeout_s} s; the job was cancelled"
+    return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
+
+
+async def submitted(
+    core: Core, make_job: Callable[[], Job], retry_for_s: float, *, may_stay: bool
+) -> AsyncHandle[Any, Any]:
+    """The handle of a job that is made and sent, as ``Core.send``."""
+    job, queue = await core.send(make_job, retry_for_s, may_stay=may_stay)
+    return AsyncHandle(core, job.kind, job.id, queue)

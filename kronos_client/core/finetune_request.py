@@ -4,10 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
+from kronos_client.contract.names import SCHEMA_VERSION, Priority
+from kronos_client.core.forecast_request import plain
 from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, is_records, series_payload
 from kronos_model.errors import FinetuningConfigError
@@ -23,23 +25,54 @@ DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mappi
 ONLY_INSTRUMENT = "0"
 
 
-def finetune_payload(config: ConfigSource, data: DataSource | None, device: str) -> dict[str, Any]:
-    """The fields ``config``, ``data`` and ``device`` of a job.
+class FinetuneOptions(TypedDict, total=False):
+    """What ``finetune_payload`` takes besides config and name; it says what each means."""
 
-    Without ``data`` it is what the config's ``data.path`` names, below the worker's data folder. The config's
-    ``training_device`` is used where ``device`` is auto.
+    data: DataSource | None
+    device: str
+    allow_fallback: bool
+    deadline_s: float | None
+    priority: Priority
 
-    Raises JobError where the config cannot be used, or data is none of what is taken.
+
+def finetune_payload(
+    config: ConfigSource,
+    *,
+    name: str,
+    data: DataSource | None = None,
+    device: str = "auto",
+    allow_fallback: bool = True,
+    deadline_s: float | None = None,
+    priority: Priority = "normal",
+) -> dict[str, Any]:
+    """A finetuning job as JSON has it.
+
+    Args:
+        config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
+        name: The trained model is registered under it, and forecasts name it so.
+        data: Paths of files or folders below the workers' data folder, one or a list; or the candles
+            themselves, as ``submit`` takes them, or a mapping from instruments' names to them. By default
+            the config's ``data.path``, below the workers' data folder.
+        device: Which pool; for auto, the config's ``training_device``.
+        allow_fallback: Whether the CPU will do if the pool has no GPU worker for finetuning.
+        deadline_s: Seconds from submission after which the job is given up.
+
+    Raises:
+        JobError: The config cannot be used, or the data cannot be read.
     """
     content = _content(config, needs_path=data is None)
-    own_data = content.get("data", {})
-    path = own_data.pop("path")
+    path = content.get("data", {}).pop("path")
     own_device = content.pop("training_device", "auto")
-    return {
+    payload: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
         "config": {name: value for name, value in content.items() if value != {}},
         "data": {"path": path} if data is None else data_payload(data),
         "device": own_device if device == "auto" else device,
+        "allow_fallback": allow_fallback,
+        "priority": priority,
     }
+    return payload if deadline_s is None else payload | plain(deadline_s=deadline_s)
 
 
 def data_payload(data: DataSource) -> dict[str, Any]:

@@ -1,100 +1,46 @@
-"""JobHandle: an enqueued job, from its submitter's side; one kind for each task. No torch."""
+"""JobHandle: an enqueued job, from its submitter's side, for callers without an event loop."""
 
-import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Generator
+from typing import Generic
 
-from celery import states
-from pydantic import ValidationError
-
-from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.names import PROGRESS_STATE
+from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.result_store import Outcome, Stored, reachable
-
-PROGRESS_INTERVAL_S: Final = 1.0
-"""As often as workers tell how far a job is."""
-
-LOOK_INTERVAL_S: Final = 2.0
-"""As often as who waits looks whether there is anything to wait for still, in case nobody tells it."""
+from kronos_client.core.async_handle import AsyncHandle
+from kronos_client.core.core import Core
+from kronos_client.core.kinds import FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.loop_thread import LoopThread
 
 
-@dataclass(frozen=True)
-class TaskState:
-    """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
+class JobHandle(Generic[State, Result]):
+    """An enqueued job. ``queue`` is None if another client put it there."""
 
-    name: str
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the job came to its outcome."""
-        return self.name in states.READY_STATES
-
-
-@dataclass(frozen=True)
-class JobState(TaskState):
-    """Where a forecast is; while it is PROGRESS, how many of all bars of all paths are done."""
-
-    bars_done: int | None = None
-    bars_total: int | None = None
-
-
-@dataclass(frozen=True)
-class FinetuneState(TaskState):
-    """Where a finetuning job is; while it is PROGRESS, how far training is."""
-
-    progress: FinetuneProgress = field(default_factory=FinetuneProgress)
-
-
-State = TypeVar("State", bound=TaskState)
-Result = TypeVar("Result")
-
-
-def timed_out(timeout_s: float | None) -> JobError:
-    """What whoever waited so long is told."""
-    message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
-    return JobError(ErrorCode.TIMEOUT, message)
-
-
-class JobHandle(ABC, Generic[State, Result]):
-    """An enqueued job. ``queue`` is None where somebody else put it there."""
-
-    def __init__(self, job_id: str, queue: str | None, outcome: Outcome) -> None:
+    def __init__(
+        self, thread: LoopThread, kind: JobKind[State, Result], job_id: str, queue: str | None
+    ) -> None:
+        self._thread = thread
+        self._kind = kind
         self.id = job_id
         self.queue = queue
-        self._outcome = outcome
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(id={self.id!r}, queue={self.queue!r})"
+        return f"{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
 
-    @abstractmethod
-    def _read_state(self, name: str, meta: Mapping[str, Any]) -> State:
-        """A state of that name; ``meta`` is what the worker told, empty unless it is PROGRESS."""
-
-    @abstractmethod
-    def _read_result(self, payload: Any) -> Result:
-        """The result that the worker stored."""
+    def _on(self, core: Core) -> AsyncHandle[State, Result]:
+        return AsyncHandle(core, self._kind, self.id, self.queue)
 
     def state(self) -> State:
         """Where the job is now."""
-        with reachable(self.id):
-            stored = self._outcome.read()
-        info = stored.value if stored.status == PROGRESS_STATE else None
-        return self._read_state(stored.status, info if isinstance(info, dict) else {})
+        return self._thread.run(lambda core: self._on(core).state())
 
-    def progress(self) -> Iterator[State]:
-        """The job's state now and about once a second, and at once when it ends; the last one has ended.
+    def progress(self) -> Generator[State, None, None]:
+        """The job's state now, and each new one as it comes; the last one has ended.
 
-        While it is PROGRESS it says how far the job is.
+        In PROGRESS it says how far the job is.
 
-        Raises JobError: RESULT_EXPIRED or LOST where there is nothing to wait for.
+        Raises:
+            JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.
         """
-        return self._states(deadline=math.inf)
+        return self._thread.iterate(lambda core: self._on(core).progress())
 
     def wait(
         self,
@@ -105,109 +51,45 @@ class JobHandle(ABC, Generic[State, Result]):
     ) -> Result:
         """The result, once it is there.
 
-        ``on_progress`` is called on this thread with each new state, the last one included; what it raises
-        ends the waiting, and the job goes on. With ``forget`` the result is deleted once it was read.
+        Args:
+            timeout_s: Seconds to wait; None for as long as it takes.
+            on_progress: Called with each new state, the last one included, on this thread. What it raises
+                ends the waiting, and the job goes on.
+            forget: Delete the result once it was read.
 
-        Raises JobError: the job's own; TIMEOUT where it is not done in time (it goes on; wait again);
-        RESULT_EXPIRED or LOST where there is nothing to wait for, or no longer.
+        Raises:
+            JobError: The job's own; TIMEOUT if it has not ended in time (it goes on; wait again);
+                RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        told: State | None = None
         if on_progress is not None:
-            for state in self._states(deadline):
-                if state != told:
-                    on_progress(told := state)
-        while True:
-            self.check()
-            remaining_s = max(0.0, deadline - time.monotonic())
-            with reachable(self.id):
-                # In slices: what is stored is read at the start of each, also where the connection on which
-                # it would have been told was lost.
-                stored = self._outcome.wait(min(LOOK_INTERVAL_S, remaining_s))
-            if stored is not None:
-                break
-            if remaining_s <= LOOK_INTERVAL_S:
-                raise timed_out(timeout_s)
-        result = self._result_of(stored)
-        if forget:
-            with suppress(JobError):  # what cannot be deleted now expires by itself
-                self.forget()
-        return result
+            for stored in self._thread.iterate(lambda core: core.events.states(self.id, timeout_s)):
+                on_progress(self._kind.state_of(stored))
+        return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
 
     def peek(self) -> Result | None:
-        """The result where it is there already, None where it is still to come.
+        """The result if it is there already, None if it is still to come.
 
-        Raises JobError: the job's own; RESULT_EXPIRED or LOST where there is nothing to wait for.
+        Raises:
+            JobError: The job's own; RESULT_EXPIRED or LOST if there is nothing to wait for.
         """
-        with reachable(self.id):
-            stored = self._outcome.read()
-        if stored.has_ended:
-            return self._result_of(stored)
-        self._check_absence(stored)
-        return None
+        return self._thread.run(lambda core: self._on(core).peek())
 
-    def forget(self) -> bool:
-        """Delete the result from Redis; False where there is none (yet), or only an error.
-
-        The job stays done: who reads its result now, or submits it again under its id, gets RESULT_EXPIRED
-        until the result would have expired.
-        """
-        with reachable(self.id):
-            return self._outcome.forget()
+    def check(self) -> None:
+        """Raises JobError RESULT_EXPIRED or LOST if there is nothing to wait for."""
+        self._thread.run(lambda core: self._on(core).check())
 
     def cancel(self) -> None:
         """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
-        with reachable(self.id):
-            self._outcome.cancel()
+        self._thread.run(lambda core: self._on(core).cancel())
 
-    def check(self) -> None:
-        """Raises JobError RESULT_EXPIRED or LOST where there is nothing to wait for."""
-        with reachable(self.id):
-            stored = self._outcome.read()
-        self._check_absence(stored)
+    def forget(self) -> bool:
+        """Delete the result from Redis; False if there is none (yet), or only an error.
 
-    def _check_absence(self, stored: Stored) -> None:
-        if stored.status == states.PENDING:
-            with reachable(self.id):
-                absence = self._outcome.explain_absence()
-            if absence is not None:
-                raise absence
-
-    def _result_of(self, stored: Stored) -> Result:
-        """Of a job that has ended; raises its error."""
-        if stored.status != states.SUCCESS:
-            raise stored.value from None
-        return self._read_result(stored.value)
-
-    def _states(self, deadline: float) -> Iterator[State]:
-        """As ``progress``, until the deadline on the clock of ``time.monotonic``."""
-        while True:
-            self.check()
-            yield (state := self.state())
-            if state.has_ended or time.monotonic() >= deadline:
-                return
-            with reachable(self.id):
-                self._outcome.wait(min(PROGRESS_INTERVAL_S, max(0.0, deadline - time.monotonic())))
+        The job stays done: reading its result now, or submitting it again under its id, gives RESULT_EXPIRED
+        until the result would have expired.
+        """
+        return self._thread.run(lambda core: self._on(core).forget())
 
 
-class ForecastHandle(JobHandle[JobState, ForecastResult]):
-    """An enqueued forecast."""
-
-    def _read_state(self, name: str, meta: Mapping[str, Any]) -> JobState:
-        return JobState(name, meta.get("bars_done"), meta.get("bars_total"))
-
-    def _read_result(self, payload: Any) -> ForecastResult:
-        return ForecastResult.model_validate(payload)
-
-
-class FinetuneHandle(JobHandle[FinetuneState, FinetuneResult]):
-    """An enqueued finetuning job."""
-
-    def _read_state(self, name: str, meta: Mapping[str, Any]) -> FinetuneState:
-        try:
-            return FinetuneState(name, FinetuneProgress.model_validate(dict(meta)))
-        except ValidationError:  # of a worker with another form of it; the state itself still counts
-            return FinetuneState(name)
-
-    def _read_result(self, payload: Any) -> FinetuneResult:
-        return FinetuneResult.model_validate(payload)
+ForecastHandle = JobHandle[JobState, ForecastResult]
+FinetuneHandle = JobHandle[FinetuneState, FinetuneResult]

@@ -1,19 +1,23 @@
 """Many: forecasts of any number of items, each a job of its own, with a bounded number of them at a time."""
 
+import asyncio
 import math
 import time
 import uuid
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.handle import LOOK_INTERVAL_S, ForecastHandle
-from kronos_client.core.job_ids import checked_job_id
+from kronos_client.core.async_handle import AsyncForecastHandle, not_in_time, submitted
+from kronos_client.core.core import Core
+from kronos_client.core.forecast_request import ForecastOptions
+from kronos_client.core.job import candles_job
 from kronos_client.core.reading import readable
-from kronos_client.core.result_events import Endings
 from kronos_client.core.retrying import Retries
 
 MAX_IN_FLIGHT: Final = 64
@@ -21,15 +25,20 @@ MAX_IN_FLIGHT: Final = 64
 
 RETRY_FOR_S: Final = 600.0
 
-Submit = Callable[[str, Any], ForecastHandle]
-"""Enqueues candles under an id."""
+ROOM: Final = object()
+"""There is room for another item."""
+END: Final = object()
+"""There is no other item, or no other outcome."""
+NOTHING: Final = object()
 
 
 @dataclass(frozen=True)
 class ForecastOutcome:
     """What became of one item: a result, or the error in its place.
 
-    ``index`` counts the items from 0; ``key`` is the item's own, or that number.
+    Attributes:
+        index: Counts the items from 0.
+        key: The item's own, or its index.
     """
 
     index: int
@@ -39,14 +48,166 @@ class ForecastOutcome:
     error: JobError | None = None
 
     def unwrap(self) -> ForecastResult:
-        """The result; raises the error where there is none."""
+        """The result; raises the error in its place."""
         if self.result is None:
             raise self.error or JobError(ErrorCode.INTERNAL, "an outcome without result and error")
         return self.result
 
 
+class ManyOptions(ForecastOptions, total=False):
+    """What ``forecast_many`` takes besides the items; ``ForecastClient`` says what each means."""
+
+    in_order: bool
+    max_in_flight: int
+    timeout_s: float | None
+    retry_for_s: float
+    forget: bool
+    job_id_prefix: str | None
+
+
+class Many:
+    """The loop of ``forecast_many``, for one event loop.
+
+    Items are sent one after the other: no other item is taken while one is refused, which would be refused
+    too. Each item is a task until its outcome is given.
+    """
+
+    def __init__(self, core: Core, **options: Unpack[ManyOptions]) -> None:
+        self._core = core
+        self._in_order = options.pop("in_order", True)
+        self._max_in_flight = options.pop("max_in_flight", MAX_IN_FLIGHT)
+        self._timeout_s = options.pop("timeout_s", None)
+        self._retry_for_s = options.pop("retry_for_s", RETRY_FOR_S)
+        self._forget = options.pop("forget", False)
+        self._prefix = options.pop("job_id_prefix", None)
+        self._options: ForecastOptions = options
+        if self._max_in_flight < 1:
+            raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
+        self._tasks: list[asyncio.Task[ForecastOutcome]] = []
+        self._num_taken = 0
+        self._wants_item = True
+        self._is_fed = False  # by a task of its own
+        self._is_over = False
+        self._error: BaseException | None = None
+        self._news = asyncio.Event()
+
+    async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[ForecastOutcome, None]:
+        """Each item's outcome. The next item is awaited while outcomes are given, however long it takes."""
+        self._is_fed = True
+        # All items by one task: their source may hold a TaskGroup, or a timeout.
+        taking = asyncio.create_task(self._take_all(items))
+        taking.add_done_callback(self._end_taking)
+        try:
+            while (outcome := await self.step()) is not END:
+                yield outcome
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            await self.leave()
+
+    async def _take_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
+        source = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
+        while True:
+            while not self._has_room():
+                self._news.clear()
+                await self._news.wait()
+            item = await anext(source, END) if isinstance(source, AsyncIterator) else next(source, END)
+            if item is END:
+                return
+            self._take(item)
+            del item  # the next one may be long in coming
+
+    def _has_room(self) -> bool:
+        return self._wants_item and not self._is_over and len(self._tasks) < self._max_in_flight
+
+    def _end_taking(self, taking: "asyncio.Task[None]") -> None:
+        self._is_over = True
+        self._error = None if taking.cancelled() else taking.exception()
+        self._news.set()
+
+    async def step(self, item: Any = NOTHING) -> Any:
+        """Take an item, if one is given; then return an outcome, or ROOM if another item is to be given.
+
+        END as the item says that there is none; END is returned after the last outcome.
+        """
+        if item is END:
+            self._is_over = True
+        elif item is not NOTHING:
+            self._take(item)
+        del item
+        while True:
+            self._news.clear()
+            if self._has_room() and not self._is_fed:
+                return ROOM
+            for task in self._tasks[:1] if self._in_order else self._tasks:
+                if task.done():
+                    self._tasks.remove(task)
+                    self._news.set()  # there is room
+                    return task.result()
+            if self._error is not None:
+                raise self._error
+            if self._is_over and not self._tasks:
+                return END
+            await self._news.wait()
+
+    async def leave(self) -> None:
+        """Cancel what is under way, unless it has ids of the caller's."""
+        self._core.on_close.discard(self.leave)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _take(self, item: Any) -> None:
+        self._core.on_close.add(self.leave)
+        task = asyncio.create_task(self._one(*split_item(item, self._num_taken, self._prefix)))
+        task.add_done_callback(lambda _: self._news.set())
+        self._tasks.append(task)
+        self._wants_item = False
+        self._num_taken += 1
+
+    async def _one(self, outcome: ForecastOutcome, candles: Any) -> ForecastOutcome:
+        handle: AsyncForecastHandle | None = None
+        try:
+            if outcome.error is not None:
+                return outcome
+            make_job = partial(candles_job, candles, self._options, outcome.job_id, self._core.settings)
+            may_stay = self._prefix is not None
+            handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay)
+            del candles, make_job
+            self._send_next()
+            return replace(outcome, result=await self._result(handle))
+        except JobError as error:
+            if handle is not None and error.code == ErrorCode.TIMEOUT:
+                with suppress(JobError):  # it goes on then, and its result expires
+                    await handle.cancel()
+            return replace(outcome, error=not_in_time(error, self._timeout_s, outcome.job_id))
+        except asyncio.CancelledError:
+            if handle is not None and self._prefix is None:
+                with suppress(JobError):
+                    await asyncio.shield(handle.cancel())
+            raise
+        finally:
+            if handle is None:
+                self._send_next()
+
+    def _send_next(self) -> None:
+        self._wants_item = True
+        self._news.set()
+
+    async def _result(self, handle: AsyncForecastHandle) -> ForecastResult:
+        """The job's result in its time, also after Redis was away."""
+        retries = Retries(self._retry_for_s)
+        ends_at = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+        while True:
+            timeout_s = None if self._timeout_s is None else max(0.0, ends_at - time.monotonic())
+            try:
+                return await handle.wait(timeout_s, forget=self._forget)
+            except JobError as error:
+                await asyncio.sleep(retries.pause_s(error))
+
+
 def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutcome, Any]:
-    """The beginning of an item's outcome, and its candles; it has an error where they cannot be submitted."""
+    """The beginning of an item's outcome, and its candles; it has an error if they cannot be submitted."""
     is_pair = isinstance(item, tuple) and len(item) == 2
     key, candles = item if is_pair else (index, item)
     begun = ForecastOutcome(index, index, str(uuid.uuid4()))
@@ -68,170 +229,9 @@ def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutco
 
 
 def _is_key(key: object) -> bool:
-    """Whether it may be a mapping's key; candles may not, whatever they are."""
+    """Whether it may be a mapping's key; candles of any kind may not."""
     try:
         hash(key)
     except TypeError:
         return False
     return not isinstance(key, Mapping) and not hasattr(key, "columns")
-
-
-def not_in_time(timeout_s: float | None, job_id: str) -> JobError:
-    """The error of a job that took longer, and was cancelled."""
-    message = f"no result within {timeout_s} s; the job was cancelled"
-    return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
-
-
-@dataclass(eq=False)
-class _Flight:
-    """An item that was taken; it is enqueued once it has a handle. Moments are of the loop's clock.
-
-    Attributes:
-        look_at: when it is submitted, or looked at, next.
-        ends_at: when it is given up.
-    """
-
-    item: ForecastOutcome
-    candles: Any
-    retries: Retries
-    look_at: float
-    ends_at: float = math.inf
-    handle: ForecastHandle | None = None
-
-
-class Many:
-    """The loop of ``forecast_many``, on the caller's thread, as far as the caller goes on with it."""
-
-    def __init__(
-        self,
-        submit: Submit,
-        endings: Endings,
-        *,
-        max_in_flight: int,
-        in_order: bool,
-        timeout_s: float | None,
-        retry_for_s: float,
-        forget: bool,
-        job_id_prefix: str | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._submit = submit
-        self._endings = endings
-        self._max_in_flight = checked_max_in_flight(max_in_flight)
-        self._in_order = in_order
-        self._timeout_s = timeout_s
-        self._retry_for_s = retry_for_s
-        self._forget = forget
-        self._prefix = job_id_prefix
-        self._clock = clock
-        self._flights: list[_Flight] = []
-        self._done: dict[int, ForecastOutcome] = {}
-        self._next_index = 0
-
-    def run(self, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
-        """Each item's outcome."""
-        source = enumerate(items)
-        is_exhausted = False
-        try:
-            while True:
-                while not is_exhausted and self._has_room():
-                    taken = next(source, None)
-                    if taken is None:
-                        is_exhausted = True
-                    else:
-                        self._take(*taken)
-                yield from self._given()
-                if is_exhausted and not self._flights:
-                    return
-                if not self._has_room() or is_exhausted:
-                    self._wait()
-        finally:
-            self._leave()
-
-    def _has_room(self) -> bool:
-        """Whether another item may be taken: not while one is refused, which would be refused too."""
-        if any(flight.handle is None for flight in self._flights):
-            return False
-        return len(self._flights) + len(self._done) < self._max_in_flight
-
-    def _take(self, index: int, item: Any) -> None:
-        outcome, candles = split_item(item, index, self._prefix)
-        if outcome.error is not None:
-            self._done[index] = outcome
-            return
-        flight = _Flight(outcome, candles, Retries(self._retry_for_s, clock=self._clock), self._clock())
-        self._flights.append(flight)
-        # Before it is enqueued, so that its end cannot be missed.
-        self._endings.add(outcome.job_id)
-        self._go_on(flight)
-
-    def _go_on(self, flight: _Flight) -> None:
-        """Submit an item, or look for its outcome; what is refused for now is tried again later."""
-        try:
-            if flight.handle is None:
-                flight.handle = self._submit(flight.item.job_id, flight.candles)
-                flight.candles = None
-                flight.retries.succeeded()
-                if self._timeout_s is not None:
-                    flight.ends_at = self._clock() + self._timeout_s
-            result = flight.handle.peek()
-        except JobError as error:
-            try:
-                flight.look_at = self._clock() + flight.retries.pause_s(error)
-            except JobError as last:
-                self._end(flight, error=last)
-            return
-        flight.retries.succeeded()
-        if result is not None:
-            self._end(flight, result=result)
-        elif self._clock() >= flight.ends_at:
-            with suppress(JobError):  # it goes on then, and nobody looks for it
-                flight.handle.cancel()
-            self._end(flight, error=not_in_time(self._timeout_s, flight.item.job_id))
-        else:
-            flight.look_at = min(self._clock() + LOOK_INTERVAL_S, flight.ends_at)
-
-    def _end(
-        self, flight: _Flight, *, result: ForecastResult | None = None, error: JobError | None = None
-    ) -> None:
-        self._flights.remove(flight)
-        self._endings.remove(flight.item.job_id)
-        if result is not None and self._forget and flight.handle is not None:
-            with suppress(JobError):  # what cannot be deleted now expires by itself
-                flight.handle.forget()
-        self._done[flight.item.index] = replace(flight.item, result=result, error=error)
-
-    def _given(self) -> Iterator[ForecastOutcome]:
-        """What may be given to the caller now."""
-        while self._done:
-            index = self._next_index if self._in_order else next(iter(self._done))
-            if index not in self._done:
-                return
-            outcome = self._done.pop(index)
-            self._next_index += 1
-            yield outcome
-
-    def _wait(self) -> None:
-        """Until something is new of an item, or one is due."""
-        due_at = min(flight.look_at for flight in self._flights)
-        told = self._endings.wait(max(0.0, due_at - self._clock()))
-        now = self._clock()
-        for flight in list(self._flights):
-            is_told = flight.handle is not None and flight.item.job_id in told
-            if is_told or flight.look_at <= now:
-                self._go_on(flight)
-
-    def _leave(self) -> None:
-        for flight in self._flights:
-            if flight.handle is not None and self._prefix is None:
-                with suppress(JobError):
-                    flight.handle.cancel()
-        self._flights.clear()
-        self._endings.close()
-
-
-def checked_max_in_flight(max_in_flight: int) -> int:
-    """Raises JobError BAD_VALUE where it lets nothing through."""
-    if max_in_flight < 1:
-        raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
-    return max_in_flight

@@ -1,71 +1,236 @@
-"""Endings: hears over one connection that something is new of any of several jobs, their ends among it."""
+"""ResultEvents: the states of any number of jobs as they come, for everything that waits for one.
 
+Workers publish each state of a job. What is missed, as while Redis is away, is found by reading all jobs that
+are waited for every few seconds.
+"""
+
+import asyncio
+import math
 import time
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
-from celery.backends.base import KeyValueStoreBackend
-from redis import Redis
-from redis.exceptions import RedisError
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_ids import is_job_id
+from kronos_client.core.reachable import NOT_REACHED, is_refused, reachable, unanswered, unreachable
+from kronos_client.core.result_store import ResultStore
+from kronos_client.core.stored import LOST, NOTHING, Stored
 
+LOOK_INTERVAL_S: Final = 2.0
+"""Seconds between reads of all jobs that are waited for, in case a published state was lost."""
+FIRST_LOOK_S: Final = 2.0
+"""Seconds for the first read of a job, even if its caller waits a shorter time."""
+AWAY_FOR_S: Final = 20.0
+"""Seconds that Redis may be away while a job is waited for."""
+JOBS_AT_ONCE: Final = 100
 
-class Endings(Protocol):
-    """Whoever waits for several jobs at once asks here which to look at."""
-
-    def add(self, job_id: str) -> None:
-        """Listen for this job from now on."""
-
-    def remove(self, job_id: str) -> None:
-        """No longer."""
-
-    def wait(self, timeout_s: float) -> set[str]:
-        """Jobs of which something is new, as soon as there are any; none where nothing is in this time."""
-
-    def close(self) -> None:
-        """Listen no more."""
+T = TypeVar("T")
 
 
-def result_key(job_id: str) -> str:
-    """Where Celery stores a job's state, and the channel on which it tells of it."""
-    return f"{KeyValueStoreBackend.task_keyprefix}{job_id}"
+class _Waiter:
+    """One caller that waits for a job. Moments are of ``time.monotonic``."""
+
+    def __init__(self) -> None:
+        self.stored = NOTHING
+        self.is_known = False
+        self.error: JobError | None = None
+        self.reached_at = time.monotonic()
+        self._published_at = -math.inf
+        self._changed = asyncio.Event()
+
+    def publish(self, stored: Stored) -> None:
+        """A state that was just published."""
+        self._published_at = time.monotonic()
+        self._know(stored)
+
+    def find(self, stored: Stored, read_at: float) -> None:
+        """What was stored at that moment. A state that was published later is newer."""
+        self.reached_at = time.monotonic()
+        if stored.has_ended or self._published_at < read_at:
+            self._know(stored)
+
+    def fail(self, error: JobError) -> None:
+        """Nothing can be known of the job."""
+        self.error = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the caller look at what is known."""
+        self._changed.set()
+
+    async def change(self, timeout_s: float) -> None:
+        """Return once something is new, or after this time."""
+        try:
+            async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def _know(self, stored: Stored) -> None:
+        if not self.stored.has_ended:  # the first outcome stands
+            self.stored, self.is_known = stored, True
+            self.wake()
 
 
-def job_id_of(channel: str) -> str:
-    """The job that a channel tells of."""
-    return channel.removeprefix(KeyValueStoreBackend.task_keyprefix)
+class ResultEvents:
+    """Lives on one event loop, from its first use to ``close``.
+
+    Args:
+        store: What is read, and what publishes.
+        away_for_s: Seconds that Redis may be away while a job is waited for.
+    """
+
+    def __init__(self, store: ResultStore, away_for_s: float = AWAY_FOR_S) -> None:
+        self._store = store
+        self._away_for_s = away_for_s
+        self._waiters: dict[str, set[_Waiter]] = {}
+        self._left: set[str] = set()
+        self._looker: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.is_released = False
+
+    @property
+    def num_jobs(self) -> int:
+        """Jobs that are waited for now."""
+        return len(self._waiters)
+
+    def release(self) -> None:
+        """End all waiting, now and later: this process ends, or the client is closed."""
+        self.is_released = True
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.wake()
+
+    async def close(self) -> None:
+        """End all waiting, and close the connections."""
+        self.release()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store.close()
+
+    async def read(self, job_id: str) -> Stored:
+        """What is stored of a job now.
+
+        Raises:
+            JobError: BROKER_UNREACHABLE; LOST if it cannot be a job's id.
+        """
+        _check_id(job_id)
+        with reachable(job_id):
+            # In a task of its own: redis-py may swallow a cancellation that arrives with its answer.
+            (stored,) = await asyncio.shield(self._start(self._store.read([job_id])))
+        return stored
+
+    async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
+        """Delete a result, as ``ResultStore.forget``.
+
+        Raises:
+            JobError: BROKER_UNREACHABLE.
+        """
+        with reachable(job_id):
+            return await asyncio.shield(self._start(self._store.forget(job_id, has_result=has_result)))
+
+    async def states(self, job_id: str, timeout_s: float | None = None) -> AsyncGenerator[Stored, None]:
+        """The job's state now, and each new one as it comes; the last one has ended, unless waiting is.
+
+        Raises:
+            JobError: TIMEOUT if the job has not ended in time; LOST or RESULT_EXPIRED if there is nothing to
+                wait for; BROKER_UNREACHABLE if Redis was away for too long.
+        """
+        _check_id(job_id)
+        begun_at = time.monotonic()
+        ends_at = math.inf if timeout_s is None else begun_at + timeout_s
+        last: Stored | None = None
+        with self._waiting(job_id) as waiter:
+            while True:
+                if waiter.error is not None:
+                    raise waiter.error
+                waiter.stored.raise_absence()
+                if waiter.is_known and waiter.stored != last:
+                    yield (last := waiter.stored)
+                    if last.has_ended:
+                        return
+                    continue  # there may be a newer one meanwhile
+                if self.is_released:
+                    return
+                limit = ends_at if waiter.is_known else max(ends_at, begun_at + FIRST_LOOK_S)
+                remaining_s = limit - time.monotonic()
+                if remaining_s <= 0:
+                    raise _timed_out(timeout_s) if waiter.is_known else unanswered(job_id)
+                await waiter.change(remaining_s)
+
+    @contextmanager
+    def _waiting(self, job_id: str) -> Iterator[_Waiter]:
+        waiter = _Waiter()
+        waiters = self._waiters.setdefault(job_id, set())
+        waiters.add(waiter)
+        self._store.start(self._on_state)
+        self._start(self._begin(job_id, is_first=len(waiters) == 1))
+        if self._looker is None or self._looker.done():
+            self._looker = self._start(self._look_often())
+        try:
+            yield waiter
+        finally:
+            waiters.discard(waiter)
+            if not waiters and self._waiters.get(job_id) is waiters:
+                del self._waiters[job_id]
+                self._left.add(job_id)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # if its caller is gone, asyncio would log that it was never retrieved
+
+    async def _begin(self, job_id: str, *, is_first: bool) -> None:
+        if is_first and job_id in self._left:
+            self._left.discard(job_id)
+        elif is_first:
+            await self._store.subscribe(job_id)
+        await self._look([job_id])
+
+    def _on_state(self, job_id: str, stored: Stored) -> None:
+        for waiter in self._waiters.get(job_id, ()):
+            waiter.publish(stored)
+
+    async def _look_often(self) -> None:
+        while self._waiters or self._left:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            left, self._left = self._left, set()  # together, which takes Redis and this loop less time
+            if left:
+                await self._store.unsubscribe(list(left))
+            job_ids = list(self._waiters)
+            for start in range(0, len(job_ids), JOBS_AT_ONCE):
+                await self._look(job_ids[start : start + JOBS_AT_ONCE])
+
+    async def _look(self, job_ids: Sequence[str]) -> None:
+        read_at = time.monotonic()
+        try:
+            found = await self._store.read(job_ids)
+        except NOT_REACHED as error:
+            for job_id in job_ids:
+                for waiter in self._waiters.get(job_id, ()):
+                    if is_refused(error) or time.monotonic() > waiter.reached_at + self._away_for_s:
+                        waiter.fail(unreachable(error, job_id))
+            return
+        for job_id, stored in zip(job_ids, found, strict=True):
+            for waiter in self._waiters.get(job_id, ()):
+                waiter.find(stored, read_at)
 
 
-class RedisEndings:
-    """By pub/sub. What is told while the connection is lost is missed: who waits looks now and then too."""
+def _check_id(job_id: str) -> None:
+    """Raises JobError LOST for what cannot be a job's id: nothing is ever stored of it."""
+    if not is_job_id(job_id):
+        raise JobError(*LOST.args)
 
-    def __init__(self, redis: Redis) -> None:
-        self._pubsub = redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
 
-    def add(self, job_id: str) -> None:
-        with suppress(RedisError):  # who waits looks all the same
-            self._pubsub.subscribe(result_key(job_id))
-
-    def remove(self, job_id: str) -> None:
-        with suppress(RedisError):
-            self._pubsub.unsubscribe(result_key(job_id))
-
-    def wait(self, timeout_s: float) -> set[str]:
-        told: set[str] = set()
-        ends_at = time.monotonic() + timeout_s
-        while True:
-            remaining_s = ends_at - time.monotonic()
-            if not self._pubsub.subscribed:  # there is nothing to listen for, only time to pass
-                time.sleep(max(0.0, remaining_s))
-                return told
-            try:
-                message = self._pubsub.get_message(timeout=0.0 if told else max(0.0, remaining_s))
-            except RedisError:  # it connects again, and subscribes again, by itself
-                time.sleep(min(1.0, max(0.0, remaining_s)))
-                message = None
-            if message is not None:
-                told.add(job_id_of(message["channel"]))
-            elif told or time.monotonic() >= ends_at:
-                return told
-
-    def close(self) -> None:
-        self._pubsub.close()
+def _timed_out(timeout_s: float | None) -> JobError:
+    message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
+    return JobError(ErrorCode.TIMEOUT, message)

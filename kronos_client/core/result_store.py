@@ -1,105 +1,186 @@
-"""Outcome: what is stored of one job, from its submitter's side: its state, its result or error. No torch."""
+"""ResultStore: what is stored of jobs, and each new state as it is published; RedisResultStore."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 from celery import states
-from celery.exceptions import BackendError
-from celery.exceptions import TimeoutError as CeleryTimeout
-from celery.result import AsyncResult
-from kombu.exceptions import OperationalError
-from redis.exceptions import AuthenticationError, RedisError
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ConstantBackoff
+from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.forgetting import forget
-from kronos_client.redis.connection import REFUSED
-from kronos_client.redis.job_store import JobStore
+from kronos_client.contract.names import KEY_PREFIX, job_key
+from kronos_client.core.stored import (
+    FORGOTTEN,
+    LOST,
+    NOTHING,
+    Stored,
+    encode_failure,
+    job_id_of,
+    read_stored,
+    result_key,
+)
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 
-# Celery's result consumer raises a bare RuntimeError once it has given up reconnecting.
-NOT_REACHED: Final = (RedisError, OperationalError, BackendError, RuntimeError)
+log = logging.getLogger(__name__)
 
-NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it was begun, as asked")
+MAX_CONNECTIONS: Final = 2
+"""One to subscribe, one to read."""
+POLL_S: Final = 1.0
+RECONNECT_S: Final = 0.5
+OWN_CHANNEL: Final = f"{KEY_PREFIX}nobody"
+"""Nothing is published there. redis-py cannot read from a connection that subscribes to nothing."""
 
-
-@contextmanager
-def reachable(job_id: str | None = None) -> Iterator[None]:
-    """Turns a Redis that does not answer into JobError BROKER_UNREACHABLE."""
-    try:
-        yield
-    except NOT_REACHED as error:
-        raise JobError(
-            ErrorCode.BROKER_UNREACHABLE,
-            f"{REFUSED} ({type(error).__name__})"
-            if AuthenticationError in (type(error), type(error.__cause__))
-            else f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?",
-            None,
-            {} if job_id is None else {"job_id": job_id},
-        ) from error
-
-
-class Stored(NamedTuple):
-    """A job's state by Celery's name, and what is stored with it: progress, the result, or the error."""
-
-    status: str
-    value: Any
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is the job's outcome."""
-        return self.status in states.READY_STATES
+OnState = Callable[[str, Stored], object]
+"""Is called with a job's id and a state that was published."""
 
 
-class Outcome(Protocol):
-    """What a handle asks for its job: of Redis, or of an app's test."""
+class ResultStore(Protocol):
+    """What is stored of jobs: in Redis, or in the memory of an app's test. Lives on one event loop."""
 
-    def read(self) -> Stored:
-        """What is stored now; PENDING where nothing is."""
+    def start(self, on_state: OnState) -> None:
+        """Call ``on_state`` with each state that is published from now on; a second call does nothing."""
 
-    def wait(self, timeout_s: float) -> Stored | None:
-        """The job's outcome as soon as it is there, None where it is not within this time."""
+    async def subscribe(self, job_id: str) -> None:
+        """Receive this job's states."""
 
-    def explain_absence(self) -> JobError | None:
-        """Why a job of which nothing is stored will have no outcome; None where it is still to come."""
+    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
+        """No longer receive these jobs' states."""
 
-    def cancel(self) -> None:
-        """Ask for the job to end as CANCELLED, or end it where nobody has begun it."""
+    async def read(self, job_ids: Sequence[str]) -> list[Stored]:
+        """What is stored of each job.
 
-    def forget(self) -> bool:
-        """Delete the result; whether there was one."""
+        Raises:
+            RedisError: Redis does not answer.
+        """
+
+    async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
+        """Delete a result; whether there was one, which is not looked for if it ``has_result``.
+
+        Raises:
+            RedisError: Redis does not answer.
+        """
+
+    async def close(self) -> None:
+        """Close the connections."""
 
 
-class CeleryOutcome:
-    """The one in Celery's Redis backend and the job's record."""
+class RedisResultStore:
+    """The one in Redis. States published while the connection is lost are missed.
 
-    def __init__(self, result: "AsyncResult[Any]", records: JobStore) -> None:
-        self._result = result
-        self._records = records
+    Args:
+        url: The workers' Redis.
+        result_ttl_s: Seconds that workers keep results.
+        max_connections: Open at most; further reads wait for one of them.
+    """
 
-    def read(self) -> Stored:
-        # By this thread's own backend, not that of the one which enqueued: of those each has a connection.
-        meta = self._result.app.backend.get_task_meta(self._result.id)
-        return Stored(meta["status"], meta.get("result"))
+    def __init__(self, url: str, result_ttl_s: int, max_connections: int = MAX_CONNECTIONS) -> None:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=max_connections,
+            timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            socket_keepalive=True,
+            health_check_interval=25,
+            retry=Retry(ConstantBackoff(0.2), 1),
+        )
+        self._redis = Redis(connection_pool=pool)
+        self._result_ttl_s = result_ttl_s
+        self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
+        self._listener: asyncio.Task[None] | None = None
+        self._is_closed = False
+        # The first subscription connects. Two at once would open two connections, and one is never read.
+        self._subscribing = asyncio.Lock()
 
-    def wait(self, timeout_s: float) -> Stored | None:
-        # An app may well wait in a task of its own: its workers are not ours, so none blocks itself. Not by
-        # Celery's on_message: of handles that are waited for at once, one would hear of all jobs.
-        try:
-            self._result.get(timeout=timeout_s, propagate=False, disable_sync_subtasks=False)
-        except CeleryTimeout:
-            return None
-        return Stored(self._result.status, self._result.result)
+    def start(self, on_state: OnState) -> None:
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(on_state))
 
-    def explain_absence(self) -> JobError | None:
-        return self._records.explain_absence(self._result.id)
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._listener is not None:
+            await _end(self._listener)
+        with suppress(RedisError, OSError):
+            await self._pubsub.aclose()
+        await self._redis.aclose()
 
-    def cancel(self) -> None:
-        job_id = self._result.id
-        if self._records.request_cancel(job_id) and self.read().status == states.PENDING:
-            # Nobody has begun it, and its queue may be long. Whoever takes it later finds it ended.
-            self._result.backend.mark_as_failure(job_id, NOT_BEGUN)
+    async def subscribe(self, job_id: str) -> None:
+        await self._command(self._pubsub.subscribe, job_id)
 
-    def forget(self) -> bool:
-        is_gone = forget(self._result)
-        self._result = self._result.app.AsyncResult(self._result.id)  # the other one remembers what it read
-        return is_gone
+    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
+        await self._command(self._pubsub.unsubscribe, *job_ids)
+
+    async def read(self, job_ids: Sequence[str]) -> list[Stored]:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            # The records first: of a job whose record has ended by then, the result is there, or expired.
+            for job_id in job_ids:
+                pipe.hgetall(job_key(job_id))
+            pipe.mget([result_key(job_id) for job_id in job_ids])
+            pipe.time()
+            *records, results, (seconds, microseconds) = await pipe.execute()
+        now_s = seconds + microseconds / 1e6
+        return [
+            self._absent(record, now_s) if data is None else read_stored(job_id, data)
+            for job_id, record, data in zip(job_ids, records, results, strict=True)
+        ]
+
+    async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
+        """A short error takes the result's place, which keeps the job from being computed again.
+
+        It expires when the result would have. A job that goes on, or failed, stays as it is.
+        """
+        key = result_key(job_id)
+        if not has_result:
+            data = await self._redis.get(key)
+            if data is None or read_stored(job_id, data).status != states.SUCCESS:
+                return False
+        # The first outcome stands: it is still the result, or has expired (XX).
+        return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
+
+    def _absent(self, record: dict[bytes, bytes], now_s: float) -> Stored:
+        if not record:
+            return Stored(absence=LOST)
+        if now_s - float(record.get(b"ended_at", now_s)) <= self._result_ttl_s:
+            return NOTHING
+        return Stored(
+            absence=JobError(
+                ErrorCode.RESULT_EXPIRED,
+                f"the job ended, but its result was kept for {self._result_ttl_s} s only; submit it anew, or "
+                "have KRONOS_RESULT_TTL_S raised",
+            )
+        )
+
+    async def _command(self, command: Callable[..., Awaitable[object]], *job_ids: str) -> None:
+        """If Redis is away, redis-py repeats the command once it is connected again."""
+        async with self._subscribing:
+            with suppress(RedisError, OSError):
+                await command(*map(result_key, job_ids))
+
+    async def _listen(self, on_state: OnState) -> None:
+        is_subscribed = False
+        while not self._is_closed:
+            try:
+                if not is_subscribed:
+                    async with self._subscribing:
+                        await self._pubsub.subscribe(OWN_CHANNEL)
+                    is_subscribed = True
+                message = await self._pubsub.get_message(timeout=POLL_S)
+            except (RedisError, OSError) as error:
+                log.debug("Redis is away: %s", error)
+                await asyncio.sleep(RECONNECT_S)
+                continue
+            if message is not None:
+                job_id = job_id_of(message["channel"].decode())
+                on_state(job_id, read_stored(job_id, message["data"]))
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it ends: redis-py may swallow a cancellation that arrives with an answer."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=POLL_S)

@@ -32,7 +32,7 @@ class Admission:
         self._run = redis.register_script(read_script("admit"))
 
     def admit(
-        self, job_id: str, payload: Mapping[str, Any], queue: str, jobs_per_s: Callable[[], float]
+        self, job_id: str, payload: Mapping[str, Any] | str, queue: str, jobs_per_s: Callable[[], float]
     ) -> float | None:
         """Note what a job holds before it is enqueued; the moment of that, or None where it is not to be.
 
@@ -41,6 +41,7 @@ class Admission:
         has begun it, it is not.
 
         Args:
+            payload: the job, or its canonical JSON.
             jobs_per_s: the rate at which the queue is worked off, asked where it is full; 0 if not known.
 
         Raises JobError: ID_CONFLICT where the id was used for other content, QUEUE_FULL.

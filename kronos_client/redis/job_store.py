@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from redis import Redis
 
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key
 from kronos_client.redis.scripts import read_script
 
@@ -36,11 +35,20 @@ OnRepeated = Callable[[str], object]
 """Is called with the tag of a delivery."""
 
 
-def fingerprint(payload: Mapping[str, Any]) -> str:
-    """The same for two jobs that ask for the same, whenever they were submitted."""
+def canonical_json(payload: Mapping[str, Any]) -> str:
+    """The same text for two jobs that ask for the same, whenever they were submitted."""
     lasting = {name: value for name, value in payload.items() if name not in VOLATILE_FIELDS}
-    canonical = json.dumps(lasting, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return json.dumps(lasting, sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint(payload: Mapping[str, Any] | str) -> str:
+    """A short text that is the same for two jobs that ask for the same.
+
+    Args:
+        payload: The job, or its canonical JSON.
+    """
+    content = payload if isinstance(payload, str) else canonical_json(payload)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -241,19 +249,6 @@ class JobStore:
             self._on_repeated(tag)
         return bool(answer > 0)
 
-    def explain_absence(self, job_id: str) -> JobError | None:
-        """Why a job without result will never have one; None where it is still to come."""
-        record = self._redis.hgetall(job_key(job_id))
-        if not record:
-            return JobError(ErrorCode.LOST, "nothing is known of this job any more; submit it anew")
-        if ENDED_AT in record and self._is_over(record[ENDED_AT]):
-            return JobError(
-                ErrorCode.RESULT_EXPIRED,
-                f"the job ended, but its result was kept for {self._result_ttl_s} s only; submit it anew, or "
-                "have KRONOS_RESULT_TTL_S raised",
-            )
-        return None
-
     def is_claimed(self, job_id: str) -> bool:
         """Whether a worker has the job, or had it when it vanished."""
         return bool(self._redis.hexists(job_key(job_id), "holder"))
@@ -272,12 +267,3 @@ class JobStore:
     def is_cancelled(self, job_id: str) -> bool:
         """Whether somebody asked for it."""
         return bool(self._redis.exists(cancel_key(job_id)))
-
-    def now(self) -> float:
-        """Redis's clock, Unix time in seconds."""
-        seconds, microseconds = self._redis.time()
-        return float(seconds + microseconds / 1e6)
-
-    def _is_over(self, ended_at: str | bytes) -> bool:
-        """Whether the result of a job that ended then is no longer kept."""
-        return self.now() - float(ended_at) > self._result_ttl_s

@@ -1,4 +1,4 @@
-"""Candles as arrays: the column order, what is filled in, scaling, time features, output repair.
+"""Candles as arrays: column order, filling of missing columns, scaling, time features, output repair.
 
 Arrays of bars are ``(..., T, 6)`` in the order of ``COLUMNS``. No torch here.
 """
@@ -17,7 +17,7 @@ COLUMNS: Final = (*PRICE_COLUMNS, "volume", "amount")
 OPEN, HIGH, LOW, CLOSE, VOLUME, AMOUNT = range(len(COLUMNS))
 
 TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
-"""Names under which files keep the times of their bars, the likeliest first."""
+"""Titles of time columns in files, the likeliest first."""
 
 TIME_FEATURES: Final = ("minute", "hour", "weekday", "day", "month")
 
@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float32]
 
 
 def check_price_columns(columns: Mapping[str, Any]) -> None:
-    """Raises CandleError (MISSING_COLUMN) where one of the four is not there."""
+    """Raise CandleError (MISSING_COLUMN) if a price column is missing."""
     for name in PRICE_COLUMNS:
         if name not in columns:
             raise CandleError(
@@ -39,12 +39,12 @@ def check_price_columns(columns: Mapping[str, Any]) -> None:
 
 
 def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
-    """The six columns as one (T, 6) float32 array, with what is missing filled in.
+    """The six columns as one (T, 6) float32 array, with volume and amount filled in if they are missing.
 
-    Without volume it is 0; without amount it is ``volume · mean(open, high, low, close)``, so 0 without
-    volume too. An amount that was supplied is kept even where volume is missing.
+    A missing volume becomes 0. A missing amount becomes ``volume · mean(open, high, low, close)``, so 0
+    without a volume. A given amount is kept even if the volume is missing.
 
-    Raises CandleError (MISSING_COLUMN) where a price column is missing.
+    Raises CandleError (MISSING_COLUMN) if a price column is missing.
     """
     check_price_columns(columns)
     prices = [np.asarray(columns[name], dtype=np.float64) for name in PRICE_COLUMNS]
@@ -62,7 +62,7 @@ class Scaling:
 
     @classmethod
     def fit(cls, bars: FloatArray) -> "Scaling":
-        """From all bars (T, 6) that were given, not only from those that fit the context."""
+        """Scaling from all given bars (T, 6), not only from those that fit the context."""
         by_column = np.asfortranarray(bars)  # contiguous columns sum pairwise: long float32 sums stay exact
         return cls(by_column.mean(axis=0), by_column.std(axis=0))
 

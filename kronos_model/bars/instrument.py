@@ -14,9 +14,9 @@ class Instrument:
 
     Attributes:
         bars: (N, 6) float32, columns as ``COLUMNS``, filled in as ``to_bars`` does.
-        wall: the wall clock as written, which the time features come from, (N,) datetime64[s].
-        instants: in UTC where offsets or zones are known, else the wall clock, (N,) datetime64[s]; for order
-            and cuts alone.
+        wall: the wall clock as written, the source of the time features, (N,) datetime64[s].
+        instants: in UTC if offsets or zones are known, else the wall clock, (N,) datetime64[s]; for order and
+            cuts only.
         is_aware: whether offsets or zones are known.
     """
 

@@ -1,9 +1,9 @@
 """Seeded candles that behave somewhat like a market, for the demo, tests and benchmarks. No torch.
 
-They hold something to learn: volatility clusters (GARCH), volatility and volume follow a U over the session,
-volume rises with volatility and with the size of the move, and instruments with an even seed revert to their
-mean, a move losing half of its size in 17 bars. The others are a random walk. What real markets also have is
-missing: gaps overnight, trends, jumps, news, and instruments that move together.
+They contain patterns to learn. Volatility clusters (GARCH). Volatility and volume follow a U over the
+session. Volume rises with volatility and with the size of the move. Instruments with an even seed revert to
+their mean: a move loses half of its size in 17 bars. The others are a random walk. Other features of real
+markets are missing: overnight gaps, trends, jumps, news, and instruments that move together.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ GARCH_OMEGA, GARCH_ALPHA, GARCH_BETA = 0.02, 0.10, 0.88
 """Their mean variance is 1, and a burst of it loses half of its size in 34 bars."""
 
 REVERSION_RATE: Final = 0.04
-"""Share of the way back to the mean that a reverting instrument goes in a bar, besides its noise."""
+"""Share of the way back to the mean that a reverting instrument moves in a bar, plus noise."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]
 
 
 def reverts_to_mean(seed: int) -> bool:
-    """Whether the instrument that ``seed`` names is one of those that do."""
+    """Whether the instrument of this seed reverts to its mean."""
     return seed % 2 == 0
 
 
 def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: float = 50.0) -> Candles:
-    """Bars of the instrument that ``seed`` names, always the same ones; more bars begin with the fewer."""
+    """Bars of the instrument of this seed, always the same. A longer series begins with the shorter one."""
     rng = np.random.default_rng(seed)
     bar_volatility = 0.0015 * np.exp(0.3 * rng.standard_normal())
-    noise = rng.standard_normal((bars, TICKS_PER_BAR + 1))  # a row a bar: what comes later changes nothing
+    noise = rng.standard_normal((bars, TICKS_PER_BAR + 1))  # a row a bar: a longer series starts alike
     shocks, volume_noise = noise[:, :-1] / np.sqrt(TICKS_PER_BAR), noise[:, -1]
 
     times = session_times(bars, spacing_minutes)
@@ -112,7 +112,7 @@ def _clustered_volatility(shock: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _levels(moves: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
-    """Logarithmic prices at which the bars open, from 0 on, where ``rate`` of each is taken back, (bars,)."""
+    """Logarithmic opening prices, starting at 0; each bar takes back the share ``rate`` of it, (bars,)."""
     level, levels = 0.0, []
     for move in moves.tolist():
         levels.append(level)

@@ -28,7 +28,7 @@ _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
 _SECOND: Final = np.timedelta64(1, "s")
 _FIRST_TIME: Final = np.datetime64("0001-01-01")
-"""The first that Python's dates know."""
+"""Python's earliest date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Timestamps:
     Attributes:
         texts: as written, (T,).
         wall: the wall clock as written, (T,) datetime64[us].
-        offsets_s: seconds east of UTC, (T,) int64; None where the timestamps are naive.
+        offsets_s: seconds east of UTC, (T,) int64; None if the timestamps are naive.
     """
 
     texts: tuple[str, ...]
@@ -55,7 +55,7 @@ class Timestamps:
 
     @cached_property
     def instants(self) -> NDArray[np.datetime64]:
-        """(T,) datetime64[us] in UTC; the wall clock itself where the timestamps are naive."""
+        """(T,) datetime64[us] in UTC; the wall clock itself if the timestamps are naive."""
         return self.wall if self.offsets_s is None else self.wall - self.offsets_s * _SECOND
 
 
@@ -64,13 +64,13 @@ def parse_timestamps(
 ) -> Timestamps:
     """Read ISO 8601 timestamps in the extended form, ``2024-06-18T09:35:00+08:00``.
 
-    The separator is T or one space; seconds, fractions (kept to the microsecond) and the offset, Z included,
-    may be left out, and so may the whole time of day. They must ascend strictly: by instant where they have
+    The separator is T or one space. Seconds, fractions (kept to the microsecond), the offset (Z included)
+    and the whole time of day may be left out. Timestamps must ascend strictly: by instant if they have
     offsets, else by wall clock.
 
     Args:
         field: name to use in errors.
-        zone: where given, each offset must be the one that this zone has at that time.
+        zone: if given, each offset must be the one that this zone has at that time.
 
     Raises TimestampError with the first row at fault and one of the codes BAD_TIMESTAMP, MIXED_TIMEZONES,
     TIMESTAMPS_NOT_ASCENDING, TIMEZONE_MISMATCH.
@@ -140,8 +140,8 @@ def write_like(
 ) -> tuple[str, ...]:
     """Wall-clock times (H,) and their offsets in the form of ``example``.
 
-    Separator, precision and the offset's style are kept; digits are added only where they would be lost, and
-    an offset that Z cannot say is written ``+08:00``.
+    Separator, precision and the offset's style are kept. Digits are added only if the times need them. An
+    offset that Z cannot express is written ``+08:00``.
     """
     form = _ISO_8601.fullmatch(example)
     if form is None:
@@ -183,7 +183,7 @@ def write_times(
 def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     """Timestamps that are all written like the first one, at a tenth of the cost of reading each.
 
-    None for fractions and mixed forms, and where any is no timestamp: which one is for ``_read_each`` to say.
+    None for fractions, mixed forms and texts that are no timestamps; ``_read_each`` finds the row at fault.
     """
     try:
         joined = "\n".join(texts)
@@ -255,7 +255,7 @@ def _check_order(stamps: Timestamps, field: str) -> None:
         row = int(np.argmax(late)) + 1
         raise TimestampError(
             f"{field}, row {row}: {stamps.texts[row]!r} is not after {stamps.texts[row - 1]!r}: sort the "
-            "bars, drop repeated ones, add offsets where an hour repeats as clocks go back",
+            "bars, drop repeated ones, and add offsets if an hour repeats as clocks go back",
             code="TIMESTAMPS_NOT_ASCENDING",
             field=field,
             details={"row": row},
@@ -270,7 +270,7 @@ def _check_offsets(stamps: Timestamps, zone: tzinfo, field: str) -> None:
             continue
         raise TimestampError(
             f"{field}, row {row}: {stamps.texts[row]!r} does not have {zone}'s offset: the time features are "
-            "read off the clock as written, so write the timestamps in that zone or leave 'timezone' out",
+            "taken from the clock as written, so write the timestamps in that zone or leave 'timezone' out",
             code="TIMEZONE_MISMATCH",
             field=field,
             details={"row": row},

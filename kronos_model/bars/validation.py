@@ -14,17 +14,17 @@ MAX_MAGNITUDE: Final = 1e17
 
 
 def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse columns (each (T,), numeric) that the model cannot be given.
+    """Refuse columns (each (T,), numeric) that the model cannot use.
 
-    The checks run in the order below, each over all columns; the first defect found is reported, with its
-    column as ``field`` and its first row in ``details["row"]``. That the high is not the bar's greatest value
-    is no defect as long as it is not below the low: vendors' data is full of it, and it does no harm.
+    The checks run in the order below, each over all columns. The first defect is reported, with its column as
+    ``field`` and its first row in ``details["row"]``. A high below open or close is no defect as long as it
+    is not below the low: it is common in vendors' data and does no harm.
 
     Raises:
         CandleError: with one of the codes
 
-        MISSING_COLUMN      a price column is not there
-        UNKNOWN_COLUMN      a column that the model does not have
+        MISSING_COLUMN      a price column is missing
+        UNKNOWN_COLUMN      a column that the model does not use
         LENGTH_MISMATCH     columns of unequal length, or not one-dimensional
         EMPTY_SERIES        no bars
         NOT_FINITE          NaN or infinite
@@ -76,7 +76,7 @@ def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
     for name, values in columns.items():
         if name not in COLUMNS:
             raise CandleError(
-                f"column {name!r} is not known; there are {', '.join(COLUMNS)}",
+                f"column {name!r} is not known: the columns are {', '.join(COLUMNS)}",
                 code="UNKNOWN_COLUMN",
                 field=name,
             )

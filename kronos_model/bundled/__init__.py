@@ -1,1 +1,1 @@
-"""The bundled checkpoint ``kronos-tiny``, and what trained and tested it."""
+"""The bundled checkpoint ``kronos-tiny``, its training and its test."""

@@ -16,13 +16,7 @@ from kronos_model.bars.columns import to_bars
 from kronos_model.bars.synthetic import candles, session_minutes
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.evaluation.comparison import (
-    LAST_VALUE,
-    NAMES,
-    SEASONAL,
-    Evaluation,
-    evaluate,
-)
+from kronos_model.evaluation.comparison import LAST_VALUE, NAMES, SEASONAL, Evaluation, evaluate
 from kronos_model.evaluation.naive import CloseForecast
 from kronos_model.evaluation.scores import LEVELS
 from kronos_model.evaluation.window_arrays import WindowArrays
@@ -30,30 +24,31 @@ from kronos_model.finetuning.model_forecaster import ModelForecaster
 from kronos_model.model_pair import load_pair
 
 FIRST_INSTRUMENT: Final = 1_000_000
-"""Seeds of instruments from here on are not trained on."""
+"""Instruments with this seed or a higher one are not trained on."""
 INSTRUMENTS_PER_SEED: Final = 10_000
 
 SEASON: Final = len(session_minutes(5))
 BARS_TO_CHOOSE_FROM: Final = 260 * SEASON
-"""Windows begin anywhere in a year."""
+"""A year of bars; a window starts anywhere in it."""
 SAMPLE_COUNT: Final = 64
 NAME: Final = "kronos-tiny"
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What came out.
+    """The result of the comparison.
 
-    ``pooled`` is the comparison over the windows of all seeds; each window is of an instrument of its own, so
-    that its intervals are over independent series. ``by_seed`` is each seed's improvement over each naive
-    forecast, in per cent of its pinball loss.
+    Attributes:
+        pooled: the comparison over the windows of all seeds. Each window has an instrument of its own, so the
+            intervals are over independent series.
+        by_seed: each seed's improvement over each naive forecast, in per cent of its pinball loss.
     """
 
     pooled: Evaluation
     by_seed: dict[str, list[float]]
 
     def summary(self) -> str:
-        """Plain sentences."""
+        """The result in plain sentences."""
         lines = self.pooled.verdict()
         for name, percents in self.by_seed.items():
             numbers = ", ".join(f"{percent:.1f}" for percent in percents)
@@ -61,12 +56,12 @@ class HeldOut:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result, JSON-compatible."""
         return {**self.pooled.as_dict(), "improvement_percent_by_seed": self.by_seed}
 
 
 def held_out_windows(seed: int, num_windows: int, lookback: int, pred_len: int) -> WindowArrays:
-    """One window each of ``num_windows`` instruments that no other seed has, half of them reverting."""
+    """One window of each of ``num_windows`` instruments that no other seed has; half of them revert."""
     rng = np.random.default_rng(seed)
     window = lookback + pred_len
     bars, wall = [], []
@@ -85,7 +80,7 @@ def compare_held_out(
     windows_per_seed: int = 64,
     sample_count: int = SAMPLE_COUNT,
 ) -> HeldOut:
-    """Forecast the windows of each seed, drawn with that seed, and score them beside the naive forecasts."""
+    """Forecast each seed's windows with that seed, and compare the forecasts with naive ones."""
     metadata = read_metadata(checkpoint)
     pair = load_pair(checkpoint)
     lookback, pred_len = int(metadata["lookback"]), int(metadata["pred_len"])
@@ -120,11 +115,11 @@ def _scored(windows: WindowArrays, forecast: CloseForecast) -> Evaluation:
 
 
 def main() -> None:
-    """Command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", nargs="?", default=NAME, help="bundled name or folder (%(default)s)")
     parser.add_argument("--seeds", type=int, default=8, help="(default: %(default)s)")
-    parser.add_argument("--windows", type=int, default=64, help="of each seed (default: %(default)s)")
+    parser.add_argument("--windows", type=int, default=64, help="windows a seed (default: %(default)s)")
     options = parser.parse_args()
     held_out = compare_held_out(
         options.checkpoint, seeds=range(options.seeds), windows_per_seed=options.windows

@@ -1,8 +1,8 @@
-"""Train the bundled checkpoint anew: ``python -m kronos_model.bundled.train``.
+"""Train the bundled checkpoint again: ``python -m kronos_model.bundled.train``.
 
-It writes candles of synthetic instruments, trains on them as ``kronos-tiny.yaml`` says, with the code that
-anybody finetunes with, forecasts instruments that it has not seen, and puts the result where it is bundled.
-The numbers depend on the config, and in their last digits on PyTorch's version and the processor.
+It writes candles of synthetic instruments, trains on them as configured in ``kronos-tiny.yaml`` with the
+finetuning code, tests the result on unseen instruments, and replaces the bundled checkpoint. The weights
+depend on the config, and in their last digits on PyTorch's version and the processor.
 """
 
 import argparse
@@ -27,13 +27,13 @@ CONFIG: Final = BUNDLED_FOLDER / f"{NAME}.yaml"
 COMMAND: Final = "python -m kronos_model.bundled.train"
 
 SEEDS: Final = range(1_000, 1_064)
-"""Of the instruments that it is trained on."""
+"""The instruments to train on."""
 NUM_BARS: Final = 14_400
-"""Of each: 300 days, so that every day of the month and every month are seen in training."""
+"""Bars of each: 300 days, so that training sees every day of the month and every month."""
 
 
 def write_candles(folder: Path, seeds: Iterable[int], num_bars: int) -> None:
-    """One Parquet file an instrument."""
+    """Write one Parquet file an instrument."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         pd.DataFrame(candles(seed, num_bars).as_dict()).to_parquet(folder / f"synthetic-{seed}.parquet")
@@ -48,16 +48,16 @@ def train(
     overrides: Sequence[str] = (),
     listeners: Sequence[Listener] = (),
 ) -> dict[str, Any]:
-    """Train in the folder ``run``, taking up what was begun there, and write the checkpoint to ``folder``.
+    """Train in the folder ``run``, or resume the run there, and write the checkpoint to ``folder``.
 
-    ``overrides`` are as ``load_config`` takes them. Returns what the checkpoint's ``metadata.json`` says.
+    ``overrides`` are those of ``load_config``. Returns the content of the checkpoint's ``metadata.json``.
     """
     write_candles(run / "candles", seeds, num_bars)
     config = load_config(CONFIG, [f"data.path={json.dumps(str(run / 'candles'))}", *overrides])
     result = finetune(config, run, listeners=listeners)
     shutil.copytree(result.checkpoint, folder, dirs_exist_ok=True)
     metadata = {**result.metadata, "command": COMMAND}
-    # The path that they had here says nothing anywhere else.
+    # A local path means nothing on another machine.
     metadata["config"]["data"]["path"] = (
         f"kronos_model.bars.synthetic.candles, seeds {seeds[0]} to {seeds[-1]}"
     )
@@ -66,19 +66,22 @@ def train(
 
 
 def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
-    """What a checkpoint says of itself."""
+    """Write a checkpoint's ``metadata.json``."""
     text = json.dumps(metadata, indent=2, ensure_ascii=False)
     (folder / "metadata.json").write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Command line of this module."""
-    parser = argparse.ArgumentParser(description=f"Train the bundled checkpoint {NAME} anew.")
+    """Run the command line of this module."""
+    parser = argparse.ArgumentParser(description=f"Train the bundled checkpoint {NAME} again.")
     parser.add_argument(
-        "--folder", type=Path, default=BUNDLED_FOLDER / NAME, help="where to (default: %(default)s)"
+        "--folder",
+        type=Path,
+        default=BUNDLED_FOLDER / NAME,
+        help="folder to write (default: %(default)s)",
     )
     parser.add_argument(
-        "--run", type=Path, help="folder of the run, to be taken up again; a temporary one where not given"
+        "--run", type=Path, help="folder of the run, resumed if it holds one (default: a temporary folder)"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

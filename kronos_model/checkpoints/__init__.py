@@ -1,1 +1,1 @@
-"""The checkpoints that come with this package, one folder each, and what makes them."""
+"""Finding, loading and saving checkpoints."""

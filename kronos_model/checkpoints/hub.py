@@ -1,8 +1,8 @@
 """Fetching a checkpoint's two files from the model hub, or from the hub's cache on this machine.
 
-The download, its locks, resuming and the cache's layout are ``huggingface_hub``'s. Added here: one quick
-question to the hub before any download, because the library repeats a failed one for up to six minutes;
-both files from one commit; and errors that say what is missing or unreachable and what to do about it.
+``huggingface_hub`` does the download, its locks, resuming and the cache. This module adds three things: one
+quick request before any download, because the library retries a failed download for up to six minutes; both
+files from one commit; and errors with a cause and a remedy.
 """
 
 import functools
@@ -49,14 +49,14 @@ def fetch_checkpoint(
     """Folder in the hub's cache that holds ``config.json`` and ``model.safetensors`` of one commit.
 
     A full commit hash whose files are cached needs no network. A branch or tag is looked up on the hub
-    first; when the hub does not answer or denies access, what is cached for it is used. ``HF_ENDPOINT``,
-    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` mean what they mean in ``huggingface_hub``.
+    first. If the hub does not answer or denies access, the cached commit is used. ``HF_ENDPOINT``,
+    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` work as in ``huggingface_hub``.
 
     Returns: the snapshot folder; its name is the commit hash.
 
     Raises:
-        CheckpointMissing: the hub does not know the repository, revision or one of the files, or hides them.
-        CheckpointUnreachable: not cached, and the hub does not answer or must not be asked.
+        CheckpointMissing: the hub has no such repository, revision or file, or hides it.
+        CheckpointUnreachable: not cached, and the hub does not answer or offline mode is on.
         CheckpointError: the download failed on this machine (disk full, cache not writable).
     """
     name = f"'{repo_id}'" if revision is None else f"'{repo_id}' at revision '{revision}'"
@@ -105,13 +105,13 @@ def _snapshot(
         etag_timeout=METADATA_TIMEOUT_S,
     )
     folder = Path(download(CONFIG_NAME, revision=revision)).parent
-    # The branch may move between the two files; the first one's commit holds both together.
+    # The branch may move between the two downloads: take both files from the first one's commit.
     download(WEIGHTS_NAME, revision=folder.name)
     return folder
 
 
 def _explained(error: Exception, repo_id: str, name: str) -> CheckpointError:
-    """The package's own error for what ``huggingface_hub`` raised; the most particular kinds come first."""
+    """The package's own error for an error of ``huggingface_hub``; the most specific cases come first."""
     hub = constants.ENDPOINT
     match error:
         case GatedRepoError():
@@ -148,6 +148,6 @@ def _explained(error: Exception, repo_id: str, name: str) -> CheckpointError:
 
 
 def _short(error: Exception) -> str:
-    """The first line of an error, which names it; the library's further lines are advice for other cases."""
+    """The first line of an error; the library's further lines are advice for other cases."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

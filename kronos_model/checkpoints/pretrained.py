@@ -1,4 +1,4 @@
-"""Loading and saving of modules whose checkpoint is ``config.json`` plus ``model.safetensors``."""
+"""Loading and saving modules as ``config.json`` plus ``model.safetensors``."""
 
 import inspect
 import json
@@ -26,11 +26,11 @@ _MAX_NAMED = 3
 
 
 class _Undrawn(TorchFunctionMode):
-    """Parameters are left as they are allocated, since a checkpoint's take their place.
+    """Leaves parameters uninitialised, because the checkpoint's tensors replace them.
 
-    So they take no time, and of a config that asks for more than its checkpoint has no memory either: what is
-    never written to is only addresses. The meta device would do too, but for the import of PyTorch's compiler
-    (2.13) at the first arithmetic on it, which takes longer than that of PyTorch itself.
+    This saves time. If a config asks for more than its checkpoint holds, it also saves memory: memory that is
+    never written takes only addresses. The meta device would do the same, but the first arithmetic on it
+    imports PyTorch's compiler (2.13), which takes longer than importing PyTorch itself.
     """
 
     def __torch_function__(
@@ -45,13 +45,13 @@ class _Undrawn(TorchFunctionMode):
 class PretrainedModule(nn.Module, PyTorchModelHubMixin):
     """Base of the modules that are published as checkpoints.
 
-    A subclass's constructor takes exactly the keys of ``config.json``, each annotated with ``int``, ``float``
-    or ``bool``, and sets ``checkpoint_part``. In place of the mixin's lenient loading (missing tensors stay
-    random, pickled weights are accepted) everything here is strict, and what is wrong is named.
+    A subclass sets ``checkpoint_part``. Its constructor takes exactly the keys of ``config.json``, each
+    annotated with ``int``, ``float`` or ``bool``. The mixin's loading leaves missing tensors random and
+    accepts pickled weights. Loading here is strict, and errors name the defect.
 
     Attributes:
-        checkpoint_part: which half of a pair of checkpoints the class is.
-        checkpoint: where the instance was loaded from; None when it was made by its constructor.
+        checkpoint_part: the class's half of a pair of checkpoints.
+        checkpoint: the source of the instance; None if its constructor made it.
     """
 
     checkpoint_part: ClassVar[Part] = "model"
@@ -79,8 +79,8 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
         Args:
             source: a bundled name (``"kronos-tiny"``), a local folder, or a hub id
                 (``"NeoQuasar/Kronos-small"``).
-            revision: branch, tag or commit hash on the hub. With a full commit hash and cached files the
-                network is not used at all.
+            revision: branch, tag or commit hash on the hub. A full commit hash with cached files needs no
+                network.
             cache_dir, local_files_only, token: as in ``huggingface_hub.hf_hub_download``.
             map_location: device the module is placed on.
 
@@ -88,9 +88,9 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
         read.
 
         Raises:
-            CheckpointMissing: a folder, repository, revision, file or tensor that is not there.
-            CheckpointUnreachable: neither cached nor to be had from the hub.
-            CheckpointError: files that are damaged, or do not belong to this class.
+            CheckpointMissing: a folder, repository, revision, file or tensor is missing.
+            CheckpointUnreachable: not cached, and the hub does not answer.
+            CheckpointError: the files are damaged, or do not belong to this class.
         """
         checkpoint = locate_checkpoint(
             source,
@@ -126,18 +126,18 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
         model_card_kwargs: Mapping[str, Any] | None = None,  # the mixin's; no card is written
         **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder, which is made when it is not there.
+        """Write ``config.json`` and ``model.safetensors`` into a folder, which is made if missing.
 
         A new folder appears whole or not at all. In an existing one each file is replaced whole, the weights
-        first: a crash in between leaves the new weights beside the old config, which differs only when the
-        folder held a model of another shape, and then loading says so. No model card is written.
+        first. A crash between the two leaves new weights with the old config. They differ in shape only if
+        the folder held another model, and loading then fails. No model card is written.
 
         Args:
             save_directory: the folder.
-            config: written in place of the module's own; it needs the same keys.
+            config: replaces the module's own config; it needs the same keys.
             push_to_hub, repo_id, push_to_hub_kwargs: as in ``huggingface_hub.PyTorchModelHubMixin``.
 
-        Returns: the commit's URL when pushed, else None.
+        Returns: the commit's URL if pushed, else None.
         """
         folder = Path(os.path.abspath(save_directory))  # noqa: PTH100  # resolve() would follow a linked folder
         content = dict(self.config if config is None else config)
@@ -171,7 +171,7 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
 
 
 def _config_types(cls: type[nn.Module]) -> dict[str, type]:
-    """Key to type of ``config.json``, from the constructor's annotations."""
+    """The type of each key of ``config.json``, from the constructor's annotations."""
     hints = typing.get_type_hints(cls.__init__)
     return {name: hints[name] for name in inspect.signature(cls.__init__).parameters if name != "self"}
 
@@ -208,7 +208,7 @@ def _check_config(config: Mapping[str, Any], cls: type[nn.Module], where: str) -
 
 
 def _is_a(value: object, expected: type) -> bool:
-    # JSON's true is an int to Python, and a float that is whole may be written without its point.
+    # In Python true is an int, and JSON may hold a whole float without its point.
     if isinstance(value, bool):
         return expected is bool
     return isinstance(value, (int, float) if expected is float else expected)
@@ -231,10 +231,10 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _check_depth(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> None:
-    """Refuse more layers than there are tensors, before a module of so many is made."""
+    """Refuse more layers than there are tensors, before a module of that size is made."""
     layers = {key: count for key, count in config.items() if key.endswith("layers") and count > len(tensors)}
     if layers:
-        raise CheckpointError(f"{where} does not fit the weights beside it, {len(tensors)} tensors: {layers}")
+        raise CheckpointError(f"{where} does not fit its weights: {layers}, but only {len(tensors)} tensors")
 
 
 def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
@@ -263,7 +263,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def _refuse(complaint: str, noun: str, **defects: list[str]) -> None:
-    """Raise when there are defects, naming how many and the first few of each kind."""
+    """Raise if there are defects, with the number and the first few names of each kind."""
     found = {kind: names for kind, names in defects.items() if names}
     if not found:
         return

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: bundled with this package, in a local folder, or on the model hub."""
+"""The place of a checkpoint: bundled with this package, in a local folder, or on the model hub."""
 
 import json
 import os
@@ -20,12 +20,12 @@ Part = Literal["model", "tokenizer"]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """Where a loaded module came from.
+    """The place that a module is loaded from.
 
     Attributes:
-        id: bundled name, hub id, or the folder's path as it was given.
+        id: bundled name, hub id, or the folder's path as given.
         revision: full commit hash of a checkpoint from the hub, else None.
-        origin: which of the three kinds.
+        origin: the kind of place.
         folder: folder that holds ``config.json`` and ``model.safetensors``.
     """
 
@@ -49,24 +49,24 @@ def locate_checkpoint(
     local_files_only: bool = False,
     token: str | bool | None = None,
 ) -> CheckpointSource:
-    """Find the files of a checkpoint, downloading them when they are on the hub and not cached.
+    """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 
     Args:
-        source: a bundled name, a local folder, or a hub id, tried in this order; a path object is always a
-            folder. A folder that holds a pair (``model/`` and ``tokenizer/``) stands for its ``part``.
-        part: which half of a pair is wanted.
-        revision: branch, tag or commit hash on the hub; refused for anything else, which has no revisions.
-        cache_dir, local_files_only, token: as in ``huggingface_hub``; used for hub ids only.
+        source: a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
+            folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken.
+        part: the half of a pair.
+        revision: branch, tag or commit hash; for hub ids only.
+        cache_dir, local_files_only, token: as in ``huggingface_hub``; for hub ids only.
 
     Raises:
-        CheckpointMissing: a name that is none of the three, and as in ``hub.fetch_checkpoint``.
-        CheckpointUnreachable, CheckpointError: as there.
+        CheckpointMissing: the name is none of the three; also as in ``hub.fetch_checkpoint``.
+        CheckpointUnreachable, CheckpointError: as in ``hub.fetch_checkpoint``.
     """
     if origin := local_origin(source):
         if revision is not None:
             raise CheckpointError(
-                f"Revision '{revision}' cannot be had of '{source}', which is on this machine: "
-                "only checkpoints on the hub have revisions."
+                f"'{source}' is on this machine and has no revision '{revision}': only checkpoints on "
+                "the hub have revisions. Leave the revision out."
             )
         folder = BUNDLED_FOLDER / source if origin == "bundled" else Path(source)
         if not (folder / CONFIG_NAME).exists() and (folder / part).is_dir():
@@ -79,9 +79,9 @@ def locate_checkpoint(
 
 
 def local_origin(source: str | os.PathLike[str]) -> Origin | None:
-    """Return "bundled" or "folder" for what is on this machine, None for what may be on the hub.
+    """Return "bundled" or "folder" for a checkpoint on this machine, None for a hub id.
 
-    Raises CheckpointMissing for a name that is none of the three.
+    Raises CheckpointMissing for any other name.
     """
     if isinstance(source, str) and source in bundled_names():
         return "bundled"
@@ -101,9 +101,9 @@ def local_origin(source: str | os.PathLike[str]) -> Origin | None:
 
 
 def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a checkpoint's ``metadata.json`` says; empty where there is none.
+    """The content of a checkpoint's ``metadata.json``; empty if there is none.
 
-    Only bundled and finetuned checkpoints carry that file. Raises CheckpointError where it is damaged.
+    Only bundled and finetuned checkpoints have that file. Raises CheckpointError if it is damaged.
     """
     folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
     path = folder / "metadata.json"
@@ -117,9 +117,9 @@ def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint has learned anything, by its ``metadata.json``; None where nothing is said.
+    """Whether a checkpoint is trained, by its ``metadata.json``; None if that does not say.
 
-    The forecast of a checkpoint that says false means nothing.
+    Forecasts of an untrained checkpoint mean nothing.
     """
     trained = read_metadata(source).get("trained")
     return trained if isinstance(trained, bool) else None

@@ -1,1 +1,1 @@
-"""Which device computes, and what it offers."""
+"""The device to compute on: its choice, its properties, its cores."""

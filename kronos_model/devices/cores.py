@@ -1,4 +1,4 @@
-"""How many CPU cores this process may use, and how many threads it computes with. No torch."""
+"""The CPU cores that this process may use, and the threads that it computes with. No torch."""
 
 import os
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int:
     """Whole cores by affinity and by the CPU quota of this process's container, at least 1.
 
-    Of a quota that is not whole the rest is left: threads wait for each other at the end of every operation,
-    so one that is throttled holds up all.
+    A fraction of a core is not used: threads wait for each other at the end of every operation, so one
+    throttled thread delays all.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota(cgroup, root)
@@ -21,7 +21,7 @@ def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int
 
 
 def cgroup_quota(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> float | None:
-    """The CPU quota in cores: the smallest of this process's cgroup (version 2) and of those around it."""
+    """The CPU quota in cores: the smallest of this process's cgroup (version 2) and its parents."""
     try:
         lines = cgroup.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -29,7 +29,7 @@ def cgroup_quota(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> 
     path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
     if path is None:
         return None
-    # A process that was moved in from outside of this namespace sees its cgroup above the root.
+    # A process that was moved into this namespace from outside sees its cgroup above the root.
     folder = root if ".." in Path(path).parts else root / path
     around = [parent for parent in folder.parents if parent.is_relative_to(root)]
     quotas = [quota for one in (folder, *around) if (quota := _read_quota(one / "cpu.max")) is not None]
@@ -48,9 +48,9 @@ def _read_quota(path: Path) -> float | None:
 def intra_op_threads(
     wanted: int | None, num_processes: int, environment: Mapping[str, str] = os.environ
 ) -> int | None:
-    """Threads for one of ``num_processes`` processes that share the cores; None: as ``OMP_NUM_THREADS`` says.
+    """Threads for one of ``num_processes`` processes that share the cores.
 
-    ``wanted`` is the setting, which comes before everything else.
+    The setting ``wanted`` takes precedence. None leaves the number to ``OMP_NUM_THREADS``.
     """
     if wanted is not None:
         return wanted

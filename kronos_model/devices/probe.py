@@ -1,7 +1,6 @@
-"""What can be learned of the machine's devices: the one place that asks CUDA, MPS and the host.
+"""Facts about the machine's devices: the only module that queries CUDA, MPS and the host.
 
-The rest of the package reasons over a ``DeviceProbe``, so that every combination of hardware can be tried on
-any machine.
+All other modules use a ``DeviceProbe``, so tests can try every combination of hardware on any machine.
 """
 
 import os
@@ -13,7 +12,7 @@ from typing import Protocol
 import torch
 
 NOT_AVAILABLE = "not available"
-# How PyTorch says that there is nothing to use, as opposed to something that does not work.
+# PyTorch's messages for a missing device, as opposed to a broken one.
 _ABSENT = (
     "Found no NVIDIA driver",
     "No CUDA GPUs are available",
@@ -24,17 +23,14 @@ _MAX_REASON_CHARS = 120
 
 
 class DeviceProbe(Protocol):
-    """Answers about devices. No method raises for a device that is absent or broken."""
+    """Facts about devices. No method raises for a device that is absent or broken."""
 
     def cuda_device_count(self) -> int:
-        """Number of GPUs that the driver shows, whether or not they can be used."""
+        """Number of GPUs that the driver lists, usable or not."""
         ...
 
     def failure(self, device: torch.device) -> str | None:
-        """None when a tiny computation succeeds on the device.
-
-        Otherwise "not available" when there is no such device, or "not usable (reason)".
-        """
+        """None if a tiny computation succeeds there, else "not available" or "not usable (reason)"."""
         ...
 
     def name(self, device: torch.device) -> str:
@@ -42,11 +38,11 @@ class DeviceProbe(Protocol):
         ...
 
     def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
-        """Total and free memory, None where unknown; of the host for the CPU."""
+        """Total and free memory, None if unknown; the host's memory for the CPU."""
         ...
 
     def driver_version(self) -> str | None:
-        """Version of the NVIDIA kernel driver, None where there is none or it is unknown."""
+        """Version of the NVIDIA kernel driver, None if absent or unknown."""
         ...
 
 
@@ -101,12 +97,12 @@ class TorchProbe:
 
 
 def _cuda_is_built() -> bool:
-    # A constant of the build, so that a CPU build's CUDA is never asked anything.
+    # A constant of the build: a CPU build never calls CUDA.
     return bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 
 
 def short_reason(error: BaseException) -> str:
-    """The first sentence of an error; PyTorch's go on for paragraphs."""
+    """The first sentence of an error; PyTorch's errors have paragraphs."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].split(". ")[0].rstrip(".")[:_MAX_REASON_CHARS]
 

@@ -1,4 +1,4 @@
-"""Which device to compute on, and what it is."""
+"""Choice and description of the device to compute on."""
 
 import functools
 import logging
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DeviceDescription:
-    """What a device is, for logs and status.
+    """The description of a device, for logs and status.
 
     Attributes:
         name: product name, e.g. "NVIDIA H200".
         kind: "cpu", "cuda" or "mps".
-        index: of the GPU, None for the others.
-        memory_total_bytes, memory_free_bytes: None where unknown; the host's memory for the CPU.
-        versions: of "python", "torch", "cuda" (which PyTorch was built for) and "driver"; None where absent.
+        index: of the GPU, None for other devices.
+        memory_total_bytes, memory_free_bytes: None if unknown; the host's memory for the CPU.
+        versions: of "python", "torch", "cuda" (which PyTorch was built for) and "driver"; None if absent.
     """
 
     name: str
@@ -45,23 +45,23 @@ class DeviceDescription:
     versions: dict[str, str | None]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as a JSON-compatible dict."""
+        """The description, JSON-compatible."""
         return asdict(self)
 
 
 def resolve_device(
     requested: str | None = "auto", *, probe: DeviceProbe | None = None
 ) -> tuple[torch.device, str | None]:
-    """Find the device to use for what was asked for. Usable is what computes, not what is listed.
+    """Choose the device for a request. A device is usable if it computes, not merely if it is listed.
 
     Args:
         requested: ``auto`` (the first usable of CUDA, MPS, CPU), ``cpu``, ``cuda`` (the first GPU),
             ``cuda:N`` or ``mps``. None reads ``KRONOS_DEVICE``, then means ``auto``.
-        probe: what to ask about the machine; PyTorch by default.
+        probe: the source of facts about the machine; PyTorch by default.
 
-    Returns: the device, a GPU always with its index; and None, or a warning that says why it is not the one
-        asked for. Each warning is also logged, once a process. ``auto`` never warns; a GPU that is there but
-        broken is then logged as information.
+    Returns: the device, a GPU always with its index; and None, or a warning with the reason if it is not the
+        requested one. Each warning is also logged, once a process. ``auto`` never warns: a broken GPU is then
+        logged as information.
 
     Raises:
         DeviceError: any other name.
@@ -83,7 +83,7 @@ def resolve_device(
 
 
 def describe_device(device: torch.device, *, probe: DeviceProbe | None = None) -> DeviceDescription:
-    """Describe a device. Never fails for one that broke meanwhile: what cannot be learned is None."""
+    """Describe a device. If it has broken meanwhile, unknown values are None."""
     probe = probe or TorchProbe()
     total_bytes, free_bytes = probe.memory_bytes(device)
     return DeviceDescription(
@@ -104,9 +104,9 @@ def describe_device(device: torch.device, *, probe: DeviceProbe | None = None) -
 def move_to_device(
     module: ModuleT, device: torch.device, *, probe: DeviceProbe | None = None
 ) -> tuple[ModuleT, torch.device, str | None]:
-    """Place a module on a device; where that fails (out of memory, driver error), leave it whole on the CPU.
+    """Move a module to a device. If that fails (out of memory, driver error), it stays whole on the CPU.
 
-    Returns: the same module, the device it is on, and None or the warning, which is logged as well.
+    Returns: the same module, its device, and None or a warning, which is also logged.
     """
     failure = (probe or TorchProbe()).failure(device)
     if failure is None:
@@ -124,20 +124,20 @@ def move_to_device(
 
 
 def empty_cache(device: torch.device) -> None:
-    """Give memory that PyTorch keeps for reuse back to the GPU; nothing to do for other devices."""
+    """Return the memory that PyTorch keeps for reuse to the GPU; other devices need nothing."""
     if device.type != "cuda":
         return
     try:
         with torch.cuda.device(device):
             torch.cuda.empty_cache()
-    except (RuntimeError, AssertionError) as error:  # a GPU that failed has nothing to give back
+    except (RuntimeError, AssertionError) as error:  # a failed GPU has no memory to return
         logger.debug("The cache of %s could not be emptied: %s", device, error)
 
 
 class _RestorePoint:
-    """A module's tensors before a move, which ``Module.to`` replaces one by one.
+    """A module's tensors before a move: ``Module.to`` replaces them one by one.
 
-    A move that failed half way cannot be undone by moving back: a GPU with an error answers nothing any more.
+    Moving back does not undo a half-finished move: a GPU with an error no longer answers.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -164,7 +164,7 @@ def _parse(requested: str | None) -> tuple[str, int | None]:
     """Kind and index of a device's name."""
     origin = ""
     if requested is None:
-        # An empty variable is how compose files and shells spell one that is not set.
+        # Compose files and shells pass an unset variable as an empty one.
         requested, origin = os.environ.get(DEVICE_VARIABLE) or "auto", f" in {DEVICE_VARIABLE}"
     match = _REQUEST.fullmatch(requested) if isinstance(requested, str) else None
     if match is None:
@@ -179,19 +179,19 @@ def _parse(requested: str | None) -> tuple[str, int | None]:
 
 
 def _best_device(probe: DeviceProbe) -> torch.device:
-    # The first GPU is asked even where none is counted: a broken driver may count none and say why when used.
+    # Try the first GPU even if the count is 0: a broken driver may count none, and give the reason when used.
     candidates = [torch.device("cuda", index) for index in range(max(1, probe.cuda_device_count()))]
     for device in (*candidates, torch.device("mps")):
         failure = probe.failure(device)
         if failure is None:
             return device
         if failure != NOT_AVAILABLE:
-            logger.info("Device '%s' is passed over: %s %s.", device, device.type.upper(), failure)
+            logger.info("Device '%s' is skipped: %s %s.", device, device.type.upper(), failure)
     return _CPU
 
 
 def _cuda_or_fallback(index: int | None, probe: DeviceProbe) -> tuple[torch.device, str | None]:
-    """Request "cuda" has no index and means the first GPU."""
+    """Resolve "cuda:N", or "cuda" (index None), which means the first GPU."""
     requested = "cuda" if index is None else f"cuda:{index}"
     num_devices = probe.cuda_device_count()
     device = torch.device("cuda", index if index is not None and index < num_devices else 0)

@@ -1,1 +1,1 @@
-"""How good forecasts are, against what actually came and against naive forecasts. No torch."""
+"""The quality of forecasts, compared with actual bars and with naive forecasts. No torch."""

@@ -1,7 +1,7 @@
-"""A model against its start and against naive forecasts, on windows it has not seen. No torch.
+"""Compares a model with its start and with naive forecasts, on windows it has not seen. No torch.
 
-What is compared is the pinball loss of the close, since a forecast here is a distribution: it punishes
-quantiles that lie wrong and intervals that are too wide or too narrow.
+The measure is the pinball loss of the close, because a forecast is a distribution. The loss punishes
+misplaced quantiles and intervals that are too wide or too narrow.
 """
 
 import math
@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.naive import (
-    CloseForecast,
-    last_value,
-    seasonal,
-    why_not_seasonal,
-)
+from kronos_model.evaluation.naive import CloseForecast, last_value, seasonal, why_not_seasonal
 from kronos_model.evaluation.scores import (
     LEVELS,
     Improvement,
@@ -41,26 +36,27 @@ NAMES: Final = {
     LAST_VALUE: "repeating the last value",
     SEASONAL: "repeating the last season",
 }
-"""How the verdict calls them; others by their own names."""
+"""Names in the verdict; other forecasters keep their own."""
 
 GOOD_COVERAGE: Final = (0.7, 0.9)
-"""Of an 80 % interval; beyond, the verdict says that it is too narrow or too wide."""
+"""Acceptable coverage of an 80 % interval; the verdict calls others too narrow or too wide."""
 
 
 class Forecaster(Protocol):
-    """What can be evaluated: ``ModelForecaster``, or anything that gives quantiles of the close."""
+    """A forecaster to evaluate: ``ModelForecaster``, or anything that gives quantiles of the close."""
 
     def __call__(self, windows: WindowArrays, levels: Sequence[float]) -> CloseForecast:
-        """From the lookbacks alone, at ``levels``."""
+        """Forecasts from the lookbacks alone, with quantiles at ``levels``."""
         ...
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over the windows: ``mae``, ``pinball`` and ``width_80`` in units of the price.
+    """Means over the windows.
 
-    ``mase``, ``pinball_scaled`` and ``width_80_scaled`` are in mean one-bar changes of each window's
-    lookback, and NaN where no lookback's close changes. ``coverage_80`` is a share, 0.8 at best.
+    ``mae``, ``pinball`` and ``width_80`` are in units of the price. ``mase``, ``pinball_scaled`` and
+    ``width_80_scaled`` are in mean one-bar changes of each window's lookback, and NaN if no lookback's close
+    changes. ``coverage_80`` is a share, 0.8 at best.
     """
 
     mae: float
@@ -74,11 +70,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out; ``judged`` is the forecaster that the others are there for.
+    """The result of a comparison.
 
-    ``scores`` by forecaster, ``improvements`` of the judged one over each other in scaled pinball loss.
-    ``num_constant`` windows have a lookback whose close never changes: they count in price units only.
-    ``why_no_seasonal`` is the reason where the seasonal forecast was left out.
+    Attributes:
+        judged: the forecaster that is compared with each other one.
+        num_constant: windows whose lookback's close never changes; they count in price units only.
+        why_no_seasonal: the reason if the seasonal forecast is left out.
+        scores: by forecaster.
+        improvements: of the judged forecaster over each other one, in scaled pinball loss.
     """
 
     judged: str
@@ -92,7 +91,7 @@ class Evaluation:
     improvements: Mapping[str, Improvement]
 
     def verdict(self) -> list[str]:
-        """Plain sentences; the first says so where anything did better than the judged forecaster."""
+        """The result in plain sentences. The first one warns if another forecaster is better."""
         scores = self.scores[self.judged]
         lines = []
         worse_than = [
@@ -120,7 +119,7 @@ class Evaluation:
         return lines
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: numbers that are not finite are None."""
+        """The result, JSON-compatible: numbers that are not finite become None."""
         return {
             "judged": self.judged,
             "num_windows": self.num_windows,
@@ -145,19 +144,19 @@ class Evaluation:
 def evaluate(
     candidates: Mapping[str, Forecaster], windows: WindowArrays, *, season: int | None, seed: int = 0
 ) -> Evaluation:
-    """Score the candidates and the naive forecasts; the first candidate is the one that is judged.
+    """Score the candidates and the naive forecasts; the first candidate is judged.
 
     Args:
-        candidates: by name; ``START`` for the model before finetuning.
-        season: bars of the seasonal forecast's season, such as ``infer_season`` gives.
-        seed: of the bootstrap behind the intervals.
+        candidates: by name; ``START`` is the model before finetuning.
+        season: bars of the seasonal forecast's season, for example from ``infer_season``.
+        seed: of the bootstrap for the intervals.
 
     Raises:
-        InputError: no windows, or a candidate that is called like a naive forecast.
+        InputError: no windows, or a candidate with the name of a naive forecast.
         TrainingDiverged: a candidate's forecast is not finite.
     """
     if not candidates or not len(windows):
-        raise InputError("an evaluation takes at least one candidate and one window", field="windows")
+        raise InputError("an evaluation needs at least one candidate and one window", field="windows")
     past, actual = windows.past_closes, windows.future_closes
     forecasts = {name: forecaster(windows, LEVELS) for name, forecaster in candidates.items()}
     naive = {LAST_VALUE: last_value(past, windows.horizon, LEVELS)}
@@ -165,7 +164,7 @@ def evaluate(
     if why_no_seasonal is None and season is not None:
         naive[SEASONAL] = seasonal(past, windows.horizon, LEVELS, season)
     if taken := forecasts.keys() & naive.keys():
-        raise InputError(f"{taken.pop()!r} is a naive forecast's name; call the candidate another one")
+        raise InputError(f"{taken.pop()!r} is the name of a naive forecast: rename the candidate")
     forecasts |= naive
 
     scale = one_bar_change(past)  # (W,)
@@ -228,7 +227,7 @@ def _score(
 
 
 def _compared(other: str, by: Improvement) -> str:
-    """One sentence: how much better or worse than ``other``, and how sure that is."""
+    """One sentence: how much better or worse than ``other``, with the interval."""
     if math.isnan(by.low):
         return f"No clear difference from {other}: {_size(by.mean)}, on too few windows to be sure."
     if by.outcome == "unclear":

@@ -1,9 +1,8 @@
-"""Forecasts of the close that anybody has for nothing: what a model must beat. No torch.
+"""Naive forecasts of the close, which a model must beat. No torch.
 
-Both are point forecasts of the textbook (Hyndman and Athanasopoulos, Forecasting: Principles and Practice,
-3rd edition, section 5.2). Their quantiles are the point plus the quantiles of the changes that the lookback
-itself made over as many bars, so they need no assumption on the shape of these changes, nor on how they grow
-with the horizon.
+Both points are textbook forecasts (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd
+edition, section 5.2). Their quantiles are the point plus the quantiles of the lookback's own changes over as
+many bars. This assumes no distribution of the changes, and no law of their growth with the horizon.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MIN_CHANGES: Final = 10
-"""Changes of the close that quantiles are taken from at least."""
+"""The fewest changes of the close to take quantiles from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class CloseForecast:
 
 
 def last_value(closes: Array, horizon: int, levels: Sequence[float]) -> CloseForecast:
-    """The last close, at every step, from lookbacks (W, T); its quantiles as of ``_quantiles_of_changes``."""
+    """The last close at every step, from lookbacks (W, T)."""
     point = np.repeat(closes[:, -1:], horizon, axis=1)  # (W, H)
     return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))
 
@@ -36,10 +35,10 @@ def last_value(closes: Array, horizon: int, levels: Sequence[float]) -> CloseFor
 def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) -> CloseForecast:
     """The close one season ago, or as many seasons as the step needs, from lookbacks (W, T).
 
-    The point of step h is ``close[T − season + (h − 1) mod season]``; its quantiles lie around
-    it as those of ``last_value`` around the last close.
+    The point of step h is ``close[T − season + (h − 1) mod season]``. Its quantiles have the same distances
+    from it as those of ``last_value`` from the last close.
 
-    Raises ValueError where ``why_not_seasonal`` says why.
+    Raises ValueError with the reason of ``why_not_seasonal``.
     """
     num_bars = closes.shape[1]
     reason = why_not_seasonal(num_bars, season)
@@ -50,7 +49,7 @@ def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) 
 
 
 def why_not_seasonal(lookback: int, season: int | None) -> str | None:
-    """Why there is no seasonal forecast from so many bars; None where there is one."""
+    """The reason why a lookback of that length has no seasonal forecast; None if it has one."""
     if season is None:
         return "the candles show no whole day of two or more bars, so no season"
     if season < 2:
@@ -62,11 +61,11 @@ def why_not_seasonal(lookback: int, season: int | None) -> str | None:
 
 
 def infer_season(*walls: NDArray[np.datetime64]) -> int | None:
-    """Bars a day as most days have them, of one or several instruments' wall-clock times, each (N,).
+    """The most frequent number of bars a day in the wall-clock times of some instruments, each (N,).
 
-    Each instrument's first and last day may be cut off and are not counted. Of several frequent numbers it is
-    the largest: bars may be missing, but none are too many. None where no whole day is left, or where days
-    have one bar.
+    Each instrument's first and last day are not counted, because they may be incomplete. Of equally frequent
+    numbers it is the largest: days may lack bars, but have none too many. None if no whole day is left, or if
+    days have one bar.
     """
     counts = [np.unique(wall.astype("datetime64[D]"), return_counts=True)[1][1:-1] for wall in walls]
     numbers, frequencies = np.unique(np.concatenate([*counts, np.empty(0, np.int64)]), return_counts=True)
@@ -77,18 +76,17 @@ def infer_season(*walls: NDArray[np.datetime64]) -> int | None:
 
 
 def _quantiles_of_changes(closes: Array, horizon: int, levels: Sequence[float]) -> Array:
-    """Of each lookback's changes over 1 to H bars, (W, num_levels, H).
+    """Quantiles of each lookback's changes over 1 to H bars, (W, num_levels, H).
 
-    Those of step h are of all ``close[t + h] − close[t]``, linear between two of them. Where the lookback has
-    fewer than ``MIN_CHANGES`` of these, the longest change that it has as often is taken for all further
-    steps, times ``sqrt(h / its bars)``, as a random walk grows. A lookback too short even for that gives all
-    changes from one bar to the next.
+    Step h takes all changes ``close[t + h] − close[t]``, and interpolates linearly. If the lookback has fewer
+    than ``MIN_CHANGES`` of them, the step takes the changes over the most bars of which there are enough,
+    times ``sqrt(h / those bars)``, as a random walk grows. The shortest lookbacks give changes over one bar.
 
-    Raises ValueError where the lookback has fewer than 2 bars.
+    Raises ValueError if the lookback has fewer than 2 bars.
     """
     num_bars = closes.shape[1]
     if num_bars < 2:
-        raise ValueError(f"a change takes a lookback of at least 2 bars, not {num_bars}")
+        raise ValueError(f"a change needs a lookback of at least 2 bars, not {num_bars}")
     max_lag = max(1, num_bars - MIN_CHANGES)
     quantiles = np.empty((len(closes), len(levels), horizon))
     for h in range(1, horizon + 1):

@@ -1,4 +1,4 @@
-"""Windows of bars: where they lie in their instruments, and the bars that forecasts are compared on."""
+"""Windows of bars: their positions in the instruments, and their bars for a comparison of forecasts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from kronos_model.bars.instrument import Instrument
 class Windows:
     """W windows, by instrument and start.
 
-    ``instrument_index`` (W,) int32 counts in the list of instruments, ``start`` (W,) int64 is a window's
-    first bar in its instrument.
+    ``instrument_index`` (W,) int32 is the instrument's index in the list of instruments, ``start`` (W,) int64
+    the window's first bar in its instrument.
     """
 
     instrument_index: NDArray[np.int32]
@@ -26,7 +26,7 @@ class Windows:
 
 
 def spread(windows: Windows, num_windows: int) -> Windows:
-    """At most so many of the windows, evenly spread, the same ones each time."""
+    """At most ``num_windows`` of the windows, evenly spread, always the same ones."""
     if num_windows >= len(windows):
         return windows
     chosen = (2 * np.arange(num_windows) + 1) * len(windows) // (2 * max(1, num_windows))
@@ -37,9 +37,11 @@ def spread(windows: Windows, num_windows: int) -> Windows:
 class WindowArrays:
     """W windows of L = lookback + H bars.
 
-    ``bars`` (W, L, 6) float32 as of ``candles.to_bars``; ``wall`` (W, L) wall-clock times. Windows whose
-    futures overlap have the same number in ``groups`` (W,), as far as one number a window can say it; where
-    left out, each window is its own group.
+    Attributes:
+        bars: (W, L, 6) float32, columns as ``COLUMNS``.
+        wall: wall-clock times, (W, L).
+        groups: a number for each window, (W,). Most windows whose futures overlap share one. None makes each
+            window a group.
     """
 
     bars: FloatArray
@@ -49,16 +51,18 @@ class WindowArrays:
 
     def __post_init__(self) -> None:
         if self.bars.ndim != 3 or self.wall.shape != self.bars.shape[:2]:
-            raise ValueError(f"bars {self.bars.shape} and wall {self.wall.shape} are not of the same windows")
+            raise ValueError(f"bars {self.bars.shape} and wall {self.wall.shape} differ in their windows")
         if not 2 <= self.lookback < self.bars.shape[1]:
-            raise ValueError(f"windows of {self.bars.shape[1]} bars have no lookback of {self.lookback}")
+            raise ValueError(
+                f"windows of {self.bars.shape[1]} bars cannot have a lookback of {self.lookback}"
+            )
 
     def __len__(self) -> int:
         return len(self.bars)
 
     @property
     def horizon(self) -> int:
-        """Bars behind the lookback."""
+        """Bars after the lookback."""
         return int(self.bars.shape[1]) - self.lookback
 
     @property
@@ -68,18 +72,18 @@ class WindowArrays:
 
     @property
     def future_closes(self) -> NDArray[np.float64]:
-        """What came of them, (W, H)."""
+        """The closes after the lookbacks, (W, H)."""
         return self.bars[:, self.lookback :, CLOSE].astype(np.float64)
 
 
 def window_arrays(
     instruments: Sequence[Instrument], windows: Windows, lookback: int, pred_len: int
 ) -> WindowArrays:
-    """The bars of each window. Windows of an instrument that begin within ``pred_len`` bars are a group.
+    """The bars of each window. Windows of an instrument that begin within ``pred_len`` bars form a group.
 
-    Groups that lie side by side still share bars, and instruments may move together: where futures overlap
-    much, intervals are rather too narrow. With random walks whose futures overlapped fourfold, an interval
-    for two equally good forecasts left out 0 in 11 of 100 cases instead of 5; in 26 without groups.
+    Neighbouring groups still share bars, and instruments may move together. So intervals are a little too
+    narrow if futures overlap much: with random walks whose futures overlapped fourfold, an interval for two
+    equally good forecasts missed 0 in 11 of 100 cases instead of 5. Without groups it missed 0 in 26.
     """
     rows = windows.start[:, None] + np.arange(lookback + pred_len)  # (W, L)
     num_windows = len(rows)

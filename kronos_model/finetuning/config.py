@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.shapes import (

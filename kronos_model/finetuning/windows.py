@@ -21,14 +21,7 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
     collate_fn=…)`` with a function that returns its argument.
     """
 
-    def __init__(
-        self,
-        store: BarStore,
-        windows: Windows,
-        lookback: int,
-        pred_len: int,
-        clip: float,
-    ) -> None:
+    def __init__(self, store: BarStore, windows: Windows, lookback: int, pred_len: int, clip: float) -> None:
         index = windows.instrument_index
         if np.any(windows.start < 0) or np.any(windows.start + lookback + pred_len > store.num_bars[index]):
             raise ValueError("a window reaches beyond the bars of its instrument")

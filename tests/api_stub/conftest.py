@@ -15,7 +15,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.examples import example_result, example_worker_status
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import WORKER_STATUS
-from kronos_client.core.result_events import result_key
+from kronos_client.core.stored import result_key
 from kronos_client.redis.routing import announce
 
 ADDRESS = "http://127.0.0.1:8000"

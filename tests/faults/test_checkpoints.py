@@ -96,7 +96,7 @@ DEFECTS = {
     ),
     "config-beyond": Defect(changed(ff_dim=10**30), ErrorCode.CHECKPOINT_INVALID, "does not describe"),
     "config-layers": Defect(
-        changed(n_layers=10**9), ErrorCode.CHECKPOINT_INVALID, "does not fit the weights"
+        changed(n_layers=10**9), ErrorCode.CHECKPOINT_INVALID, "does not fit its weights"
     ),
     "other-tokens": Defect(changed(s1_bits=3), ErrorCode.CHECKPOINT_INVALID, "does not fit"),
     "tokenizer-gone": Defect(

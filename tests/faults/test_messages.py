@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from kronos_client.client import ForecastHandle
 from kronos_client.contract.names import DEAD_KEY, FINETUNE_TASK
-from kronos_client.core.handle import ForecastHandle
 from kronos_client.redis.queues import list_keys
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient

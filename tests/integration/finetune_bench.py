@@ -5,8 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kronos_client.client import ForecastClient
-from kronos_client.core.handle import FinetuneHandle
+from kronos_client.client import FinetuneHandle, ForecastClient
 from tests.waiting import await_true
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
-from kronos_client.core.handle import JobState
+from kronos_client.core.kinds import JobState
 from tests.integration.conftest import StartWorker
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS

@@ -85,6 +85,14 @@ def test_the_list_imports_no_command() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
 
 
+def test_status_and_healthcheck_start_without_numpy_and_celery() -> None:
+    script = (
+        "import sys; import kronos_cli.commands.status, kronos_cli.commands.healthcheck\n"
+        "sys.exit(str({'numpy', 'pandas', 'celery', 'torch'} & sys.modules.keys() or '') or 0)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
+
+
 def test_commands_work_from_any_folder(tmp_path: Path) -> None:
     (tmp_path / "kronos_cli").mkdir()
     (tmp_path / "kronos_cli" / "__init__.py").write_text("raise SystemExit('the wrong one')")

@@ -1,28 +1,89 @@
-"""A client, real or fake, with somebody behind it who ends its jobs."""
+"""Each of the four clients, real or fake, awaited or not, with somebody behind it who ends its jobs."""
 
+import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 from redis import Redis
 
+from kronos_client.aio import AsyncForecastClient
+from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example_result
 from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.base import BaseClient
+from kronos_client.core.async_handle import AsyncHandle
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
-from kronos_client.testing import FakeForecastClient, fake_worker
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 
 RESULT = ForecastResult.model_validate(example_result())
+
+KINDS: Final = ("real", "fake", "awaited real", "awaited fake")
+
+
+class Awaited:
+    """An object for asyncio, used without: each call runs the event loop until its end."""
+
+    def __init__(self, inner: Any, runner: asyncio.Runner) -> None:
+        self._inner = inner
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        return self._call(value) if callable(value) else value
+
+    def _call(self, method: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            given = method(*arguments, **options)
+            if inspect.isasyncgen(given):
+                return self._iterate(given)
+            return self._wrapped(self._runner.run(given) if inspect.iscoroutine(given) else given)
+
+        return call
+
+    def _wrapped(self, value: Any) -> Any:
+        return Awaited(value, self._runner) if isinstance(value, AsyncHandle) else value
+
+    def _iterate(self, generator: Any) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(generator, self)
+
+        async def close() -> None:
+            await generator.aclose()
+
+        try:
+            while (value := self._runner.run(following())) is not self:
+                yield value
+        finally:
+            self._runner.run(close())
+
+
+class WorkerSide:
+    """Stores and publishes what workers would, by Celery's result backend."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.backend: Any = make_app(settings).backend
+
+    def finish(self, job_id: str, result: Any = None) -> None:
+        self.backend.mark_as_done(job_id, result or example_result())
+
+    def fail(self, job_id: str, error: JobError) -> None:
+        self.backend.mark_as_failure(job_id, error)
+
+    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
+        info = {"bars_done": bars_done, "bars_total": bars_total}
+        self.backend.store_result(job_id, info, PROGRESS_STATE)
 
 
 class ClientBench(ABC):
     """``client`` and its workers' side; jobs wait until they are ended here."""
 
-    client: BaseClient
+    client: Any
 
     @abstractmethod
     def finish(self, job_id: str) -> None: ...
@@ -46,7 +107,10 @@ class ClientBench(ABC):
 
 class FakeBench(ClientBench):
     def __init__(self, settings: ClientSettings) -> None:
-        self.client = self.fake = FakeForecastClient(settings=settings, hold=True)
+        self.fake = FakeForecastClient(settings=settings, hold=True)
+
+    def make_client(self, *, is_awaited: bool) -> Any:
+        return FakeAsyncForecastClient(self.fake) if is_awaited else self.fake
 
     def finish(self, job_id: str) -> None:
         self.fake.finish(job_id, RESULT)
@@ -71,18 +135,21 @@ class FakeBench(ClientBench):
 
 class RedisBench(ClientBench):
     def __init__(self, settings: ClientSettings, redis: Redis) -> None:
-        self.client = self.real = ForecastClient(settings=settings)
+        self._settings = settings
         self._redis = redis
+        self._worker = WorkerSide(settings)
+
+    def make_client(self, *, is_awaited: bool) -> Any:
+        return (AsyncForecastClient if is_awaited else ForecastClient)(settings=self._settings)
 
     def finish(self, job_id: str) -> None:
-        self.real._app.backend.mark_as_done(job_id, RESULT.model_dump(mode="json"))
+        self._worker.finish(job_id)
 
     def fail(self, job_id: str, error: JobError) -> None:
-        self.real._app.backend.mark_as_failure(job_id, error)
+        self._worker.fail(job_id, error)
 
     def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        info = {"bars_done": bars_done, "bars_total": bars_total}
-        self.real._app.backend.store_result(job_id, info, PROGRESS_STATE)
+        self._worker.tell(job_id, bars_done, bars_total)
 
     def lose(self) -> None:
         self._redis.flushall()
@@ -98,6 +165,13 @@ class RedisBench(ClientBench):
 
 @contextmanager
 def client_bench(kind: str, settings: ClientSettings, redis: Redis) -> Iterator[ClientBench]:
-    bench = FakeBench(settings) if kind == "fake" else RedisBench(settings, redis)
-    with bench.client:
-        yield bench
+    """A bench with one of the clients named by ``KINDS``."""
+    bench: Any = FakeBench(settings) if kind.endswith("fake") else RedisBench(settings, redis)
+    if kind.startswith("awaited"):
+        with asyncio.Runner() as runner:
+            bench.client = Awaited(bench.make_client(is_awaited=True), runner)
+            yield bench
+            bench.client.aclose()
+    else:
+        with bench.make_client(is_awaited=False) as bench.client:
+            yield bench

@@ -1,9 +1,12 @@
 """A real Redis for the tests of the client's modules, empty at the start of each."""
 
+from typing import Any
+
 import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.celery_app import make_app
 from kronos_client.settings import ClientSettings
 
 
@@ -11,3 +14,9 @@ from kronos_client.settings import ClientSettings
 def settings(redis: Redis, redis_server: LocalRedis) -> ClientSettings:
     """The defaults, whatever the environment says, on the module's Redis."""
     return ClientSettings.model_construct().with_redis_url(redis_server.url)
+
+
+@pytest.fixture
+def backend(settings: ClientSettings) -> Any:
+    """Celery's result backend, by which a worker stores and publishes states."""
+    return make_app(settings).backend

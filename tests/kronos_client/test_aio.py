@@ -14,8 +14,9 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_job, example_job
-from kronos_client.core.handle import JobState
-from kronos_client.core.result_events import result_key
+from kronos_client.core.kinds import JobState
+from kronos_client.core.result_store import RedisResultStore
+from kronos_client.core.stored import result_key
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
@@ -26,25 +27,19 @@ CANDLES = candles(seed=1, bars=60).as_dict()
 class AsyncBench:
     """An asynchronous client, and its workers' side."""
 
-    def __init__(self, bench: ClientBench, settings) -> None:
+    def __init__(self, bench: ClientBench) -> None:
         self.bench = bench
-        self._settings = settings
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AsyncForecastClient]:
-        made = (
-            FakeAsyncForecastClient(self.bench.client)
-            if isinstance(self.bench.client, FakeForecastClient)
-            else AsyncForecastClient(settings=self._settings)
-        )
-        async with made as client:
+        async with self.bench.make_client(is_awaited=True) as client:
             yield client
 
 
 @pytest.fixture(params=["real", "fake"])
 def bench(request, settings, redis):
     with client_bench(request.param, settings, redis) as bench:
-        yield AsyncBench(bench, settings)
+        yield AsyncBench(bench)
 
 
 def with_client(bench: AsyncBench, use: Callable[[AsyncForecastClient], Awaitable[object]]) -> None:
@@ -68,7 +63,7 @@ async def all_end(bench: AsyncBench, num_jobs: int) -> None:
 
 
 def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.async_handle.LOOK_INTERVAL_S", 1000.0)  # they are told
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)  # they are told
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(100)]
@@ -150,25 +145,25 @@ def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
     bench, monkeypatch, job_id, code
 ):
     async def use(client: AsyncForecastClient) -> None:
-        submit, is_begun, may_go_on = client._client.submit, threading.Event(), threading.Event()
-        handles = []
+        dispatcher, is_begun, may_go_on = client._core.dispatcher, threading.Event(), threading.Event()
+        enqueue, sent = dispatcher.enqueue, []
 
-        def slow(*args, **options):
+        def slow(job, queue):
             is_begun.set()
             assert may_go_on.wait(10)
-            handles.append(submit(*args, **options))
-            return handles[0]
+            enqueue(job, queue)
+            sent.append(job.id)
 
-        monkeypatch.setattr(client._client, "submit", slow)
+        monkeypatch.setattr(dispatcher, "enqueue", slow)
         sending = asyncio.create_task(client.submit(CANDLES, pred_len=5, job_id=job_id))
         await asyncio.to_thread(is_begun.wait, 10)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
         may_go_on.set()
-        while not handles:
+        while not sent:
             await asyncio.sleep(0.01)
-        assert await code_of(client.forecast_handle(handles[0].id).wait(2)) == code
+        assert await code_of(client.forecast_handle(sent[0]).wait(2)) == code
 
     with_client(bench, use)
 
@@ -413,7 +408,7 @@ def test_an_item_that_takes_too_long_is_an_outcome(bench):
 @pytest.fixture
 def real(settings, redis):
     with client_bench("real", settings, redis) as bench:
-        yield AsyncBench(bench, settings)
+        yield AsyncBench(bench)
 
 
 def test_all_that_wait_share_one_connection_to_listen(real, redis):
@@ -447,12 +442,12 @@ def test_a_connection_that_is_cut_is_made_again(real, redis):
 
 
 def test_results_of_which_nobody_tells_are_found(real, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.async_handle.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
 
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
         real.bench.finish(handle.id)
-        monkeypatch.setattr(client._endings._channel, "_command", _nothing)
+        monkeypatch.setattr(RedisResultStore, "subscribe", _nothing)
         late = await client.submit(CANDLES, pred_len=5)
         waiting = asyncio.create_task(late.wait(50))
         await asyncio.sleep(0.2)
@@ -485,7 +480,7 @@ def test_both_clients_may_be_used_for_one_job(real, settings):
 
 
 def test_many_who_look_at_once_share_one_connection_too(real, redis, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.async_handle.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.01)
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(50)]
@@ -495,7 +490,7 @@ def test_many_who_look_at_once_share_one_connection_too(real, redis, monkeypatch
         for _ in range(20):
             await asyncio.sleep(0.05)
             opened = [one for one in redis.client_list() if one["id"] not in before]
-            looking.append(sum(one["cmd"] == "hexists" for one in opened))
+            looking.append(sum(one["cmd"] == "time" for one in opened))
         assert max(looking) == 1
         await all_end(real, 50)
         await asyncio.gather(*waits)

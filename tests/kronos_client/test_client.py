@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import time
 from typing import Any
 
 import celery
@@ -86,7 +87,7 @@ def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
 
 
 def test_the_moment_of_submission_is_on_the_clock_of_redis(client, redis, monkeypatch):
-    monkeypatch.setattr("kronos_client.client.time.time", lambda: 0.0)
+    monkeypatch.setattr("time.time", lambda: 0.0)
     before = redis.time()[0]
     client.submit(CANDLES.as_dict(), pred_len=5)
     assert before <= enqueued_job(redis)["submitted_at"] <= redis.time()[0] + 1
@@ -256,9 +257,9 @@ def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_
     assert refused.value.details["retry_after_s"] == 4
 
 
-def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow):
+def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow, backend):
     handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, job_id=str(number)) for number in range(3)]
-    narrow._app.backend.mark_as_done(handles[0].id, example_result())
+    backend.mark_as_done(handles[0].id, example_result())
     assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(5).series
     with pytest.raises(JobError, match=r"QUEUE_FULL.*submitted before"):
         narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="1")
@@ -286,22 +287,22 @@ def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, r
 
 def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
     with LocalRedis() as server, ForecastClient(server.url) as client:
-        admit = client._admission.admit
+        admission = client._dispatcher._admission
+        admit = admission.admit
 
         def last_words(*arguments: Any) -> Any:
             answer = admit(*arguments)
             server.stop()
             return answer
 
-        monkeypatch.setattr(client._admission, "admit", last_words)
+        monkeypatch.setattr(admission, "admit", last_words)
         with pytest.raises(JobError) as ended:
             client.submit(CANDLES.as_dict(), pred_len=5)
     assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
 
 
-def test_the_states_of_a_job_are_read_back(client):
+def test_the_states_of_a_job_are_read_back(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
-    backend = client._app.backend
     assert handle.state() == JobState("PENDING")
     backend.store_result(handle.id, None, "STARTED")
     assert handle.state() == JobState("STARTED")
@@ -314,11 +315,11 @@ def test_the_states_of_a_job_are_read_back(client):
     assert failed.state() == JobState("FAILURE")
 
 
-def test_waiting_gives_the_result_or_the_jobs_own_error(client):
+def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(JobError, match="TIMEOUT"):
         handle.wait(0.01)
-    timer = threading.Timer(0.05, client._app.backend.mark_as_done, (handle.id, example_result()))
+    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example_result()))
     timer.start()
     result = handle.wait(5)
     timer.join()
@@ -326,69 +327,69 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client):
 
     failed = client.submit(CANDLES.as_dict(), pred_len=5)
     error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
-    client._app.backend.mark_as_failure(failed.id, error)
+    backend.mark_as_failure(failed.id, error)
     with pytest.raises(JobError) as ended:
         failed.wait(5)
     assert ended.value.args == error.args
 
 
-def tell(client: ForecastClient, job_id: str, bars_done: int) -> None:
+def tell(backend: Any, job_id: str, bars_done: int) -> None:
     """As a worker does while it computes."""
     meta = {"bars_done": bars_done, "bars_total": 10}
-    client._app.backend.store_result(job_id, meta, PROGRESS_STATE)
+    backend.store_result(job_id, meta, PROGRESS_STATE)
 
 
-def test_progress_goes_from_the_queue_to_the_end(client):
+def test_progress_goes_from_the_queue_to_the_end(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     seen = []
     for state in handle.progress():
         seen.append(state)
         if state == JobState("PENDING"):
-            tell(client, handle.id, 3)
+            tell(backend, handle.id, 3)
         else:
-            client._app.backend.mark_as_done(handle.id, example_result())
+            backend.mark_as_done(handle.id, example_result())
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 3, 10), JobState("SUCCESS")]
     assert [state.has_ended for state in seen] == [False, False, True]
 
 
-def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client):
+def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
-    client._app.backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
+    backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
     assert list(handle.progress()) == [JobState("FAILURE")]
     with pytest.raises(JobError, match="too late"):
         handle.wait(5)
 
 
-def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.handle.PROGRESS_INTERVAL_S", 60.0)
+def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch, backend):
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 60.0)
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     states = handle.progress()
     assert next(states) == JobState("PENDING")
-    timer = threading.Timer(0.05, client._app.backend.mark_as_done, (handle.id, example_result()))
+    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example_result()))
     timer.start()
     assert list(states) == [JobState("SUCCESS")]
     timer.join()
 
 
-def test_whoever_waits_is_told_of_each_new_state(client):
+def test_whoever_waits_is_told_of_each_new_state(client, backend):
     told = []
 
     def follow(state: JobState) -> None:
         told.append(state)
         if state.name == "PENDING":
-            tell(client, handle.id, 4)
+            tell(backend, handle.id, 4)
         elif state.bars_done == 4:
             # The same once more, which is nothing new.
-            tell(client, handle.id, 4)
+            tell(backend, handle.id, 4)
             timer.start()
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
-    timer = threading.Timer(1.5, client._app.backend.mark_as_done, (handle.id, example_result()))
+    timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example_result()))
     assert handle.wait(10, on_progress=follow).model_dump(mode="json") == example_result()
     assert told == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 
-def test_who_is_told_may_give_up_waiting(client):
+def test_who_is_told_may_give_up_waiting(client, backend):
     class Enough(RuntimeError):
         """As an app's own; not to be mistaken for one of Celery's."""
 
@@ -398,7 +399,7 @@ def test_who_is_told_may_give_up_waiting(client):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(Enough):
         handle.wait(10, on_progress=give_up)
-    client._app.backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example_result())
     assert handle.wait(5).series
 
 
@@ -452,14 +453,15 @@ def test_a_result_of_which_nobody_told_is_found_all_the_same(client, redis):
     timer.join()
 
 
-def test_results_are_listened_for_by_whoever_waits_and_only_then(client, redis):
-    handles = [client.submit(CANDLES.as_dict(), pred_len=5) for _ in range(2)]
-    assert redis.pubsub_channels() == []
-    client._app.backend.mark_as_done(handles[0].id, example_result())
-    assert handles[0].wait(5).model_dump(mode="json") == example_result()
-    with pytest.raises(JobError, match="TIMEOUT"):
-        handles[1].wait(0.01)
-    assert redis.pubsub_channels() == [f"celery-task-meta-{handles[1].id}"]
+def test_states_are_subscribed_to_while_a_job_is_waited_for_and_no_longer(client, redis):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    assert redis.pubsub_channels("celery-*") == []
+    states = handle.progress()
+    assert next(states) == JobState("PENDING")
+    assert redis.pubsub_channels("celery-*") == [f"celery-task-meta-{handle.id}"]
+    states.close()
+    while redis.pubsub_channels("celery-*"):
+        time.sleep(0.01)
 
 
 def test_a_forecast_that_is_not_done_in_time_is_cancelled(client, redis):
@@ -469,9 +471,9 @@ def test_a_forecast_that_is_not_done_in_time_is_cancelled(client, redis):
     assert (stored["status"], stored["result"]["exc_message"][0]) == ("FAILURE", "CANCELLED")
 
 
-def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
+def test_cancelling_leaves_the_wish_where_workers_look(client, redis, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
-    client._app.backend.store_result(handle.id, {}, "STARTED")
+    backend.store_result(handle.id, {}, "STARTED")
     assert not redis.exists(cancel_key(handle.id))
     handle.cancel()
     assert redis.exists(cancel_key(handle.id))
@@ -488,23 +490,23 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
 
 
 def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis):
-    client._records.request_cancel("later")
+    redis.set(cancel_key("later"), "1")
     client.submit(CANDLES.as_dict(), pred_len=5, job_id="later")
     assert not redis.exists(cancel_key("later"))
 
 
 def test_a_host_keeps_its_own_current_celery_app(client):
     before = celery.current_app._get_current_object()
-    with ForecastClient(client._settings.redis_url.get_secret_value()):
+    with ForecastClient(client.redis_url):
         assert celery.current_app._get_current_object() is before
 
 
 def test_neither_client_nor_handle_prints_the_password(client):
-    secret = client._settings.redis_url.get_secret_value().split(":")[2].partition("@")[0]
+    secret = client.redis_url.split(":")[2].partition("@")[0]
     assert secret not in f"{client!r}{client.submit(CANDLES.as_dict(), pred_len=5)!r}"
 
 
 def test_the_url_comes_before_the_settings():
     url = "redis://:pw@127.0.0.1:1/5"
     client = ForecastClient(url, settings=ClientSettings.model_construct())
-    assert client._app.conf.broker_url == client._app.conf.result_backend == url
+    assert client.redis_url == url

@@ -1,4 +1,4 @@
-"""What a client promises, kept by the real one and by the fake for apps' tests alike."""
+"""What a client promises, kept by all four: real and fake, awaited and not."""
 
 import threading
 
@@ -7,14 +7,14 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_job
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
-from kronos_client.core.handle import JobState
+from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
 
-@pytest.fixture(params=["real", "fake"])
+@pytest.fixture(params=KINDS)
 def bench(request, settings, redis):
     with client_bench(request.param, settings, redis) as bench:
         yield bench
@@ -43,7 +43,7 @@ def test_a_job_is_waited_for_until_it_is_done(bench: ClientBench):
 
 
 def test_who_waits_is_woken_and_need_not_look(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.handle.LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.finish, handle.id)
     assert handle.wait(1000) == RESULT
@@ -99,6 +99,13 @@ def test_progress_is_told(bench: ClientBench):
 def test_nothing_is_known_of_a_job_that_nobody_submitted(bench: ClientBench):
     handle = bench.client.forecast_handle("nobody's")
     assert {code_of(handle.wait, 5), code_of(handle.peek), code_of(handle.check)} == {ErrorCode.LOST}
+
+
+@pytest.mark.parametrize("job_id", ["", "\ud800", "x" * 201])
+def test_what_cannot_be_an_id_is_no_jobs(bench: ClientBench, job_id):
+    handle = bench.client.forecast_handle(job_id)
+    assert {code_of(handle.wait, 5), code_of(handle.peek)} == {ErrorCode.LOST}
+    assert code_of(bench.client.submit, CANDLES, pred_len=5, job_id=job_id) == ErrorCode.BAD_VALUE
 
 
 def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
@@ -170,7 +177,7 @@ def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     assert handle.wait(5) == RESULT
 
 
-@pytest.mark.parametrize("kind", ["real", "fake"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_full_queue_refuses_and_says_when_to_come_back(kind, settings, redis):
     with client_bench(kind, settings.model_copy(update={"max_queue_jobs": 2}), redis) as bench:
         bench.client.submit(CANDLES, pred_len=5, job_id="a")

@@ -18,7 +18,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_result
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
     CPU_FINETUNE_QUEUE,
     FINETUNE_TASK,
@@ -200,25 +200,16 @@ def test_a_job_goes_where_the_announcements_send_it(client, redis):
     assert [redis.llen(NORMAL), redis.llen(f"{GPU_FINETUNE_QUEUE}\x06\x163")] == [1, 1]
 
 
-def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis):
+def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis, backend):
     first = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     assert redis.llen(NORMAL) == 2  # it is the worker's to see that the first is still under way
-    client._records.store(
-        first.id, f"celery-task-meta-{first.id}", outcome(client, first.id), is_outcome=True
-    )
+    backend.mark_as_done(first.id, example_finetune_result())
     again = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     assert redis.llen(NORMAL) == 2
     assert again.wait(5).model_dump(mode="json") == example_finetune_result()
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.finetune(CONFIG, name="another", data="a.csv", job_id="my-job")
-
-
-def outcome(client: ForecastClient, job_id: str) -> str:
-    """A result as the backend stores it."""
-    meta = {"status": "SUCCESS", "result": example_finetune_result(), "traceback": None, "children": [],
-            "date_done": None, "task_id": job_id}  # fmt: skip
-    return json.dumps(meta)
 
 
 def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, redis, monkeypatch):
@@ -237,9 +228,8 @@ def test_without_redis_nothing_is_enqueued_and_the_error_says_so():
         client.finetune(CONFIG, name="mine", data="a.csv")
 
 
-def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings):
+def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings, backend):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
-    backend = client._app.backend
     with ForecastClient(settings=settings) as another:
         watched = another.finetune_handle(handle.id)
         assert watched.queue is None
@@ -255,23 +245,23 @@ def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings):
         assert watched.wait(5).model.id == "crypto-hourly@3"
 
 
-def test_progress_goes_from_the_queue_to_the_end(client):
+def test_progress_goes_from_the_queue_to_the_end(client, backend):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
     seen = []
     for state in handle.progress():
         seen.append(state.name)
         if state.name == "PENDING":
-            client._app.backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
+            backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
         elif state.name == PROGRESS_STATE:
             assert state.progress.epoch == 2
-            client._app.backend.mark_as_done(handle.id, example_finetune_result())
+            backend.mark_as_done(handle.id, example_finetune_result())
     assert seen == ["PENDING", "PROGRESS", "SUCCESS"]
 
 
-def test_waiting_tells_each_new_state_and_ends_with_the_jobs_own_error(client):
+def test_waiting_tells_each_new_state_and_ends_with_the_jobs_own_error(client, backend):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
     error = JobError(ErrorCode.TRAINING_DIVERGED, "the loss is not finite", None, {"step": 3})
-    timer = threading.Timer(0.05, client._app.backend.mark_as_failure, (handle.id, error))
+    timer = threading.Timer(0.05, backend.mark_as_failure, (handle.id, error))
     told: list[FinetuneState] = []
     timer.start()
     with pytest.raises(JobError) as ended:
@@ -286,9 +276,9 @@ def test_a_job_that_nobody_knows_is_lost(client):
         client.finetune_handle("nobody").wait(5)
 
 
-def test_cancelling_leaves_the_wish_where_workers_look(client, redis):
+def test_cancelling_leaves_the_wish_where_workers_look(client, redis, backend):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
-    client._app.backend.store_result(handle.id, {}, "STARTED")
+    backend.store_result(handle.id, {}, "STARTED")
     client.finetune_handle(handle.id).cancel()
     assert redis.exists(cancel_key(handle.id))
 

@@ -9,7 +9,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_job, example_job
 from kronos_client.contract.names import GPU_QUEUE
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.handle import JobState
+from kronos_client.core.kinds import JobState
 from kronos_client.core.stand_in import STAND_IN
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK, STATUS_TASK))
 """The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 """Seconds between checks of an idle worker for messages, in case a notification was lost."""
 
 MAX_DELAY_S: Final = 7 * 24 * 3600
@@ -50,7 +50,7 @@ class MessageConsumer:
         self._answer = answer
         self._put_back: set[str] = set()
         self._is_rung = threading.Event()
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._wake: Callable[[], object] = lambda: None
 
     def ring(self) -> None:
@@ -79,14 +79,14 @@ class MessageConsumer:
         Raises:
             RedisError: The connection to Redis is lost.
         """
-        if not self._is_rung.is_set() and time.monotonic() < self._next_look:
+        if not self._is_rung.is_set() and time.monotonic() < self._next_check:
             return
         lists = [list_key(queue, step) for step in PRIORITY_STEPS for queue in queues]
         for _ in range(MAX_TAKEN_AT_ONCE):
             if not has_room():
                 return
             self._is_rung.clear()  # before the take: a later message rings again
-            self._next_look = time.monotonic() + LOOK_INTERVAL_S
+            self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
                 delivery = self.deliveries.take(lists)
                 if delivery is None:

@@ -25,13 +25,13 @@ SHOWN_BYTES: Final = 2048
 """Bytes kept of each end of a message that is too large, and of a buried message."""
 
 MAX_RESTORED: Final = 100
-LOOKS_PER_TIMEOUT: Final = 4
+CHECKS_PER_TIMEOUT: Final = 4
 """Three renewals in a row may fail before a job counts as abandoned."""
 
 
-def look_interval_s(timeout_s: float) -> float:
+def check_interval_s(timeout_s: float) -> float:
     """Seconds between two renewals of a worker's messages, and between two checks for overdue ones."""
-    return min(5.0, timeout_s / LOOKS_PER_TIMEOUT)
+    return min(5.0, timeout_s / CHECKS_PER_TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Deliveries:
 
         If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
-        gap_s = 2 * look_interval_s(self.timeout_s)
+        gap_s = 2 * check_interval_s(self.timeout_s)
         args = [self.timeout_s, gap_s, self.timeout_s / 2, MAX_RESTORED]
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 

@@ -13,10 +13,11 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from celery.utils.time import maybe_iso8601
 
+from kronos_client.contract.job_ids import is_job_id
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.redis.shown import shown_arguments
 from kronos_model.text import printable
@@ -119,11 +120,6 @@ def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
         f"the message takes {num_bytes} bytes, the limit is {max_bytes}",
         job_id if is_job_id(job_id) else None,
     )
-
-
-def is_job_id(value: object) -> TypeGuard[str]:
-    """Whether the value may be part of a key and of a log line."""
-    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable()
 
 
 def _parse(text: bytes, what: str) -> Any:

@@ -33,7 +33,7 @@ def check(connection: kombu.Connection) -> None:
         transport.cycle.on_poll_start()
         if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
             raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
-        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
+        if channel.num_takes != 1 or channel._queue_cycle.consume(1):
             raise _incompatible("it takes messages past the worker's scripts")
 
 

@@ -12,7 +12,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import ROLE_QUEUES, list_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
-from worker.broker.deliveries import LOOKS_PER_TIMEOUT, look_interval_s
+from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
 from worker.settings import get_settings
 
@@ -65,7 +65,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
     def _keep(self) -> None:
         while True:
-            tick_s = min(MAX_INTERVAL_S, self._timeout_s / LOOKS_PER_TIMEOUT / 2)
+            tick_s = min(MAX_INTERVAL_S, self._timeout_s / CHECKS_PER_TIMEOUT / 2)
             due_in_s = self._renewal_due - time.monotonic()
             time.sleep(min(tick_s, due_in_s) if due_in_s > 0 else tick_s)
             self.keep()
@@ -76,7 +76,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
                 self._claims.renew(*transport.held_deliveries())
-                self._renewal_due = renewed_at + look_interval_s(self._timeout_s)
+                self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("no worker renewed %d messages: they are delivered again", num_restored)
             self._claims.do_chores()

@@ -167,7 +167,7 @@ class Channel(redis.Channel):
         self._scripted: dict[str, None] = {}  # ordered
         self._shared_client: Any = None
         self.has_room: Callable[[], bool] = lambda: True
-        self.num_looks = 0
+        self.num_takes = 0
         super().__init__(*args, **kwargs)
 
     @property
@@ -188,7 +188,7 @@ class Channel(redis.Channel):
 
     def take(self) -> None:
         """Hand over waiting messages while there is room."""
-        self.num_looks += 1
+        self.num_takes += 1
         message_consumer().take(self.scripted_queues, self.qos.can_consume, self._hand_over)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:

@@ -24,7 +24,7 @@ from worker.inference.model_loader import LoadedModel
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 
 
 class DiedInEngine(EngineDied):
@@ -122,7 +122,7 @@ def _wait_for_model(
             )
         if is_cancelled():
             raise cancelled_before_start()
-        entry.wait(min(LOOK_INTERVAL_S, left_s))
+        entry.wait(min(CHECK_INTERVAL_S, left_s))
     return entry.served
 
 
@@ -148,7 +148,7 @@ def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list
     """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:
-        while not engine_thread.wait(run, LOOK_INTERVAL_S):
+        while not engine_thread.wait(run, CHECK_INTERVAL_S):
             if context.is_cancelled():
                 engine_thread.cancel(run)
             elif run.num_bars_done != reported:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kronos_client.contract.forecast import MAX_COUNT
-from kronos_client.contract.limits import Limits
+from kronos_client.contract.job_limits import Limits
 from worker.inference.engine_thread import EngineObserver, EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import Loadable, ModelLoader

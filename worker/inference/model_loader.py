@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel

@@ -138,4 +138,4 @@ class FinetuneAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.tell(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
+            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, self._reported)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore

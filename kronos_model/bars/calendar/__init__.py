@@ -1,1 +1,1 @@
-"""The timestamps of bars to come, read off a lookback. No holidays are known."""
+"""The timestamps of future bars, inferred from a lookback. No calendar of holidays is used."""

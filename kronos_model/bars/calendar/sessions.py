@@ -1,20 +1,20 @@
 """Intraday bars with breaks: which bars come next, as far as the lookback shows it.
 
-There are two kinds of market. Bars that follow each other across midnight make the difference.
+There are two kinds of market. If bars follow each other across midnight, it trades around the clock.
 
-- **Day sessions** (stock exchanges): the day's bar times, lunch break included, are those that at least half
+- **Day sessions** (stock exchanges): a day's bar times, lunch break included, are those that at least half
   of the last ten trading days have, on the weekdays that trade. The lookback must show every time of day at
   least once: it must reach over one close and back to where it began. These bar times must reproduce the
   lookback itself, its newest day above all, within a tenth: sessions that have moved (an exchange's summer
-  time seen in UTC) are refused. If the lookback has not come across a weekend, Saturday and Sunday are taken
-  as closed, with a warning.
+  time seen in UTC) are refused. If the lookback contains no weekend, Saturday and Sunday are taken as closed,
+  with a warning.
 - **Around the clock** (currencies, futures): bars come at the times of day at which the last trading days had
-  them, except if the market was closed for a day or longer one, two, … weeks before. If the lookback is too
-  short for that, the stretch from Friday noon to the end of Sunday is refused.
+  them. A time is left out if it lay in a closure of a day or longer in most of the last weeks. If the
+  lookback is too short to show that, the stretch from Friday noon to the end of Sunday is refused.
 
-Why days vote: a day off, a half day, a holiday week or a few missing bars in the lookback would otherwise
-appear in the forecast's timestamps. To repeat last week's bars is a simpler rule, but it repeats such days,
-and needs a lookback of more than a week: 400 bars of one minute are less than two days.
+Days vote because a day off, a half day, a holiday week or a few missing bars in the lookback would otherwise
+appear in the forecast's timestamps. A simpler rule repeats last week's bars, but it repeats such days too. It
+also needs a lookback of more than a week: 400 bars of one minute are less than two days.
 """
 
 from bisect import bisect_left
@@ -40,16 +40,16 @@ EPOCH: Final = datetime(1970, 1, 1)
 MAX_TRADING_DAYS: Final = 10
 MAX_VOTES: Final = 4
 MAX_HISTORY: Final = 10 * WEEK
-"""Older bars say nothing about next week's sessions."""
+"""Older bars are ignored: sessions change over time."""
 MAX_BREAKS: Final = 1000
 MAX_SILENCE: Final = 4 * DAY
-"""The longest stretch without bars that is looked over for the next one."""
+"""The search for the next bar ends after this long without one."""
 MIN_SHARE_OF_DAY: Final = 0.25
-"""A lookback with fewer bars than this share of a full day's has not shown a day."""
+"""A lookback with a smaller share of a full day's bars does not show a day."""
 MAX_MISMATCH: Final = 0.1
 
 SHORTEST_BREAK: Final = DAY // 96
-"""A quarter of an hour, as futures exchanges have it. What is shorter is bars that are missing."""
+"""A quarter of an hour, as on futures exchanges. A shorter gap means missing bars."""
 
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
@@ -61,10 +61,10 @@ def common_spacing(clock: NDArray[np.int64]) -> int:
 def bridge_outages(
     clock: NDArray[np.int64], spacing: int, shortest_break: int = SHORTEST_BREAK
 ) -> NDArray[np.int64]:
-    """Bar times (µs) with the bars added that are missing only now and then.
+    """Bar times (µs), with occasionally missing bars filled in.
 
-    A gap of less than a day is bridged where every missing bar has one at its time on another day; and where
-    it is shorter than any break and no other day of the lookback could show whether it recurs.
+    A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
+    bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
     gaps = np.diff(clock)
     num_missing = gaps // spacing - 1
@@ -83,7 +83,7 @@ def bridge_outages(
             added.append(missing)
             num_added += len(missing)
         if num_added > len(clock) or num_unknown > MAX_BREAKS:
-            return clock  # so full of gaps that they are its nature; also a bound on the work
+            return clock  # gaps are normal in this series; the limit also bounds the work
     return np.sort(np.concatenate(added))
 
 
@@ -100,7 +100,7 @@ def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
 def session_walls(
     wall: NDArray[np.int64], num_bars: int, exists: Callable[[datetime], bool]
 ) -> tuple[list[datetime], str | None]:
-    """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning where one is due.
+    """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning or None.
 
     Args:
         wall: the lookback's wall-clock times in µs since 1970, (T,).
@@ -120,7 +120,7 @@ def session_walls(
         return times, None
     return times, (
         "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
-        "and Sunday as closed. Pass future_timestamps, or a longer lookback, where that is wrong."
+        "and Sunday as closed. If that is wrong, pass future_timestamps or a longer lookback."
     )
 
 
@@ -138,7 +138,7 @@ def _spacing_within_day(wall: NDArray[np.int64]) -> int:
 
 
 def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[datetime]:
-    """The day's bar times on each open day, from the one after the last bar on."""
+    """The bar times of the open days, starting after the last bar."""
     times = _bar_times(wall, spacing)
     last, newest = to_datetime(wall[-1]), int(wall[-1] % DAY)
     for at in times[times > newest].tolist():
@@ -171,7 +171,7 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
 
 
 def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetime]:
-    """Every time of day that the lookback's spacing could hit, where its history expects a bar."""
+    """The times, on the lookback's spacing, at which its history expects a bar."""
     if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
         raise CannotInfer("the lookback shows a break but not a whole day")
     newest = last = int(wall[-1])
@@ -188,7 +188,7 @@ def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetim
 
 
 class _History:
-    """When a lookback has bars, asked whole weeks and whole days back."""
+    """The bars of a lookback, looked up whole weeks and whole days before a time."""
 
     def __init__(self, wall: NDArray[np.int64]) -> None:
         self._first, self._last = int(wall[0]), int(wall[-1])

@@ -1,21 +1,19 @@
-"""The timestamps of bars to come, inferred from the lookback's own spacing.
+"""The timestamps of future bars, inferred from the lookback's own spacing.
 
-The rules, tried in this order; the first that fits is followed:
+The first rule that fits applies:
 
 - **One bar a day or fewer.** Monthly bars (any whole number of months apart) on the same day of the month,
   its last day, or its first or last weekday; weekly bars (any whole number of weeks) on the same weekday;
-  bars a constant number of days apart; daily bars on those weekdays on which the lookback has bars, as far as
-  it reaches: without having seen a weekend it does not say whether Saturdays trade. All keep the wall-clock
-  time.
-- **Constant spacing within the day.** A lookback without a break is continued without one, by instant: over
-  daylight-saving changes hours that do not exist are skipped, and an hour that repeats appears twice where
-  bars have offsets, once where they are naive. A break that the lookback has not seen is not made up; but a
-  warning says so where the lookback is shorter than a day, or its future runs into the time from Friday noon
-  to Sunday without the lookback having shown a weekend.
-- **Sessions**, where the lookback shows breaks: see ``sessions.py``.
+  bars a constant number of days apart; daily bars on the weekdays on which the lookback has bars. A lookback
+  without a weekend does not show whether Saturdays trade. All keep the wall-clock time.
+- **Constant spacing within the day.** A lookback without a break is continued without one, by instant.
+  Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets, once
+  if they are naive. No break is invented. A warning is given if the lookback is shorter than a day, or if it
+  shows no weekend and its future reaches into the time from Friday noon to Sunday.
+- **Sessions**, if the lookback shows breaks: see ``sessions.py``.
 
-One missing bar, or a day off, does not hide a rule; days off to come are not foreseen. Where no rule fits, or
-what is asked for lies beyond what the lookback shows, the answer is an error.
+One missing bar, or a day off, does not hide a rule. Future days off are not predicted. If no rule fits, or
+the lookback does not show enough for the request, an error is raised.
 """
 
 from calendar import monthrange
@@ -46,14 +44,14 @@ from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s, write_
 
 HOUR: Final = DAY // 24
 MID_WEEKEND: Final = (FRIDAY_NOON + DAY, FRIDAY_NOON + 2 * DAY)
-"""No market that closes for the weekend is still open then, nor opens again before Sunday noon."""
+"""A market that closes for the weekend is closed throughout this time."""
 LAST_TIME: Final = np.datetime64("9999-12-31T23:59:59.999999")
 
 MIN_BARS: Final = 3
-"""Fewer show no spacing that repeats."""
+"""Fewer bars show no repeating spacing."""
 
 MAX_EXCEPTIONS: Final = 0.1
-"""Share of a lookback's bars that may be off the rule: days off, a bar that is missing."""
+"""Share of a lookback's bars that may break the rule: days off, a missing bar."""
 
 MAX_DAYS_OFF: Final = 0.25
 """Share of a daily lookback's trading days that may be missing: holidays cluster."""
@@ -61,7 +59,7 @@ MAX_DAYS_OFF: Final = 0.25
 
 @dataclass(frozen=True)
 class Inferred:
-    """Timestamps to come, written like the lookback's, and what a careful reader should know."""
+    """Future timestamps, written like the lookback's, and a warning if they rest on an assumption."""
 
     timestamps: Timestamps
     warning: str | None = None
@@ -73,7 +71,7 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
     They keep its form. Offsets are the last bar's; with ``zone``, that zone's at the time. Naive timestamps
     with a zone follow that zone's clock.
 
-    Raises TimestampError (CANNOT_INFER_TIMESTAMPS) where the lookback does not show how it goes on.
+    Raises TimestampError (CANNOT_INFER_TIMESTAMPS) if the lookback does not show how it continues.
     """
     if len(lookback) < MIN_BARS:
         raise CannotInfer(f"{len(lookback)} bars are too few; {MIN_BARS} are the least")
@@ -138,7 +136,7 @@ def _first_weekday(year: int, month: int) -> date:
 
 
 def _by_week(wall: NDArray[np.int64], clock: time) -> Iterator[datetime] | None:
-    """Bars a whole number of weeks apart; one that a holiday moved within its week shifts nothing."""
+    """Bars a whole number of weeks apart. A bar that a holiday moved within its week does not matter."""
     mondays = (wall // DAY + 3) // 7  # weeks since the Monday before 1970
     step = _common_step(mondays)
     weekdays = weekday_of(wall // DAY)
@@ -165,7 +163,7 @@ def _by_day(wall: NDArray[np.int64], clock: time) -> Iterator[datetime] | None:
 
 
 def _common_clock(wall: NDArray[np.int64]) -> time | None:
-    """The time of day that daily bars share; the newest one's where another zone's summer time moves it."""
+    """The time of day that daily bars share; the newest bar's if another zone's summer time shifts it."""
     clocks = wall % DAY
     newest = int(clocks[-1])
     distinct, counts = np.unique(clocks, return_counts=True)
@@ -175,7 +173,7 @@ def _common_clock(wall: NDArray[np.int64]) -> time | None:
 
 
 def _common_step(values: NDArray[np.int64]) -> int | None:
-    """The distance between neighbours, where nearly all have the same and the others a multiple of it."""
+    """The distance between neighbours, if nearly all have it and the others a multiple of it."""
     steps = np.diff(values)
     step = common_spacing(values)
     if step < 1 or np.any(steps < 1) or np.any(steps % step) or not _nearly_all(steps == step):
@@ -196,7 +194,7 @@ def _nearly_all(fits: ArrayLike) -> bool:
 
 
 def _warn_of_breaks(lookback: Timestamps, future: Timestamps) -> str | None:
-    """Where no break was seen, and none could have been."""
+    """A warning if the lookback is too short to show a break."""
     if lookback.instants[-1] - lookback.instants[0] < np.timedelta64(1, "D"):
         unseen = "night"
     elif _in_week(future, FRIDAY_NOON, WEEK).any() and not _in_week(lookback, *MID_WEEKEND).any():
@@ -204,8 +202,8 @@ def _warn_of_breaks(lookback: Timestamps, future: Timestamps) -> str | None:
     else:
         return None
     return (
-        f"The lookback shows no break, but it does not reach over a {unseen} either: its spacing goes on "
-        "without one. Pass future_timestamps, or a longer lookback, where the market closes."
+        f"The lookback shows no break, but it does not reach over a {unseen} either: its spacing continues "
+        "without one. If the market closes, pass future_timestamps or a longer lookback."
     )
 
 
@@ -248,7 +246,7 @@ def _instant(wall: datetime, offset: int) -> int:
 def _at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
-    """Constant spacing by instant, from ``last`` (as ``_instants`` has it) on."""
+    """Constant spacing by instant, after ``last`` (an instant as of ``_instants``)."""
     if last + spacing * num_bars > LAST_TIME.astype(np.int64):
         raise OverflowError
     if zone is None:
@@ -266,7 +264,7 @@ def _at_spacing(
 
 
 def _ascending(times: Iterable[datetime], newest: datetime) -> Iterator[datetime]:
-    """Those that are later on the wall clock than all before."""
+    """The times that are later on the wall clock than all before them."""
     for at in times:
         if at.replace(tzinfo=None) > newest:
             newest = at.replace(tzinfo=None)

@@ -1,4 +1,4 @@
-"""On which weekdays an instrument trades, read off the days on which it has bars."""
+"""The weekdays on which an instrument trades, inferred from the days on which it has bars."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ from kronos_model.errors import TimestampError
 FRIDAY, SATURDAY, SUNDAY = 4, 5, 6
 
 MAX_DAYS_CLOSED: Final = 4
-"""A longer run of days without bars (a holiday week, a suspension) says nothing about single weekdays."""
+"""A longer run of days without bars (a holiday week, a suspension) does not count against a weekday."""
 
 
 class CannotInfer(TimestampError):
-    """The lookback does not show how its timestamps go on."""
+    """The lookback does not show how its timestamps continue."""
 
     code = "CANNOT_INFER_TIMESTAMPS"
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"the timestamps to come cannot be inferred ({reason}): pass future_timestamps",
+            f"the future timestamps cannot be inferred ({reason}): pass future_timestamps",
             field="future_timestamps",
         )
 
@@ -46,9 +46,9 @@ class Weekdays:
     def of(cls, days: NDArray[np.int64]) -> "Weekdays":
         """From the days with bars, ascending, counted from 1970-01-01.
 
-        A weekday is open where it has bars at least as often as not. A Monday to Friday that is passed over
-        just once may be a day off, so it counts as unknown. An unknown weekday is taken as open where no hint
-        speaks against it: a Monday to Friday where neither Saturday nor Sunday trades, any where both do.
+        A weekday is open if it has bars at least as often as not. A Monday to Friday without bars just once
+        may be a day off, so it counts as unknown. An unknown weekday is taken as open if both Saturday and
+        Sunday trade, or if neither does and it is a Monday to Friday.
         """
         gaps = np.diff(days)
         short = np.flatnonzero((gaps > 1) & (gaps <= MAX_DAYS_CLOSED + 1))
@@ -64,13 +64,13 @@ class Weekdays:
         return cls(is_open, is_known, num_missing)
 
     def with_weekend_closed(self) -> "Weekdays":
-        """The same, with Saturday and Sunday closed where nothing is known of either."""
+        """The same, with Saturday and Sunday closed unless one of them is open."""
         if self.is_open[SATURDAY] or self.is_open[SUNDAY]:
             return self
         return replace(self, is_open=(*self.is_open[:SATURDAY], False, False))
 
     def assumes_weekend_between(self, first: date, last: date) -> bool:
-        """Whether one of the days after ``first``, up to ``last``, is a Friday to Sunday not seen so far."""
+        """Whether one of the days after ``first``, up to ``last``, is an unknown Friday to Sunday."""
         weekdays = ((first + timedelta(days=ahead)).weekday() for ahead in range(1, (last - first).days + 1))
         return any(weekday >= FRIDAY and not self.is_known[weekday] for weekday in weekdays)
 
@@ -78,7 +78,7 @@ class Weekdays:
         """The open days after ``day``.
 
         Raises:
-            CannotInfer: on coming to a weekday that the lookback does not show.
+            CannotInfer: the next weekday is one that the lookback does not show.
         """
         if not any(self.is_open):
             raise CannotInfer("no weekday has bars more often than not")

@@ -1,4 +1,4 @@
-"""The cells of a file's columns, before anything is read from them."""
+"""The cells of a file's columns, not yet converted to numbers and times."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from kronos_model.text import printable
 MAX_SHOWN_CHARS: Final = 300
 
 FindColumns = Callable[[Sequence[str]], Mapping[str, int]]
-"""From a file's header to the place of each column that is used, by our names."""
+"""Maps a file's header to the position of each used column, by our names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The columns of a file that are used, in the order of its rows.
+    """The used columns of a file, in the order of its rows.
 
     Attributes:
         titles: what the file calls each column, by our names.
         columns: pyarrow arrays of T cells, by our names. Texts have no spaces around them.
-        unit: what errors count rows by: lines of a CSV file from 1, rows of a Parquet file from 0.
+        unit: the unit of row numbers in errors: lines of a CSV file from 1, rows of a Parquet file from 0.
         numbers: the line or row of each, (T,); None if they were not counted.
-        overlong: line and number of cells of each row that is left out since it has more cells than the
-            header.
+        overlong: line and number of cells of each row with more cells than the header; these rows are left
+            out.
     """
 
     titles: Mapping[str, str]
@@ -36,5 +36,5 @@ class Cells:
 
 
 def shown(text: str) -> str:
-    """The start of a text from a file, without what could steer a terminal."""
+    """The start of a text from a file, safe to print on a terminal."""
     return printable(text[:MAX_SHOWN_CHARS])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# What kronos_model.bars.timestamps reads, in the form that RE2 knows; fractions of a second are left out.
+# The forms of kronos_model.bars.timestamps, in RE2's syntax. Fractions of a second are dropped.
 _ISO_8601: Final = (
     r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"
@@ -20,7 +20,7 @@ _HAS_TIME_OF_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
 _TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}"
 _FIRST_TIME: Final = np.datetime64("0001-01-01", "s")
-"""The first that Python's dates know."""
+"""Python's earliest date."""
 
 
 class ClockError(ValueError):
@@ -38,7 +38,7 @@ class Clock:
     Attributes:
         wall: the wall clock as written, (T,) datetime64[s].
         instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[s].
-        is_aware: whether they have; None if no cell could be read.
+        is_aware: whether the times have offsets or a zone; None if no cell could be read.
     """
 
     wall: NDArray[np.datetime64]
@@ -63,18 +63,18 @@ def read_clock(column: pa.ChunkedArray) -> Clock:
 
 
 def time_texts(column: pa.ChunkedArray) -> list[str | None]:
-    """The times of a column that ``read_clock`` reads, as ISO 8601: texts as they are written."""
+    """The times of a column that ``read_clock`` reads, as ISO 8601. Texts stay as written."""
     cells = column.to_pylist()
     return [cell.isoformat() if isinstance(cell, date) else cell for cell in cells]
 
 
 def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates and times of day, from columns of their own, as texts such as ``2024-06-18 09:35:00``.
+    """Join two columns, dates and times of day, to texts such as ``2024-06-18 09:35:00``.
 
-    A row whose cell is empty in one of the two has no time. Midnight after a date does not count.
+    A row with an empty cell in one of the two has no time. A date may end in midnight, which is ignored.
 
     Raises:
-        ClockError: the dates have times of day already, or the times of day are none.
+        ClockError: the dates have times of day already, or the second column has no times of day.
     """
     dates, times = _date_texts(days), _time_texts(times_of_day)
     if (
@@ -147,7 +147,7 @@ def _from_texts(column: pa.ChunkedArray) -> Clock:
 
 
 def _read_offsets(column: pa.ChunkedArray) -> tuple[NDArray[np.timedelta64], NDArray[np.bool_]]:
-    """East of UTC, (T,) timedelta64[s], NaT if there is no such offset; and whether one is written."""
+    """Offsets east of UTC, (T,) timedelta64[s], NaT if impossible; and whether a row has one."""
     encoded = pc.fill_null(column, "").combine_chunks().dictionary_encode()
     written: list[str] = encoded.dictionary.to_pylist()
     codes = encoded.indices.to_numpy(zero_copy_only=False)

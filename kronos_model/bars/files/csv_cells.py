@@ -1,7 +1,7 @@
 """CSV to cells: UTF-8 or UTF-16, commas, quotes as in RFC 4180.
 
-Python's csv module says how a file is read. If all rows have as many cells as the header, and quotes enclose
-plain cells only, pyarrow reads the file: it gives the same cells several times as fast, but counts no lines.
+Python's csv module defines the cells. If all rows have as many cells as the header, and quotes enclose plain
+cells only, pyarrow reads the file: it returns the same cells several times as fast, but counts no lines.
 """
 
 import codecs
@@ -25,24 +25,24 @@ from kronos_model.errors import CandleFileError
 
 OTHER_SEPARATORS: Final = (";", "\t", "|")
 REPLACED: Final = "\ufffd"
-"""What Python puts in the place of bytes that are not UTF-8."""
+"""Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
 
 _QUOTED_CELL: Final = re.compile(r'(?<![^,])[ \t]*("(?:[^"]|"")*+")(?:[ \t]+(?=,|[\r\n]*$))?')
-"""Group 1 is the cell without the blanks around its quotes, which the csv module does not allow."""
+"""Group 1 is the cell without the blanks around its quotes: the csv module rejects those."""
 
 _QUOTE: Final = re.compile(rb'"(?:(?<![^,\r\n]")[^"\r\n]*"(?![^,\r\n])|())')
-"""Group 1 takes part if the quote does not enclose a whole cell without quotes and line ends in it."""
+"""Group 1 matches at a quote that does not enclose a whole cell free of quotes and line ends."""
 
 
 def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
     """All rows, or the last ones with their lines.
 
-    Blank rows do not count. Cells that a row lacks are empty. Of columns with one title the first is read.
+    Blank rows do not count. Cells that a row lacks are empty. If columns share a title, the first is read.
 
     Raises:
-        CandleFileError: it is empty, its quotes do not match, the separator is no comma, or a cell that is
-            used is not UTF-8.
+        CandleFileError: it is empty, its quotes do not match, the separator is no comma, or a used cell is
+            not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
     with path.open("rb") as content:
@@ -134,7 +134,7 @@ def _read_rows(rows: Iterable[tuple[int, list[str]]], width: int, places: Mappin
         kept = []
         for line, row in some:
             if len(row) > width and any(cell.strip() for cell in row[width:]):
-                overlong.append((line, len(row)))  # which cell belongs to which column is not known then
+                overlong.append((line, len(row)))  # its cells cannot be matched to columns
                 continue
             numbers.append(line)
             kept.append(row if len(row) >= width else row + [""] * (width - len(row)))

@@ -12,10 +12,10 @@ SUFFIXES: Final = (".csv", *PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
-    """The files that the paths name, and those in their folders at any depth, sorted, each once.
+    """The named files, and the sorted files of the named folders at any depth, each once.
 
     Returns:
-        By file, the named folder that holds it; None for a file that is named itself.
+        For each file the named folder that holds it; None for a file that is named itself.
 
     Raises:
         CandleFileError: a path leads to no candle file.
@@ -42,9 +42,9 @@ def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """The candle files in a folder and in its folders, sorted.
+    """The candle files in a folder and its subfolders, sorted.
 
-    Hidden files and folders are left out. Links to files are followed, links to folders are not.
+    Hidden files and folders are skipped. Links to files are followed, links to folders are not.
     """
     found = []
     for parent, folders, files in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Which column of a file is which. Case, and spaces around a title, do not count."""
+"""The meaning of a file's columns, by their titles. Case, and spaces around a title, do not count."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ from kronos_model.errors import CandleFileError
 
 TIMES: Final = "timestamps"
 TIME_OF_DAY: Final = "time"
-"""A second column of the times, if ``TIMES`` has the dates."""
+"""The column of times of day, if ``TIMES`` has only dates."""
 INSTRUMENT: Final = "instrument"
 
 PANDAS_INDEX: Final = "__index_level_0__"
-"""What pandas calls an index without a name in Parquet."""
+"""Pandas' title for an unnamed index in Parquet."""
 
 
 def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
-    """The places of the columns, by our names.
+    """The positions of the columns, by our names.
 
-    The times are the first of ``TIME_COLUMNS`` that is there; ``date`` and ``time`` together, if it is
-    ``date``.
+    The column of times is the first of ``TIME_COLUMNS`` that the file has; if that is ``date``, a column
+    ``time`` belongs to it.
 
     Args:
         header: the file's titles, without spaces around them.
@@ -72,7 +72,7 @@ def _find_times(path: Path, header: Sequence[str]) -> dict[str, int]:
 def _find(
     path: Path, header: Sequence[str], title: str, name: str, *, is_exact_enough: bool = False
 ) -> int | None:
-    """The first column of that title; one in another case if there is no such."""
+    """The first column of that title, else of that title in another case."""
     if is_exact_enough and title in header:
         return header.index(title)
     spelt = list(dict.fromkeys(each for each in header if each.lower() == title.lower()))

@@ -1,4 +1,4 @@
-"""All bars of many files, by instrument and in order, and a report of what could not be used."""
+"""All bars of many files, by instrument and in order, and a report on unusable rows."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,19 +32,19 @@ REASON_OF_CODE: Final = {
     "NEGATIVE_VOLUME": "negative_volume",
 }
 REASONS: Final = ("unreadable_time", *REASON_OF_CODE.values())
-"""Why a row is dropped by itself; the first that applies is counted."""
+"""Reasons to drop a single row; the first that applies is counted."""
 DUPLICATE_TIME: Final = "duplicate_time"
 CHUNK_ROWS: Final = 65_536
-"""Checked and made into bars at once: float64 copies of all rows would take several times what is kept."""
+"""Rows checked and converted at once: float64 copies of all rows would take several times the memory."""
 SHOWN_REASONS: Final = 3
-"""Files whose faults a message names if none of a folder can be used."""
+"""Files whose faults a message names if no file of a folder is usable."""
 NO_INSTRUMENT: Final = "no_instrument"
 TOO_MANY_CELLS: Final = "wrong_number_of_cells"
 
 
 @dataclass(eq=False)
 class _Gathered:
-    """What the files hold of one instrument, in their order."""
+    """One instrument's bars from all files, in the order of the files."""
 
     bars: list[FloatArray] = field(default_factory=list)
     wall: list[NDArray[np.datetime64]] = field(default_factory=list)
@@ -56,19 +56,18 @@ class _Gathered:
 def read_instruments(
     paths: Sequence[str], names: Mapping[str, str] | None = None
 ) -> tuple[list[Instrument], DataReport]:
-    """The instruments of these files and folders that have a usable bar, by name, and what was read.
+    """The instruments with usable bars in these files and folders, sorted by name, and a report.
 
-    A file without an instrument column is one instrument, named as the file without its suffix; if two files
-    would be named alike, by as much of their folders as differs. An instrument column's names go on from file
-    to file. Volume and amount are filled in by file as ``to_bars`` does.
+    A file without an instrument column is one instrument, named like the file without its suffix. If two
+    files would get the same name, the parts of their folders that differ are added. The same name in the
+    instrument columns of several files is one instrument. Volume and amount are filled in file by file, as
+    ``to_bars`` does.
 
-    Rows that cannot be used are dropped and counted by reason; rows out of order are put in order; of rows
-    with one time the first is kept.
-
-    Files of a folder that cannot be used are skipped and reported, if at least one of the folder can be.
+    Unusable rows are dropped and counted by reason. Rows out of order are sorted. Of rows with the same time
+    the first is kept. Unusable files of a folder are skipped and reported if the folder has a usable one.
 
     Args:
-        names: what files call a column if that is not its name; see ``find_columns``.
+        names: titles of columns in the files, if not our names; see ``find_columns``.
 
     Raises:
         CandleFileError: a file cannot be read or has no usable row, or some have offsets in their times and
@@ -97,11 +96,11 @@ def read_instruments(
             )
         del table  # before the next one is read, or bars are put in order
     _check_skipped(files, unusable)
-    pa.default_memory_pool().release_unused()  # kept for further tables, of which there are none
+    pa.default_memory_pool().release_unused()  # pyarrow keeps it for further tables
     instruments: list[Instrument] = []
     reports: list[InstrumentReport] = []
     for name in sorted(gathered):
-        of_it = gathered.pop(name)  # what files held of it is let go as soon as its bars are in order
+        of_it = gathered.pop(name)  # frees the parts as soon as the instrument's bars are in order
         instrument, num_sorted = _in_order(name, of_it, bool(is_aware))
         reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
         if len(instrument):
@@ -111,13 +110,13 @@ def read_instruments(
 
 
 def _read(path: Path, names: Mapping[str, str] | None) -> tuple[CandleTable, int]:
-    """A file's table, and how many of its rows have too many cells. Its texts are let go."""
+    """A file's table, and its number of rows with too many cells. Frees the texts on return."""
     cells = read_cells(path, names)
     return to_table(path, cells), len(cells.overlong)
 
 
 def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, CandleFileError]) -> None:
-    """Refuse a folder if none of its files can be used."""
+    """Refuse a folder without a usable file."""
     by_folder: dict[Path, list[Path]] = {}
     for file, folder in files.items():
         if folder is not None:
@@ -143,7 +142,7 @@ def _reason(path: Path, error: CandleFileError) -> str:
 def _gather(
     table: CandleTable, num_malformed: int, path: Path, name: str, gathered: dict[str, _Gathered]
 ) -> Counter[str]:
-    """Add a file's usable rows; returns the counts of rows that belong to no instrument."""
+    """Add a file's usable rows. Returns the counts of rows that belong to no instrument."""
     reason = _reasons(table)  # (T,), 0 for a usable row
     names, codes = table.names, table.codes
     of_none: Counter[str] = Counter()
@@ -160,7 +159,7 @@ def _gather(
         total = of_none + malformed + _by_reason(counts.sum(axis=0))
         why = f" of its rows, {describe(total)}" if total else " it is empty"
         raise CandleFileError(
-            f"{path} has no usable row:{why}. Times are to be written like 2024-06-18T09:35:00+08:00",
+            f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00",
             details={"dropped": dict(total)},
         )
     kept = np.flatnonzero(is_named & (reason == 0))
@@ -190,20 +189,20 @@ def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
 
 
 def _reasons(table: CandleTable) -> NDArray[np.int8]:
-    """For each row the first that applies, 1 and up in the order of ``REASONS``; 0 for a usable row."""
+    """For each row the first reason that applies, from 1 in the order of ``REASONS``; 0 if usable."""
     reasons = np.isnat(table.clock.instants).astype(np.int8)
     for start in range(0, len(table), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         columns = {name: values[rows] for name, values in table.columns.items()}
         some = reasons[rows]
-        with np.errstate(over="ignore", invalid="ignore"):  # NaN and overflow are what is looked for
+        with np.errstate(over="ignore", invalid="ignore"):  # the checks look for these
             for code, _, at_fault, _ in defects_of(columns):
                 some[(some == 0) & at_fault] = REASONS.index(REASON_OF_CODE[code]) + 1
     return reasons
 
 
 def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:
-    """The instrument, and how many of its rows stood behind a later one."""
+    """The instrument, and how many of its rows came after a later one."""
     bars = np.concatenate(gathered.bars)
     wall, instants = np.concatenate(gathered.wall), np.concatenate(gathered.instants)
     num_sorted = 0
@@ -221,7 +220,7 @@ def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrumen
 
 
 def _names_of(files: Sequence[Path]) -> list[str]:
-    """One for each file, all different."""
+    """A different name for each file."""
     absolute = [file.absolute() for file in files]
     num_alike = Counter(file.with_suffix("") for file in absolute)
     ends = [file.stem if num_alike[file.with_suffix("")] == 1 else file.name for file in absolute]

@@ -32,8 +32,8 @@ def read_candles(path: Path, max_bars: int) -> pd.DataFrame:
 
 
 def _check_cells(path: Path, cells: Cells, table: CandleTable) -> None:
-    """Refuse the first row with too many cells, or with one that cannot be used."""
-    assert cells.numbers is not None, "of last rows the lines are counted"
+    """Refuse the first row that has too many cells or an unusable one."""
+    assert cells.numbers is not None, "lines are counted if only the last rows are read"
     is_defect = np.stack(  # (columns, T)
         [np.isnat(table.clock.wall), *(~np.isfinite(values) for values in table.columns.values())]
     )

@@ -16,7 +16,7 @@ def read_parquet(path: Path, find_columns: FindColumns, last: int | None) -> Cel
     Raises:
         OSError, pa.ArrowException: it cannot be read.
     """
-    with pq.ParquetFile(path) as file:  # a dataset would take names of folders for columns
+    with pq.ParquetFile(path) as file:  # a dataset would make columns of folder names
         header = file.schema_arrow.names
         places = find_columns([title.strip() for title in header])
         table = file.read(columns=[header[place] for place in sorted(set(places.values()))])
@@ -28,7 +28,7 @@ def read_parquet(path: Path, find_columns: FindColumns, last: int | None) -> Cel
 
 
 def _plainly(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories as their values, and all kinds of texts as one, trimmed."""
+    """Categories as their values, and all types of text as one, trimmed."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):

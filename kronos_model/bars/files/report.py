@@ -1,4 +1,4 @@
-"""What was read from candle files, what was left out and why, and a fingerprint of the rest."""
+"""A report on candle files: what was read, what was dropped and why, and a fingerprint of the bars."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,25 +14,25 @@ from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
 
 SHOWN: Final = 5
-"""Instruments and skipped files in a summary; a market has thousands."""
+"""Instruments and skipped files in a summary: a market has thousands."""
 SHORT: Final = 20
-"""The same, in the short form for messages."""
+"""Instruments and skipped files in the short form for messages."""
 LONG_BREAK_S: Final = 4 * 86_400
 """Longer than a weekend with a holiday at its end."""
 
 
 @dataclass(frozen=True)
 class InstrumentReport:
-    """One instrument.
+    """The report on one instrument.
 
     Attributes:
-        files: it was read from, as they were named.
-        first, last: the times of its first and last bar, with offsets where the data has them.
-        spacing_s: the most frequent distance of two neighbours.
-        num_gaps: longer distances within one day; nights, weekends and breaks that most days have are none.
-        longest_break_s: the longest distance of two neighbours, nights and weekends included.
-        num_sorted: rows that stood behind a later one and were put in order.
-        dropped: rows that were left out, by reason.
+        files: the files that it was read from, as given.
+        first, last: the times of its first and last bar, with offsets if the data has them.
+        spacing_s: the most frequent distance between neighbours.
+        num_gaps: longer distances within one day, without breaks that most days have.
+        longest_break_s: the longest distance between neighbours, nights and weekends included.
+        num_sorted: rows that came after a later one and were sorted.
+        dropped: dropped rows, by reason.
     """
 
     name: str
@@ -48,23 +48,23 @@ class InstrumentReport:
 
     @property
     def has_long_break(self) -> bool:
-        """Whether bars lie further apart than over a long weekend, and than they mostly do."""
+        """Whether the longest break is longer than a long weekend and than the usual spacing."""
         return (self.longest_break_s or 0) > max(LONG_BREAK_S, self.spacing_s or 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-compatible."""
+        """The report, JSON-compatible."""
         return asdict(self) | {"files": list(self.files)}
 
 
 @dataclass(frozen=True)
 class DataReport:
-    """All that was read.
+    """The report on all files.
 
     Attributes:
-        instruments: by name.
-        dropped: rows that were left out, by reason; also those that belong to no instrument.
-        skipped: files of folders that could not be used, and why.
-        fingerprint: ``sha256:…`` of names, times and bars, whatever kind of file and folder they lie in.
+        instruments: sorted by name.
+        dropped: dropped rows, by reason, including rows that belong to no instrument.
+        skipped: unusable files of folders, and why.
+        fingerprint: ``sha256:…`` of names, times and bars. It does not depend on file types and folders.
     """
 
     instruments: tuple[InstrumentReport, ...]
@@ -74,23 +74,23 @@ class DataReport:
 
     @property
     def num_bars(self) -> int:
-        """Of all instruments."""
+        """Bars of all instruments."""
         return sum(each.num_bars for each in self.instruments)
 
     @property
     def num_gaps(self) -> int:
-        """Of all instruments."""
+        """Gaps of all instruments."""
         return sum(each.num_gaps for each in self.instruments)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, JSON-compatible."""
+        """The whole report, JSON-compatible."""
         return self._totals() | {
             "skipped": dict(self.skipped),
             "instruments": [each.as_dict() for each in self.instruments],
         }
 
     def short(self) -> dict[str, Any]:
-        """As ``as_dict``, but of a large market only the first instruments, without their files."""
+        """As ``as_dict``, with the first instruments and skipped files only, and without file lists."""
         instruments = [each.as_dict() for each in self.instruments[:SHORT]]
         for each in instruments:
             del each["files"]
@@ -131,7 +131,7 @@ class DataReport:
 
 
 def _break_of(reports: Iterable[InstrumentReport]) -> str:
-    """The longest of the long ones, in words."""
+    """The longest long break, in words."""
     longest_s = max((each.longest_break_s or 0 for each in reports if each.has_long_break), default=0)
     return f", longest break {longest_s / 86_400:.0f} d" if longest_s else ""
 
@@ -145,7 +145,7 @@ def describe(dropped: Mapping[str, int]) -> str:
 def report_instrument(
     instrument: Instrument, files: Iterable[str], num_sorted: int, dropped: Mapping[str, int]
 ) -> InstrumentReport:
-    """What is to be said of bars in order, one or more of them or none."""
+    """The report on an instrument, which may have no bars."""
     instants = instrument.instants.astype("datetime64[s]").astype(np.int64)
     days = instrument.wall.astype("datetime64[D]")
     spacing_s, num_gaps, longest_break_s = None, 0, None
@@ -171,12 +171,9 @@ def report_instrument(
 
 
 def _num_gaps(
-    instants: NDArray[np.int64],
-    wall: NDArray[np.datetime64],
-    days: NDArray[np.datetime64],
-    spacing_s: int,
+    instants: NDArray[np.int64], wall: NDArray[np.datetime64], days: NDArray[np.datetime64], spacing_s: int
 ) -> int:
-    """Distances above the spacing within one day, less those that at least half of the days have alike."""
+    """Distances above the spacing within one day, without those that at least half of the days share."""
     is_longer = (np.diff(instants) > spacing_s) & (days[1:] == days[:-1])
     clocks = (wall.astype("datetime64[s]") - days).astype(np.int64)  # seconds since midnight
     ends = np.stack([clocks[:-1][is_longer], clocks[1:][is_longer]], axis=1)
@@ -191,7 +188,7 @@ def report_data(
     dropped_of_none: Mapping[str, int],
     skipped: Mapping[str, str],
 ) -> DataReport:
-    """The whole; ``dropped_of_none`` are rows that belong to no instrument."""
+    """The report on all instruments; ``dropped_of_none`` counts rows that belong to none."""
     reports = tuple(reports)
     dropped = Counter(dropped_of_none)
     for each in reports:

@@ -1,4 +1,4 @@
-"""A candle file as numbers and times: every row as it stands, none dropped for what its cells hold."""
+"""A candle file as numbers and times. No row is dropped, whatever its cells hold."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class CandleTable:
 
     Attributes:
         clock: the times.
-        columns: by name of ``COLUMNS``, (T,) float64, NaN if a cell is no number; volume and amount only if
-            the file has any.
-        names: the instruments that an instrument column names, in the order of their first rows.
+        columns: (T,) float64 by name of ``COLUMNS``, NaN if a cell is no number. Volume and amount are left
+            out if the file has none.
+        names: the instruments of the instrument column, in the order of their first rows.
         codes: each row's index into ``names``, -1 if its cell is empty, (T,); None without such a column.
     """
 
@@ -49,8 +49,8 @@ def read_cells(path: Path, names: Mapping[str, str] | None = None, last: int | N
     """The cells of a file's columns: Parquet by its name, else CSV.
 
     Args:
-        names: what the file calls a column if that is not its name; see ``find_columns``.
-        last: how many of the last rows; all if None.
+        names: titles of columns in the file, if not our names; see ``find_columns``.
+        last: the number of last rows to read; all if None.
 
     Raises:
         CandleFileError: it cannot be read, or a column is missing.
@@ -61,7 +61,7 @@ def read_cells(path: Path, names: Mapping[str, str] | None = None, last: int | N
         return read(path, partial(find_columns, path, names=names or {}), last)
     except (CandleFileError, MemoryError):
         raise
-    except Exception as error:  # libraries raise what they like, and one bad file must not stop the others
+    except Exception as error:  # libraries raise errors of any type; one bad file must not stop the others
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         kind = "Parquet" if is_parquet else "CSV"
         raise CandleFileError(f"{path} cannot be read as {kind}: {shown(one_line(text))}") from error
@@ -83,13 +83,13 @@ def to_table(path: Path, cells: Cells) -> CandleTable:
         raise CandleFileError(message, field=TIMES, details={cells.unit: number}) from None
     numbers = {name: _numbers(path, name, cells.columns[name]) for name in COLUMNS if name in cells.columns}
     for name in COLUMNS[len(PRICE_COLUMNS) :]:
-        if name in numbers and np.isnan(numbers[name]).all():  # as some vendors write what they do not have
+        if name in numbers and np.isnan(numbers[name]).all():  # some vendors write empty columns
             del numbers[name]
     return CandleTable(clock, numbers, *_instruments(cells.columns.get(INSTRUMENT)))
 
 
 def times_of(cells: Cells) -> pa.ChunkedArray:
-    """The column of the times, dates and times of day joined.
+    """The column of times; dates and times of day are joined.
 
     Raises:
         ClockError: they cannot be joined.
@@ -100,11 +100,11 @@ def times_of(cells: Cells) -> pa.ChunkedArray:
 
 
 def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """NaN if a cell is none."""
+    """The column's numbers, NaN if a cell is none."""
     if pa.types.is_string(column.type):
         try:
             numbers = column.cast(pa.float64())
-        except pa.ArrowInvalid:  # cell by cell only then, which takes several times as long
+        except pa.ArrowInvalid:  # not all are numbers: filter them, which takes several times as long
             is_number = pc.match_substring_regex(column, _NUMBER)
             numbers = pc.if_else(is_number, column, pa.scalar(None, column.type)).cast(pa.float64())
     else:

@@ -89,7 +89,7 @@ def test_a_file_is_replaced_only_where_that_is_said(http, settings, csv):
 def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
     answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["field"]) == (422, "name")
-    assert "ends in .csv, .parquet or .pq" in answer.json()["detail"]
+    assert "end in .csv, .parquet or .pq" in answer.json()["detail"]
     assert not list(settings.data_folder.rglob("*"))
     assert not list(settings.data_folder.parent.glob("*.csv"))
 

@@ -206,10 +206,10 @@ def test_a_batch_is_split_where_one_result_would_be_too_large():
     assert [index for job in jobs for index in job.indices] == list(range(64))
     assert 1 < len(jobs) < 64
     for job in jobs:
-        job.check("a", settings)
+        job.checked("a", settings)
     one_more = PredictionJob(items[: len(jobs[0].indices) + 1], list(range(64)), "items.{index}.")
     with pytest.raises(JobError) as error:
-        one_more.check("a", settings)
+        one_more.checked("a", settings)
     assert (error.value.code, error.value.field) == ("RESULT_TOO_LARGE", "items.0.paths")
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from kronos_cli.commands import finetune as finetune_command
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.client import ForecastClient
+from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_result
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
-from kronos_client.core.handle import FinetuneHandle, FinetuneState
+from kronos_client.core.handle import JobHandle
+from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
@@ -75,7 +77,7 @@ def enqueue(client: ForecastClient) -> FinetuneHandle:
 
 
 def end(client: ForecastClient, job_id: str) -> None:
-    client._app.backend.mark_as_done(job_id, example_finetune_result())
+    client._dispatcher.app.backend.mark_as_done(job_id, example_finetune_result())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
     client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handle = enqueue(client)
-    tell_in_turn(client, handle, monkeypatch)
+    tell_in_turn(client, handle)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -225,9 +227,9 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
     ]
 
 
-def tell_in_turn(client: ForecastClient, handle: FinetuneHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the job brings its next state about."""
-    backend = client._app.backend
+def tell_in_turn(client: ForecastClient, handle: FinetuneHandle) -> None:
+    """Each state that is received brings the next one about."""
+    backend = client._dispatcher.app.backend
     told = iter(
         [
             lambda: backend.store_result(handle.id, PROGRESS | {"step": 1}, PROGRESS_STATE),
@@ -238,22 +240,20 @@ def tell_in_turn(client: ForecastClient, handle: FinetuneHandle, monkeypatch: py
             lambda: end(client, handle.id),
         ]
     )
-    look = handle.state
-    monkeypatch.setattr("kronos_client.core.handle.PROGRESS_INTERVAL_S", 0.01)
+    kind = handle._kind
 
-    def state() -> FinetuneState:
-        seen = look()
+    def state_of(stored: Stored) -> FinetuneState:
         next(told, lambda: None)()
-        return seen
+        return kind.state_of(stored)
 
-    monkeypatch.setattr(handle, "state", state)
+    handle._kind = replace(kind, state_of=state_of)
 
 
 def test_watching_as_json_prints_each_state_and_the_result(
     client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handle = enqueue(client)
-    tell_in_turn(client, handle, monkeypatch)
+    tell_in_turn(client, handle)
 
     assert finetune_command.follow(handle, as_json=True) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -268,7 +268,7 @@ def test_watching_as_json_prints_each_state_and_the_result(
 def test_a_job_that_failed_prints_code_and_message(client: ForecastClient, as_json: bool) -> None:
     handle = enqueue(client)
     error = JobError(ErrorCode.TRAINING_DATA_INVALID, "too few bars", "data.path", {"actual": 3})
-    client._app.backend.mark_as_failure(handle.id, error)
+    client._dispatcher.app.backend.mark_as_failure(handle.id, error)
     result = run("--watch", handle.id, *(["--json"] if as_json else []))
 
     assert result.exit_code == 1
@@ -310,7 +310,7 @@ def test_ctrl_c_stops_watching_and_not_the_job(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FinetuneHandle, "state", interrupt)
+    monkeypatch.setattr(JobHandle, "progress", interrupt)
     result = run("--watch", handle.id)
 
     assert result.exit_code == finetune_command.INTERRUPTED
@@ -335,7 +335,7 @@ def test_a_redis_that_goes_away_does_not_end_the_job(
     def unreachable(*_: object) -> None:
         raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
 
-    monkeypatch.setattr(FinetuneHandle, "state", unreachable)
+    monkeypatch.setattr(JobHandle, "progress", unreachable)
     result = run("--watch", handle.id)
 
     assert result.exit_code == 1
@@ -364,7 +364,7 @@ def test_the_live_view_is_drawn_on_a_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     handle = enqueue(client)
-    tell_in_turn(client, handle, monkeypatch)
+    tell_in_turn(client, handle)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     text = click.unstyle(capsys.readouterr().out)

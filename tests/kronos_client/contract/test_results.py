@@ -7,9 +7,9 @@ from pydantic import ValidationError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_client.contract.limits import result_bytes
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.results import (
     ForecastResult,
-    ModelInfo,
     SeriesForecast,
     Timings,
     quantile_key,

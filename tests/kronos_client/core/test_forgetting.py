@@ -22,10 +22,10 @@ def client(settings):
 
 
 @pytest.fixture
-def done(client):
+def done(client, backend):
     """A job that was done."""
     handle = client.submit(CANDLES, pred_len=5, job_id="done")
-    client._app.backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example_result())
     return handle
 
 
@@ -56,7 +56,7 @@ def test_what_is_left_expires_when_the_result_would_have(done, redis):
     assert redis.exists(job_key("done"))
 
 
-def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redis, settings):
+def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redis, settings, backend):
     assert done.forget()
     (queue,) = (key for key in redis.keys("cpu*"))
     again = client.submit(CANDLES, pred_len=5, job_id="done")
@@ -68,23 +68,23 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     # Delivered once more, it is not begun.
     records = JobStore(redis, settings.result_ttl_s, "test.taken")
     assert records.begin("done", "celery-task-meta-done", "{}", "tag", 60.0) is None
-    client._app.backend.mark_as_done("done", example_result())
+    backend.mark_as_done("done", example_result())
     assert stored(redis)["status"] == "FAILURE"
 
 
-def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis):
+def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis, backend):
     handle = client.submit(CANDLES, pred_len=5, job_id="done")
     assert not handle.forget()
     assert not redis.exists("celery-task-meta-done")
-    client._app.backend.store_result(handle.id, {}, "STARTED")
+    backend.store_result(handle.id, {}, "STARTED")
     assert not handle.forget()
-    client._app.backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example_result())
     assert handle.wait(5).series
 
 
-def test_a_failure_keeps_its_error(client):
+def test_a_failure_keeps_its_error(client, backend):
     handle = client.submit(CANDLES, pred_len=5)
-    client._app.backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
+    backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
     assert not handle.forget()
     for _ in range(2):
         with pytest.raises(JobError, match="too late"):
@@ -99,10 +99,10 @@ def test_a_result_that_has_expired_meanwhile_does_not_come_back_as_an_error(done
 
 
 def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monkeypatch):
-    def lose(_: object) -> bool:
+    async def lose(*_: object, **__: object) -> bool:
         raise RedisConnectionError("gone")
 
-    monkeypatch.setattr("kronos_client.core.result_store.forget", lose)
+    monkeypatch.setattr("redis.asyncio.Redis.set", lose)
     assert done.wait(5, forget=True).series
     with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
         done.forget()
@@ -116,12 +116,12 @@ def test_a_handle_is_made_of_an_id_alone(done, client):
         client.forecast_handle("nobody's").wait(5)
 
 
-def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatch):
+def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatch, backend):
     submit = client.submit
 
     def submit_and_do(*arguments, **options):
         handle = submit(*arguments, **options)
-        client._app.backend.mark_as_done(handle.id, example_result())
+        backend.mark_as_done(handle.id, example_result())
         return handle
 
     monkeypatch.setattr(client, "submit", submit_and_do)

@@ -1,4 +1,4 @@
-"""Forecasts of many items, by the real client and by the fake, with somebody who ends their jobs."""
+"""Forecasts of many items, by all four clients, with somebody who ends their jobs."""
 
 import gc
 import threading
@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.result_events import RedisEndings
+from kronos_client.core.result_store import RedisResultStore
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 FULL = JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.05})
@@ -24,7 +24,7 @@ AWAY = JobError(ErrorCode.BROKER_UNREACHABLE, "away")
 UNCERTAIN = JobError(ErrorCode.ENQUEUE_UNCERTAIN, "lost", None, {"job_id": "x"})
 
 
-@pytest.fixture(params=["real", "fake"])
+@pytest.fixture(params=KINDS)
 def bench(request, settings, redis):
     with client_bench(request.param, settings, redis) as bench:
         yield bench
@@ -140,7 +140,7 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
 
 
 def test_ends_are_told_and_need_not_be_looked_for(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.many.LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
     with worker_of(bench):
         assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5, max_in_flight=3))) == 10
 
@@ -263,11 +263,18 @@ def test_an_item_that_takes_too_long_is_cancelled_and_the_others_go_on(bench: Cl
 
 
 def test_leaving_early_cancels_what_is_under_way(bench: ClientBench):
-    outcomes = bench.client.forecast_many([("a", {}), *[("b", CANDLES)] * 3], pred_len=5)
-    assert next(outcomes).key == "a"
-    waiting = bench.waiting()
+    def end_one_of_three() -> None:
+        while len(waiting := bench.waiting()) < 3:
+            pass
+        bench.finish(waiting[0])
+
+    thread = threading.Thread(target=end_one_of_three)
+    thread.start()
+    outcomes = bench.client.forecast_many([CANDLES] * 3, pred_len=5, in_order=False)
+    assert next(outcomes).result == RESULT
+    thread.join()
+    assert len(bench.waiting()) == 2
     outcomes.close()
-    assert len(waiting) == 3
     assert bench.waiting() == []
 
 
@@ -334,8 +341,8 @@ def test_a_narrow_queue_takes_any_number_in_the_end(settings, redis):
 
 
 def test_results_of_which_nobody_tells_are_found(settings, redis, monkeypatch):
-    monkeypatch.setattr(RedisEndings, "add", lambda *_: None)
-    monkeypatch.setattr("kronos_client.core.many.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(RedisResultStore, "subscribe", _nothing)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     with client_bench("real", settings, redis) as bench, worker_of(bench):
         assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5))) == 10
 
@@ -353,9 +360,16 @@ def test_a_connection_that_is_cut_is_made_again(settings, redis):
             assert [one.result for one in outcomes] == [RESULT] * 3
 
 
-def test_the_connection_is_given_back(settings, redis):
+def test_two_connections_serve_any_number_of_runs_and_are_given_back(settings, redis):
     with client_bench("real", settings, redis) as bench, worker_of(bench):
-        before = len(redis.client_list(_type="pubsub"))
-        for _ in range(3):
-            list(bench.client.forecast_many([CANDLES], pred_len=5))
-        assert len(redis.client_list(_type="pubsub")) <= before
+        before = len(redis.client_list())
+        runs = [bench.client.forecast_many([CANDLES] * 3, pred_len=5) for _ in range(3)]
+        assert [one.result for run in runs for one in run] == [RESULT] * 9
+        assert len(redis.client_list(_type="pubsub")) == 1
+        assert len(redis.client_list()) <= before + 2 + 2  # to wait by; to send and to keep records by
+        bench.client.close()
+        assert redis.client_list(_type="pubsub") == []
+
+
+async def _nothing(*_: object) -> None:
+    """Instead of a subscription."""

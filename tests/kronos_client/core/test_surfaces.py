@@ -6,8 +6,7 @@ import pytest
 
 from kronos_client.aio import AsyncForecastClient, AsyncHandle
 from kronos_client.client import ForecastClient
-from kronos_client.core.base import BaseClient
-from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.core.handle import JobHandle
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 
 STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "tell"}
@@ -31,12 +30,9 @@ def parameters(method: object) -> list[tuple[str, object, object]]:
 
 PAIRS = [
     (ForecastClient, AsyncForecastClient),
-    (ForecastClient, BaseClient),
     (ForecastClient, FakeForecastClient),
     (AsyncForecastClient, FakeAsyncForecastClient),
     (JobHandle, AsyncHandle),
-    (JobHandle, ForecastHandle),
-    (JobHandle, FinetuneHandle),
 ]
 
 

@@ -106,11 +106,7 @@ def test_something_else_than_text_is_refused() -> None:
 def test_wall_times_must_ascend_strictly(late: str) -> None:
     error = refusal_of("2024-01-01", "2024-01-02", late, "2024-01-04")
 
-    assert (error.code, error.field, error.details) == (
-        "TIMESTAMPS_NOT_ASCENDING",
-        "timestamps",
-        {"row": 2},
-    )
+    assert (error.code, error.field, error.details) == ("TIMESTAMPS_NOT_ASCENDING", "timestamps", {"row": 2})
 
 
 @pytest.mark.parametrize(

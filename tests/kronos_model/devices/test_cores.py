@@ -49,8 +49,7 @@ def test_without_cgroups_there_is_no_quota(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("quota", "expected"),
-    [("max", 6), ("400000", 4), ("390000", 3), ("50000", 1), ("1600000", 6)],
+    ("quota", "expected"), [("max", 6), ("400000", 4), ("390000", 3), ("50000", 1), ("1600000", 6)]
 )
 def test_cores_are_those_the_process_may_use_and_has_the_time_for(make_cgroup, monkeypatch, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)

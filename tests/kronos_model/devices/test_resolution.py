@@ -10,12 +10,7 @@ from torch import nn
 
 from kronos_model.devices import resolution as device_module
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.devices.resolution import (
-    describe_device,
-    empty_cache,
-    move_to_device,
-    resolve_device,
-)
+from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device, resolve_device
 from kronos_model.errors import DeviceError
 
 CPU = torch.device("cpu")
@@ -162,7 +157,7 @@ def test_auto_reports_a_broken_driver_as_information_only(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "kronos_model"):
         assert resolve_device("auto", probe=machine("mismatched driver")) == (CPU, None)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "Device 'cuda:0' is passed over: CUDA not usable (Error 804).")
+        ("INFO", "Device 'cuda:0' is skipped: CUDA not usable (Error 804).")
     ]
 
 

@@ -6,14 +6,7 @@ import pytest
 
 from kronos_model.bars.columns import CLOSE
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.comparison import (
-    LAST_VALUE,
-    SEASONAL,
-    START,
-    Evaluation,
-    Scores,
-    evaluate,
-)
+from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL, START, Evaluation, Scores, evaluate
 from kronos_model.evaluation.naive import CloseForecast, last_value
 from kronos_model.evaluation.scores import Improvement, one_bar_change
 from kronos_model.evaluation.window_arrays import WindowArrays
@@ -167,7 +160,7 @@ def test_what_cannot_be_evaluated_is_refused():
         evaluate({}, walks(), season=None)
     with pytest.raises(InputError, match="one window"):
         evaluate({"m": perfect}, walks(num_windows=0), season=None)
-    with pytest.raises(InputError, match="'last_value' is a naive forecast's name"):
+    with pytest.raises(InputError, match="'last_value' is the name of a naive forecast"):
         evaluate({LAST_VALUE: perfect}, walks(), season=None)
 
 

@@ -2,13 +2,7 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.synthetic import session_times
-from kronos_model.evaluation.naive import (
-    MIN_CHANGES,
-    infer_season,
-    last_value,
-    seasonal,
-    why_not_seasonal,
-)
+from kronos_model.evaluation.naive import MIN_CHANGES, infer_season, last_value, seasonal, why_not_seasonal
 from kronos_model.evaluation.scores import LEVELS
 
 

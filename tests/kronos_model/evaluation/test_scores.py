@@ -37,7 +37,7 @@ def test_pinball_by_hand():
     # 0.2 · 2, 0.2 · 4, and for the upper one 0.1 · 3, 0.9 · 1.
     expected = (0.4 + 0.8 + 0.3 + 0.9) / 4
     assert pinball(np.array([[10.0, 12.0]]), quantiles, (0.2, 0.9)) == pytest.approx([expected])
-    with pytest.raises(ValueError, match="2 quantiles do not go with 9 levels"):
+    with pytest.raises(ValueError, match="2 quantiles do not match 9 levels"):
         pinball(np.array([[10.0, 12.0]]), quantiles)
 
 

@@ -30,7 +30,7 @@ def test_windows_that_begin_within_the_horizon_are_a_group():
 
 def test_arrays_that_do_not_go_together_are_refused():
     bars, wall = np.zeros((2, 5, 6), np.float32), np.zeros((2, 5), "datetime64[s]")
-    with pytest.raises(ValueError, match="not of the same windows"):
+    with pytest.raises(ValueError, match="differ in their windows"):
         WindowArrays(bars, wall[:, :4], 3)
     for lookback in (1, 5):
         with pytest.raises(ValueError, match="have no lookback of"):

@@ -3,12 +3,7 @@
 import io
 import json
 
-from kronos_model.finetuning.reporting import (
-    JsonProgress,
-    MetricsFile,
-    ProgressBar,
-    tell_all,
-)
+from kronos_model.finetuning.reporting import JsonProgress, MetricsFile, ProgressBar, tell_all
 
 
 def step(number, stage="predictor", **fields):

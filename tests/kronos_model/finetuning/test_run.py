@@ -11,13 +11,7 @@ import torch
 
 from kronos_model import Kronos, KronosTokenizer
 from kronos_model.checkpoints.source import is_trained
-from kronos_model.errors import (
-    DiskFull,
-    FinetuningConfigError,
-    RunLocked,
-    TrainingDataError,
-    TrainingStopped,
-)
+from kronos_model.errors import DiskFull, FinetuningConfigError, RunLocked, TrainingDataError, TrainingStopped
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages import PredictorStage

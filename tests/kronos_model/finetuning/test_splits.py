@@ -181,8 +181,7 @@ def test_too_few_bars_to_validate_on() -> None:
 
     with pytest.raises(TrainingDataError) as caught:
         split_windows(
-            [instrument(range(60))],
-            config(validation_from="2024-01-01T00:57", test_from="2025-01-01T00:00"),
+            [instrument(range(60))], config(validation_from="2024-01-01T00:57", test_from="2025-01-01T00:00")
         )
     assert caught.value.field == "data.validation_from"
 

@@ -96,7 +96,7 @@ def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
     bench.send()
     bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
     assert bench.handed_over == []
-    now[0] += consuming.LOOK_INTERVAL_S
+    now[0] += consuming.CHECK_INTERVAL_S
     bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
     assert len(bench.handed_over) == 1
 

@@ -39,7 +39,7 @@ def context() -> JobContext:
 
 @pytest.fixture
 def engine_thread(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 0.01)
     engine_thread = EngineThread()
     engine_thread.start()
     yield engine_thread
@@ -76,7 +76,7 @@ def test_it_can_be_cancelled(engine_thread, context):
 
 
 def test_it_keeps_its_deadline(engine_thread, context, monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 3600)
+    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 3600)
     with pytest.raises(JobError) as ended:
         wait(engine_thread, context, CacheEntry("b"), time.monotonic() + 0.02)
     assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel

@@ -153,7 +153,7 @@ def test_the_first_step_may_take_longer(by_hand, is_first, factor):
 def test_time_in_which_the_process_was_stopped_does_not_count(by_hand):
     with by_hand.dog.step():
         for _ in range(10):
-            by_hand.look(seconds=10 * LONG_S)
+            by_hand.tick(seconds=10 * LONG_S)
         num_more = LONG_S - 10 * 2 * int(watchdog.MAX_TICK_S)
         assert not any(by_hand.tick() for _ in range(num_more))
         assert by_hand.tick()

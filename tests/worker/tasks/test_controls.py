@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.results import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from worker import lifecycle
 from worker.tasks import controls
 

@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_job
-from kronos_client.contract.limits import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.result_backend import TAKEN_KEY_SETTING

@@ -3,7 +3,7 @@
 import pytest
 
 from kronos_client.contract.finetune import parse_finetune_job
-from kronos_client.contract.jobs import Limits
+from kronos_client.contract.job_limits import Limits
 from worker.training.job_errors import MAX_MESSAGE_CHARS, failed
 
 JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())

@@ -24,7 +24,7 @@ from worker.inference.isolation.oom import num_oom_kills
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 SETTLE_S: Final = 0.5
 """A signal to all processes of a worker may end the child first. It counts only if the worker survives."""
 MIN_BUSY_DELAY_S: Final = 1.0
@@ -131,7 +131,7 @@ class Isolation:
             delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
             raise NotNow("other suspects are computed first", delay_s)
         try:
-            while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
+            while not self._turn.acquire(timeout=CHECK_INTERVAL_S):
                 self._raise_if_over(context)
             began = time.monotonic()
             try:
@@ -173,7 +173,7 @@ class Isolation:
 
     def _next_event(self, child: JsonChild, context: JobContext) -> Event:
         try:
-            while (event := child.next_event(LOOK_INTERVAL_S)) is None:
+            while (event := child.next_event(CHECK_INTERVAL_S)) is None:
                 _raise_if_cancelled(context)
         except ChildEnded:
             time.sleep(SETTLE_S)

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from kronos_model.bars.calendar.spacing import infer_future
 from kronos_model.bars.calendar.weekdays import CannotInfer
 from kronos_model.bars.columns import time_features
-from kronos_model.bars.timestamps import (
-    Timestamps,
-    check_continues,
-    load_timezone,
-    parse_timestamps,
-)
+from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.errors import TimestampError
 
 NEW_YEAR = date(2024, 1, 1)  # a Monday

@@ -71,7 +71,7 @@ class Parent:
 
 @pytest.fixture
 def make_parent(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     parents: list[Parent] = []
 

@@ -1,0 +1,30 @@
+"""Ids of jobs: one rule for clients and workers."""
+
+import uuid
+from typing import TypeGuard
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import MAX_ID_CHARS
+
+
+def is_job_id(value: object) -> TypeGuard[str]:
+    """Whether a value may be a job's id: a text that fits into a key of Redis and a line of a log."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable()
+
+
+def checked_job_id(job_id: object = None) -> str:
+    """The id as text, or a new one for None.
+
+    Raises:
+        JobError: BAD_VALUE for a text that no worker accepts as an id.
+    """
+    if job_id is None:
+        return str(uuid.uuid4())
+    text = str(job_id)
+    if not is_job_id(text):
+        raise JobError(
+            ErrorCode.BAD_VALUE,
+            f"job_id must be 1 to {MAX_ID_CHARS} printable characters; leave it out to get a new one",
+            "job_id",
+        )
+    return text

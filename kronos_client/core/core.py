@@ -1,0 +1,103 @@
+"""Core: what every client does, for one event loop. The clients and the HTTP API are faces of it."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from kronos_client.contract.errors import JobError
+from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
+from kronos_client.core.job import Job
+from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
+from kronos_client.core.result_store import MAX_CONNECTIONS, RedisResultStore, ResultStore
+from kronos_client.core.retrying import Retries
+from kronos_client.settings import ClientSettings
+
+Call = Callable[..., Awaitable[Any]]
+"""Runs a blocking function with its arguments on a thread, as ``asyncio.to_thread``."""
+
+
+class Core:
+    """Sends jobs on threads, and waits for them on its event loop.
+
+    Args:
+        settings: Limits and lifetimes, as the workers have them.
+        dispatcher: Stays open when the core is closed; others may share it.
+        call: What runs blocking functions on threads.
+        away_for_s: Seconds that Redis may be away while a job is waited for.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        dispatcher: Dispatcher,
+        store: ResultStore,
+        *,
+        call: Call = asyncio.to_thread,
+        away_for_s: float = AWAY_FOR_S,
+    ) -> None:
+        self.settings = settings
+        self.dispatcher = dispatcher
+        self.events = ResultEvents(store, away_for_s)
+        self.call = call
+        self.on_close: set[Callable[[], Awaitable[None]]] = set()
+
+    async def close(self) -> None:
+        """Cancel what loops left under way, end all waiting, and close this event loop's connections."""
+        for leave in list(self.on_close):
+            await leave()
+        await self.events.close()
+
+    async def send(
+        self, make_job: Callable[[], Job], retry_for_s: float = 0.0, *, may_stay: bool
+    ) -> tuple[Job, str]:
+        """Make a job and send it on a thread, again as ``Retries`` says; returns it with its queue.
+
+        If this task is cancelled meanwhile, so is the job once it is enqueued; unless it ``may_stay``, since
+        the caller has its id.
+        """
+        retries = Retries(retry_for_s)
+        is_given_up = threading.Event()
+        made: list[Job] = []
+        sent: list[Job] = []
+
+        def send_once() -> str:
+            if not made:
+                made.append(make_job())
+            queue = self.dispatcher.send(made[0])
+            sent.extend(made)
+            if is_given_up.is_set():
+                self._try_to_cancel(made[0].id)
+            return queue
+
+        while True:
+            try:
+                queue = await self.call(send_once)
+                return made[0], queue
+            except JobError as error:
+                await asyncio.sleep(retries.pause_s(error))
+            except asyncio.CancelledError:
+                if not may_stay:
+                    is_given_up.set()
+                    if sent:  # too late for the thread
+                        asyncio.get_running_loop().run_in_executor(None, self._try_to_cancel, sent[0].id)
+                raise
+
+    def _try_to_cancel(self, job_id: str) -> None:
+        with suppress(JobError):  # it goes on then, and its result expires
+            self.dispatcher.cancel(job_id)
+
+
+def redis_core(
+    settings: ClientSettings,
+    dispatcher: RedisDispatcher,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    call: Call = asyncio.to_thread,
+    away_for_s: float = AWAY_FOR_S,
+) -> Core:
+    """A core on the Redis of these settings."""
+    url = settings.redis_url.get_secret_value()
+    store = RedisResultStore(url, settings.result_ttl_s, max_connections)
+    return Core(settings, dispatcher, store, call=call, away_for_s=away_for_s)

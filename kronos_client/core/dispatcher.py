@@ -1,0 +1,158 @@
+"""Dispatcher: what clients ask of Redis on a thread: send and cancel jobs, list workers."""
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core.job import Job
+from kronos_client.core.reachable import reachable
+from kronos_client.core.retrying import Retries
+from kronos_client.core.stored import NOT_BEGUN, encode_failure, result_key
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.routing import jobs_per_s, live_workers
+from kronos_client.settings import ClientSettings
+
+WORKERS_KNOWN_FOR_S: Final = 1.0
+NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
+"""The last part of a Celery message's body, for a task with nothing behind it."""
+
+
+class Dispatcher(ABC):
+    """Blocks; may be used by several threads at once. Of a real Redis, or of an app's tests."""
+
+    def send(self, job: Job) -> str:
+        """Send a job, unless it has its outcome; returns its queue.
+
+        Raises:
+            JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+        """
+        queue = job.kind.choose_queue(job.device, job.allow_fallback, self.known_workers())
+        self.enqueue(job, queue)
+        return queue
+
+    def send_again(self, job: Job, retry_for_s: float) -> str:
+        """As ``send``, again as ``Retries`` says."""
+        retries = Retries(retry_for_s)
+        while True:
+            try:
+                return self.send(job)
+            except JobError as error:
+                time.sleep(retries.pause_s(error))
+
+    @abstractmethod
+    def enqueue(self, job: Job, queue: str) -> None:
+        """Send a job to this queue; raises as ``send``."""
+
+    @abstractmethod
+    def workers(self) -> list[AnyWorkerStatus]:
+        """The status of every live worker, as announced."""
+
+    def known_workers(self) -> list[AnyWorkerStatus]:
+        """The live workers, at most a second old."""
+        return self.workers()
+
+    @abstractmethod
+    def cancel(self, job_id: str) -> None:
+        """Ask for a job to end as CANCELLED, or end it if no worker has begun it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class RedisDispatcher(Dispatcher):
+    """Sends by Celery, and keeps the jobs' records.
+
+    Attributes:
+        app: A Celery app.
+        redis: A connection pool.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.app: Any = make_app(settings)
+        self.redis = connect(settings.redis_url.get_secret_value())
+        self._result_ttl_s = settings.result_ttl_s
+        self._records = JobStore(self.redis, settings.result_ttl_s)
+        self._admission = Admission(
+            self.redis, result_ttl_s=settings.result_ttl_s, max_queue_jobs=settings.max_queue_jobs
+        )
+        self._workers: list[AnyWorkerStatus] = []
+        self._workers_read_at = float("-inf")
+
+    def close(self) -> None:
+        self.app.close()
+        self.redis.close()
+
+    def workers(self) -> list[AnyWorkerStatus]:
+        with reachable():
+            return live_workers(self.redis)
+
+    def known_workers(self) -> list[AnyWorkerStatus]:
+        now = time.monotonic()
+        if now - self._workers_read_at > WORKERS_KNOWN_FOR_S:
+            self._workers = self.workers()
+            self._workers_read_at = now
+        return self._workers
+
+    def enqueue(self, job: Job, queue: str) -> None:
+        with reachable():
+            submitted_at = self._admission.admit(
+                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers())
+            )
+        if submitted_at is None:
+            return
+        try:
+            self._send(job, queue, submitted_at)
+        except (OperationalError, RedisError) as error:
+            raise JobError(
+                ErrorCode.ENQUEUE_UNCERTAIN,
+                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with "
+                "the same job_id",
+                None,
+                {"job_id": job.id},
+            ) from error
+
+    def _send(self, job: Job, queue: str, submitted_at: float) -> None:
+        """What ``Celery.send_task`` does, with a body that is JSON already."""
+        app, task = self.app, self.app.current_worker_task  # the caller's own, if it runs in one
+        message = app.amqp.create_task_message(
+            job.id,
+            job.kind.task,
+            reply_to=app.thread_oid,
+            create_sent_event=app.conf.task_send_sent_event,
+            root_id=task and (task.request.root_id or task.request.id),
+            parent_id=task and task.request.id,
+            # By default Celery repeats the arguments, candles and all, in headers and events.
+            argsrepr="()",
+            kwargsrepr=job.shown,
+        )
+        body = f'[[], {{"job": {job.content[:-1]}, "submitted_at": {submitted_at!r}}}}}, {NO_WORKFLOW}]'
+        with app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
+            app.amqp.send_task_message(
+                producer,
+                job.kind.task,
+                message._replace(body=body),
+                queue=queue,
+                priority=CELERY_PRIORITIES[job.priority],
+                retry=False,
+                content_type="application/json",
+                content_encoding="utf-8",
+            )
+
+    def cancel(self, job_id: str) -> None:
+        with reachable(job_id):
+            if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
+                return
+            # No worker has begun it, and its queue may be long. A worker that takes it later finds it ended.
+            self._records.store(
+                job_id, result_key(job_id), encode_failure(job_id, NOT_BEGUN), is_outcome=True
+            )

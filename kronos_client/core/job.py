@@ -1,0 +1,90 @@
+"""Job: a job that was checked, as it is sent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.job_ids import checked_job_id
+from kronos_client.contract.jobs import Limits, parse_job, prepare
+from kronos_client.contract.names import Priority
+from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
+from kronos_client.core.kinds import FINETUNE, FORECAST, JobKind
+from kronos_client.redis.job_store import canonical_json
+from kronos_client.redis.shown import shown_arguments
+from kronos_client.settings import ClientSettings
+
+NO_PRED_LEN_LIMIT: Final = 2**31
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that may be sent, again too, under one id.
+
+    Attributes:
+        content: The job as canonical JSON, without the moment of its submission.
+        shown: What Flower shows as its arguments.
+    """
+
+    id: str
+    kind: JobKind[Any, Any]
+    content: str
+    device: str
+    allow_fallback: bool
+    priority: Priority
+    shown: str
+
+
+def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
+    """A forecast of candles, with what ``forecast_payload`` takes as options. Raises JobError."""
+    return forecast_job(forecast_payload(candles, **options), job_id, settings)
+
+
+def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
+    """Check a forecast in the contract's own form, as a worker will; only the worker has its model's limit.
+
+    Raises:
+        JobError: What the worker would answer.
+    """
+    job_id = checked_job_id(job_id)
+    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    parsed = parse_job(payload, limits)
+    job = _job(job_id, FORECAST, payload, parsed, limits, "series", "send fewer series")
+    prepare(parsed, job_id, limits)
+    return job
+
+
+def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
+    """Check a finetuning job in the contract's own form, as a worker will.
+
+    Raises:
+        JobError: What the worker would answer.
+    """
+    job_id = checked_job_id(job_id)
+    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    parsed = parse_finetune_job(payload, limits)
+    remedy = "put the candles into the workers' data folder"
+    return _job(job_id, FINETUNE, payload, parsed, limits, "data.instruments", remedy)
+
+
+def _job(
+    job_id: str,
+    kind: JobKind[Any, Any],
+    payload: Mapping[str, Any],
+    parsed: ForecastJob | FinetuneJob,
+    limits: Limits,
+    large_field: str,
+    remedy: str,
+) -> Job:
+    content = canonical_json(payload)
+    if len(content) > limits.max_message_bytes:
+        raise JobError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"the job takes {len(content)} bytes, the limit is {limits.max_message_bytes}; {remedy}",
+            large_field,
+            {"limit": limits.max_message_bytes, "actual": len(content)},
+        )
+    shown = shown_arguments({"job": payload})
+    return Job(job_id, kind, content, parsed.device, parsed.allow_fallback, parsed.priority, shown)

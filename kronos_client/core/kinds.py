@@ -1,0 +1,98 @@
+"""The kinds of jobs, forecasts and finetuning: their tasks, queues, states and results."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from celery import states
+from pydantic import BaseModel, ValidationError
+
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, PROGRESS_STATE
+from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core.stored import Stored
+from kronos_client.redis.routing import choose_finetune_queue, choose_queue
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
+
+    name: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has its outcome."""
+        return self.name in states.READY_STATES
+
+
+@dataclass(frozen=True)
+class JobState(TaskState):
+    """Where a forecast is; in PROGRESS, how many of all bars of all paths are done."""
+
+    bars_done: int | None = None
+    bars_total: int | None = None
+
+
+@dataclass(frozen=True)
+class FinetuneState(TaskState):
+    """Where a finetuning job is; in PROGRESS, how far training is."""
+
+    progress: FinetuneProgress = field(default_factory=FinetuneProgress)
+
+
+State = TypeVar("State", bound=TaskState)
+Result = TypeVar("Result", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class JobKind(Generic[State, Result]):
+    """What differs between forecasts and finetuning.
+
+    Attributes:
+        name: In the ``repr`` of handles.
+        state_of: A state from what is stored.
+        choose_queue: The queue for a device, whether falling back is allowed, and the live workers.
+    """
+
+    name: str
+    task: str
+    result_type: type[Result]
+    state_of: Callable[[Stored], State]
+    choose_queue: Callable[[str, bool, Iterable[AnyWorkerStatus]], str]
+
+    def result_of(self, stored: Stored) -> Result | None:
+        """The result; None while it is still to come.
+
+        Raises:
+            JobError: The job's own, or RESULT_EXPIRED or LOST.
+        """
+        stored.raise_absence()
+        if not stored.has_ended:
+            return None
+        if stored.status != states.SUCCESS:
+            raise JobError(*stored.value.args)
+        return self.result_type.model_validate(stored.value)
+
+
+def progress_of(stored: Stored) -> dict[str, Any]:
+    """What the worker publishes while it computes; empty in any other state."""
+    return stored.value if stored.status == PROGRESS_STATE and isinstance(stored.value, dict) else {}
+
+
+def _job_state(stored: Stored) -> JobState:
+    progress = progress_of(stored)
+    return JobState(stored.status, progress.get("bars_done"), progress.get("bars_total"))
+
+
+def _finetune_state(stored: Stored) -> FinetuneState:
+    try:
+        return FinetuneState(stored.status, FinetuneProgress.model_validate(progress_of(stored)))
+    except ValidationError:  # from a worker of another version; the state itself still counts
+        return FinetuneState(stored.status)
+
+
+FORECAST: Final = JobKind("Forecast", FORECAST_TASK, ForecastResult, _job_state, choose_queue)
+FINETUNE: Final = JobKind("Finetune", FINETUNE_TASK, FinetuneResult, _finetune_state, choose_finetune_queue)

@@ -1,0 +1,115 @@
+"""LoopThread: a core for callers that have no event loop, and the thread that its loop runs on."""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from kronos_client.core.core import Core
+
+CLOSE_S: Final = 5.0
+"""Seconds that closing the connections may take."""
+
+T = TypeVar("T")
+
+END: Final = object()
+
+_OF_THE_PARENT: Final[list[object]] = []
+"""Kept for good: collected in a forked child, a loop's connections would be closed for its parent too."""
+
+
+class LoopThread:
+    """Starts a core and its thread when first used, after ``close``, and in each forked process anew.
+
+    May be used by several threads at once.
+    """
+
+    def __init__(self, make_core: Callable[[], Core]) -> None:
+        self._make_core = make_core
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+
+    def run(self, work: Callable[[Core], Coroutine[Any, Any, T]]) -> T:
+        """What ``work`` gives on the loop; an interrupt of this thread cancels it."""
+        running = self._start()
+        return running.run(work(running.core))
+
+    def iterate(self, values: Callable[[Core], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+        """The values of a generator on the loop, one at a time."""
+        running = self._start()
+        generator = values(running.core)
+        try:
+            while (value := running.run(_next(generator))) is not END:
+                yield value
+        finally:
+            with suppress(
+                RuntimeError
+            ):  # it ends by itself: its last step was interrupted, or the loop is closed
+                running.run(_close(generator))
+
+    def close(self) -> None:
+        """Close the core's connections, and end the thread."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def _start(self) -> "_Running":
+        with self._lock:
+            if self._running is not None and self._running.pid != os.getpid():
+                _OF_THE_PARENT.append(self._running)
+                self._running = None
+            if self._running is None:
+                self._running = _Running(self._make_core())
+                weakref.finalize(self, self._running.stop)  # if the client is never closed
+            return self._running
+
+
+class _Running:
+    """A core on its thread, in one process."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.pid = os.getpid()
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(
+            target=asyncio.run, args=(self._main(),), name="kronos-client", daemon=True
+        )
+        self._thread.start()
+        self._is_ready.wait()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            raise
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # changes nothing unless this thread was interrupted
+
+    def stop(self) -> None:
+        if self.pid != os.getpid() or not self._thread.is_alive():
+            return
+        with suppress(RuntimeError):  # it ended meanwhile
+            self._loop.call_soon_threadsafe(self._is_over.set)
+        if threading.current_thread() is not self._thread:  # where the client may be garbage-collected
+            self._thread.join(CLOSE_S)
+
+    async def _main(self) -> None:
+        self._loop, self._is_over = asyncio.get_running_loop(), asyncio.Event()
+        self._is_ready.set()
+        await self._is_over.wait()
+        await self.core.close()
+
+
+async def _next(generator: AsyncGenerator[T, None]) -> Any:
+    return await anext(generator, END)
+
+
+async def _close(generator: AsyncGenerator[T, None]) -> None:
+    await generator.aclose()

@@ -1,0 +1,92 @@
+"""What Redis stores of a job, in Celery's format, which clients in any language read."""
+
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from celery import states
+from celery.backends.base import KeyValueStoreBackend
+from pydantic_core import from_json, to_json
+
+from kronos_client.contract.errors import ErrorCode, JobError
+
+log = logging.getLogger(__name__)
+
+LOST: Final = JobError(ErrorCode.LOST, "nothing is known of this job any more; submit it anew")
+NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it was begun, as asked")
+FORGOTTEN: Final = JobError(
+    ErrorCode.RESULT_EXPIRED,
+    "the job was done, and its result was deleted when it was read, as asked; submit it under another job_id",
+)
+
+
+class Stored(NamedTuple):
+    """What is stored of a job.
+
+    Attributes:
+        status: Celery's name of the job's state; PENDING if nothing is stored.
+        value: The progress, the result as JSON has it, or the JobError of a job that failed.
+        absence: Why nothing will ever be stored; None if it is there or still to come.
+    """
+
+    status: str = states.PENDING
+    value: Any = None
+    absence: JobError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether this is the job's outcome."""
+        return self.status in states.READY_STATES
+
+    def raise_absence(self) -> None:
+        """Raises a new JobError if nothing will ever be stored."""
+        if self.absence is not None:
+            raise JobError(*self.absence.args)
+
+
+NOTHING: Final = Stored()
+
+
+def result_key(job_id: str) -> str:
+    """The key of a job's stored state, and the channel on which each new state is published."""
+    return f"{KeyValueStoreBackend.task_keyprefix}{job_id}"
+
+
+def job_id_of(channel: str) -> str:
+    """The job whose states a channel carries."""
+    return channel.removeprefix(KeyValueStoreBackend.task_keyprefix)
+
+
+def read_stored(job_id: str, data: bytes | str) -> Stored:
+    """Decode what is stored of a job; what no worker stores counts as nothing."""
+    meta: Any = None
+    with suppress(ValueError):
+        meta = from_json(data)
+    if not isinstance(meta, dict) or not isinstance(meta.get("status"), str):
+        log.warning("what is stored of job %r cannot be read", job_id)
+        return NOTHING
+    stored = Stored(meta["status"], meta.get("result"))
+    if stored.has_ended and stored.status != states.SUCCESS:
+        return stored._replace(value=_error_of(stored.value))
+    return stored
+
+
+def encode_failure(job_id: str, error: JobError) -> bytes:
+    """A job's failure as a worker stores it."""
+    stored = {
+        "exc_type": JobError.__name__,
+        "exc_message": error.args,
+        "exc_module": JobError.__module__,
+    }
+    meta: dict[str, Any] = {"status": states.FAILURE, "result": stored, "traceback": None, "children": []}
+    return to_json(meta | {"date_done": datetime.now(UTC).isoformat(), "task_id": job_id})
+
+
+def _error_of(stored: Any) -> JobError:
+    """The error of a job that failed, also if another program stored it."""
+    if isinstance(stored, dict) and stored.get("exc_type") == JobError.__name__:
+        match stored.get("exc_message"):
+            case [str(code), str(message), str() | None as field, dict(details)]:
+                return JobError(code, message, field, details)
+    return JobError(ErrorCode.INTERNAL, "the job failed; see the worker's log, and report the job's id")
