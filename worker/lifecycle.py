@@ -104,7 +104,6 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
 
 
 def _start_finetuning(node: str) -> Any:
-    """Start a finetuning worker, which loads nothing."""
     from worker.training.process import FinetuneProcess
 
     current.process = FinetuneProcess(get_settings(), node, probed_device())
@@ -208,9 +207,10 @@ class FinetuningPool(WaitingThreadsPool):
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
     """Use one thread, which waits for the training process. Check the folders before the slow probe."""
-    from worker.training.process import check_folders
+    from worker.training.process import checked_data_folder, checked_model_folder
 
-    check_folders(get_settings())
+    checked_model_folder(get_settings())
+    checked_data_folder(get_settings())
     if not issubclass(pool, ThreadsPool):
         _refuse("a finetuning worker trains in a separate process: use --pool threads")
     sender.pool_cls, sender.concurrency = FinetuningPool, 1

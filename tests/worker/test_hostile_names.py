@@ -22,7 +22,7 @@ from tests.worker.inference.test_model_cache import FakeLoader, loaded
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
-from worker.tasks.payload import job_of
+from worker.tasks.attempt import job_of
 from worker.training.data_folder import DataFolder
 from worker.training.start_models import StartModels
 

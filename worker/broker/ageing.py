@@ -31,15 +31,12 @@ log = logging.getLogger(__name__)
 
 SWEPT_KEY: Final = f"{KEY_PREFIX}ageing"
 """This key exists while no worker needs to sweep."""
-
 MAX_MOVED: Final = 100
 """Messages of one list that one sweep may move."""
 MAX_MOVED_BYTES: Final = 16 * 2**20
 """Bytes that one sweep may move, not counting its last message: Redis serves no one else meanwhile."""
-
 SWEEPS_PER_WAIT: Final = 100
 MIN_INTERVAL_S: Final = 0.5
-
 SWEEP: Final = read_script("age", SCRIPTS)
 
 

@@ -20,13 +20,10 @@ log = logging.getLogger(__name__)
 
 TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK, STATUS_TASK))
 """The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
-
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds between checks of an idle worker for messages, in case a notification was lost."""
-
 MAX_DELAY_S: Final = 7 * 24 * 3600
 """Seconds that a message may wait for its ETA: its job's record does not live longer."""
-
 MAX_TAKEN_AT_ONCE: Final = 100
 """Messages taken in a row; then the rest of Celery's event loop runs."""
 

@@ -20,10 +20,8 @@ SCRIPTS: Final = Path(__file__).parent / "lua"
 
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
 """A hash: for each list, the number of messages ever taken off it, minus those that came back."""
-
 SHOWN_BYTES: Final = 2048
 """Bytes kept of each end of a message that is too large, and of a buried message."""
-
 MAX_RESTORED: Final = 100
 CHECKS_PER_TIMEOUT: Final = 4
 """Three renewals in a row may fail before a job counts as abandoned."""

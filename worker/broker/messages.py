@@ -24,22 +24,16 @@ from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000
 """JSON arrays and objects in a message. Parsed empty ones take 30 times the memory of their text."""
-
 MAX_DEPTH: Final = 64
 """Nesting of arrays and objects. Python's JSON parser recurses, on stacks of different sizes."""
-
 BRACKETS: Final = b"[]{}"
 NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
-
 MAX_REPR_CHARS: Final = 200
 """Length of a job's text in Flower."""
-
 NUM_ID_BYTES: Final = 4 * MAX_ID_CHARS
 _ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % NUM_ID_BYTES)
-
 END_OF_TIME: Final = 253_370_764_800.0
 """The start of the year 9999 as Unix time. Python's datetime ends with that year."""
-
 NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
 IDS: Final = ("root_id", "parent_id", "group")
 SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")

@@ -18,10 +18,8 @@ log = logging.getLogger(__name__)
 
 QUIET_S: Final = 25.0
 """Seconds without a message after which Redis is pinged."""
-
 UNTRACKED_INTERVAL_S: Final = 0.05
 """Seconds between two polls if Redis sends no invalidation messages."""
-
 RECONNECT_INTERVAL_S: Final = 0.5
 
 

@@ -38,15 +38,11 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 2**20
 """Bytes of a message in addition to its job, which is in base64."""
-
 DECODED: Final = "kronos.decoded"
 """Key of the parsed body in kombu's raw message, so that it is parsed only once."""
-
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
-
 CLAIMED_TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK))
-
 LEANS_ON: Final = (
     (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
     (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),

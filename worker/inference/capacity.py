@@ -15,7 +15,6 @@ from kronos_model.engine.engine import EngineLoad, StepReport
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held. A parsed message may take ten times as much memory."""
-
 MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
 

@@ -46,8 +46,9 @@ class ModelCache:
         self._allowed = further
         self._max_models = max_models
         self._registry = registry
+        engine_thread.add(own.hosted)
         self._own = CacheEntry(own.name)
-        self._own.settle(self._start(own))
+        self._own.settle(own)
         self._own_registered = own.registered
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
@@ -135,10 +136,6 @@ class ModelCache:
         ]
         return max(called, key=lambda one: one.version, default=None)
 
-    def _start(self, loaded: LoadedModel) -> LoadedModel:
-        self._engine_thread.add(loaded.hosted)
-        return loaded
-
     def _take(self, wanted: Loadable) -> CacheEntry:
         """The entry of another model, made if there is none. Needs the lock."""
         if wanted in self._further:
@@ -188,7 +185,8 @@ class ModelCache:
             entry.settle(outcome)
         else:
             log.info("model %s is loaded", entry.name)
-            entry.settle(self._start(outcome))
+            self._engine_thread.add(outcome.hosted)
+            entry.settle(outcome)
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""

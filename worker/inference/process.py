@@ -23,7 +23,6 @@ from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
-from worker.inference.job_run import JobRun
 from worker.inference.model_loader import LoadedModel
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
@@ -96,12 +95,8 @@ class WorkerProcess(Host):
         self._heartbeat.start()
         try:
             self.load()
-            self.metrics.describe(
-                device=str(self.device),
-                model=self.models.names[0],
-                queue=self.queue,
-                dtype=self.settings.dtype,
-            )
+            model, dtype = self.models.names[0], self.settings.dtype
+            self.metrics.describe(device=str(self.device), model=model, queue=self.queue, dtype=dtype)
             if self.settings.metrics_port is not None:
                 self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         except BaseException:  # this worker will never be ready
@@ -160,7 +155,10 @@ class WorkerProcess(Host):
             load_s=served.load_s if served else None,
             jobs_done=self.metrics.num_done,
             jobs_failed=self.metrics.num_failed,
-            jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_SHOWN])),
+            jobs_running=tuple(
+                RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)
+                for run in self.engine_thread.runs[:MAX_JOBS_SHOWN]
+            ),
             num_jobs_running=self.engine_thread.num_jobs,
             sequences_running=load.running,
             sequences_waiting=load.waiting,
@@ -190,7 +188,3 @@ class WorkerProcess(Host):
             return True
         self.state = "draining"
         return False
-
-
-def _progress(run: JobRun) -> RunningJob:
-    return RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)

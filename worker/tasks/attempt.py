@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery import Task
@@ -13,6 +13,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.result_backend import tag_of
+from kronos_model.text import dotted
 from worker.broker.claims import Claim
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
 
@@ -73,6 +74,20 @@ class Attempt:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
         self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
         return HandedBack(reason, delay_s=delay_s)
+
+
+def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The job, which must be the only argument ``job``. Raises JobError otherwise."""
+    unknown = sorted(set(kwargs) - {"job"})
+    if args or unknown:
+        raise JobError(
+            ErrorCode.UNKNOWN_FIELD,
+            "send the job as the keyword argument 'job', and nothing else",
+            dotted((unknown[0],)) if unknown else None,
+        )
+    if "job" not in kwargs:
+        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
+    return kwargs["job"]
 
 
 def defect() -> JobError:

@@ -20,9 +20,8 @@ from kronos_client.redis.job_store import Receipt, fingerprint
 from worker.app import app
 from worker.broker.claims import Claim
 from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect
+from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest
-from worker.tasks.payload import job_of
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 

@@ -30,9 +30,8 @@ from worker.inference.executor import DiedInEngine, compute
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.inference.process import WorkerProcess
 from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect
+from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest, HandedBack
-from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 

@@ -149,12 +149,6 @@ class FinetuneProcess:
         )
 
 
-def check_folders(settings: WorkerSettings) -> None:
-    """Raise SettingsError if a folder is missing, or cannot be written."""
-    checked_model_folder(settings)
-    checked_data_folder(settings)
-
-
 def checked_model_folder(settings: WorkerSettings) -> Path:
     """The model folder. Raises SettingsError if this process cannot write there."""
     folder = settings.model_folder
