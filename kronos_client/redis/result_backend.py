@@ -72,7 +72,7 @@ class CodedRedisBackend(RedisBackend):
         """The process that a job ran in is gone: count that, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def tell(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
+    def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
         """Store a state that is no outcome over this store's connection, and do not try again."""
         meta = self._encoded(request.id, info, state, None, request)
         return store.store(

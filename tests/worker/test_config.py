@@ -99,8 +99,8 @@ def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(
     assert done.stdout.strip() == ("kronos" if is_ours else "host")
 
 
-def test_a_client_hears_sooner_than_a_worker_that_redis_says_nothing(settings, app):
-    """A worker may wait until its result is stored; a client has somebody who waits for its answer."""
+def test_a_client_gives_up_on_a_silent_redis_sooner_than_a_worker(settings, app):
+    """A worker may wait until its result is stored. A client's caller waits for an answer."""
     with make_app(settings) as client:
         assert client.conf.redis_socket_timeout < app.conf.redis_socket_timeout
         assert client.backend.connparams["socket_timeout"] == CLIENT_LOOK_S

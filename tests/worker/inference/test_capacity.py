@@ -1,4 +1,4 @@
-"""How many jobs a worker takes: the rule, the account it keeps of its jobs, and what kombu is told."""
+"""How many jobs a worker takes: the rule, the count of its jobs, and the answer to kombu."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +52,7 @@ def test_a_worker_without_engine_takes_one_job():
         (None, 1),
     ],
 )
-def test_paths_are_counted_in_the_message_whatever_it_holds(payload, num_paths):
+def test_paths_are_counted_in_any_message(payload, num_paths):
     assert num_paths_of(payload) == num_paths
 
 
@@ -113,7 +113,7 @@ def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     assert capacity.has_room(jobs - {"0"})
 
 
-def test_a_job_that_the_consumer_does_not_know_is_not_taken_up_by_its_engine(capacity):
+def test_a_job_that_was_never_taken_is_not_noted_when_admitted(capacity):
     capacity.admitted("sent with a countdown")
     assert capacity.has_room(set())
     assert capacity.num_jobs == 0
@@ -141,7 +141,7 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
 
 
 class FakeConsumer:
-    """As much of Celery's consumer as the step uses, around kombu's own count of deliveries."""
+    """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
 
     def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
         self.controller = SimpleNamespace()
@@ -204,7 +204,7 @@ def test_the_pools_concurrency_stays_the_bound(capacity):
     assert not consumer.can_consume
 
 
-def test_what_is_held_counts_on_the_next_connection_too(capacity):
+def test_held_jobs_count_on_the_next_connection_too(capacity):
     consumer, step = FakeConsumer(capacity), CapacityStep(None)
     step.start(consumer)
     consumer.receive("a", 64)
@@ -233,7 +233,7 @@ def test_without_an_engine_in_this_process_celery_decides_alone():
     assert consumer.on_task_message == set()
 
 
-def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
+def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
     """Whether a worker with these engines, a job in one of them, takes another."""
     capacity = Capacity(lambda: loads)
     capacity.take("running", SLOTS)
@@ -246,9 +246,9 @@ def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
 FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)
 
 
-def test_beside_a_full_engine_jobs_for_another_are_tried_one_at_a_time():
-    assert room_beside(FULL, IDLE)
-    assert not room_beside(FULL, IDLE, num_coming=1)
-    assert not room_beside(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
-    assert not room_beside(FULL, FULL)
-    assert room_beside(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)
+def test_with_one_full_engine_jobs_for_another_are_taken_one_at_a_time():
+    assert has_room_for_more(FULL, IDLE)
+    assert not has_room_for_more(FULL, IDLE, num_coming=1)
+    assert not has_room_for_more(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
+    assert not has_room_for_more(FULL, FULL)
+    assert has_room_for_more(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)
