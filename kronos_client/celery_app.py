@@ -10,8 +10,6 @@ from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
 from kronos_client.settings import ClientSettings
 
-RESULT_BACKEND: Final = "kronos_client.redis.result_backend:CodedRedisBackend"
-
 
 def celery_config(settings: ClientSettings) -> dict[str, Any]:
     """What differs from Celery's defaults for every app on these queues, and why."""
@@ -19,7 +17,7 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
     return {
         "broker_url": url,
         "result_backend": url,
-        # The URL says it to everybody else; Flower hears it here alone.
+        # Flower reads TLS from here alone; the others read it from the URL.
         "broker_use_ssl": tls_options(url) or False,
         # JSON only, in both directions: nothing from outside is unpickled.
         "task_serializer": "json",
@@ -53,8 +51,6 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
 
 CLIENT_ANSWER_S: Final = 10
 """How long a client waits for Redis's answer to a message that it sends, before it says that it has none."""
-CLIENT_LOOK_S: Final = 5.0
-"""How long for its answer about a job; redis-py asks four times before a client says that it has none."""
 
 
 def make_app(settings: ClientSettings) -> Celery:
@@ -62,11 +58,4 @@ def make_app(settings: ClientSettings) -> Celery:
     app = Celery("kronos", set_as_current=False)
     app.conf.update(celery_config(settings))
     app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S
-    app.conf.redis_socket_timeout = CLIENT_LOOK_S
-    use_result_backend(app)
     return app
-
-
-def use_result_backend(app: Celery) -> None:
-    """Have the app store and read results by our backend."""
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)

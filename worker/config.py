@@ -4,10 +4,14 @@ from typing import Any, Final
 
 from celery import Celery
 
-from kronos_client.celery_app import celery_config, use_result_backend
+from kronos_client.celery_app import celery_config
 from kronos_client.contract.names import Role
-from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
 from worker.settings import WorkerSettings
+
+RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
+
+TAKEN_KEY_SETTING: Final = "kronos_taken_key"
+"""A Celery setting of ours: the ``taken_key`` of ``JobStore``."""
 
 # Not kombu's default keys: all apps on a database share those, and the shortest visibility timeout wins.
 # Long tasks of other apps, or of workers of the other role, would then be delivered twice.
@@ -52,3 +56,8 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
     app.conf.update(worker_config(settings))
     use_result_backend(app)
     return app
+
+
+def use_result_backend(app: Celery) -> None:
+    """Have the app store and read results by our backend."""
+    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)

@@ -15,6 +15,7 @@ from kronos_client.core.series import series_payload
 from kronos_client.redis.queues import list_key
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import Candles, candles
+from worker.config import use_result_backend
 
 RESULT_KEY_PREFIX: Final = b"celery-task-meta-"
 SUBSCRIBED_WITHIN_S: Final = 5.0
@@ -47,6 +48,7 @@ class Traffic:
 
     def __init__(self, url: str) -> None:
         self._app = make_app(ClientSettings.load().with_redis_url(url))
+        use_result_backend(self._app)
         self._redis = Redis.from_url(url)
         self._pubsub = self._redis.pubsub(ignore_subscribe_messages=False)
         self._arrived = threading.Condition()

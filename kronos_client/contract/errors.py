@@ -96,11 +96,7 @@ class JobError(Exception):
     """
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        field: str | None = None,
-        details: Mapping[str, Any] | None = None,
+        self, code: str, message: str, field: str | None = None, details: Mapping[str, Any] | None = None
     ) -> None:
         # A plain str: also a code that this version does not know yet must survive the way back.
         super().__init__(str(code), message, field, dict(details or {}))

@@ -5,12 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 import kronos_model
@@ -60,9 +55,7 @@ def _free_name(name: str) -> str:
 
 
 ModelName = Annotated[
-    str,
-    AfterValidator(_free_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"}),
+    str, AfterValidator(_free_name), WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME}$"})
 ]
 
 
@@ -72,8 +65,7 @@ class FinetuneJob(WireModel):
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     name: ModelName = Field(description="that the trained model is registered under; no bundled model's")
     config: dict[str, Any] = Field(  # FinetuneConfig reads it, in finetune_config
-        default={},
-        description="how to train, as a config file has it, without data.path and training_device",
+        default={}, description="how to train, as a config file has it, without data.path and training_device"
     )
     data: FinetuneData
     device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")

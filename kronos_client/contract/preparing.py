@@ -13,12 +13,7 @@ from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInpu
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_num_bars
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
-from kronos_model.bars.timestamps import (
-    Timestamps,
-    check_continues,
-    load_timezone,
-    parse_timestamps,
-)
+from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, KronosError
 from kronos_model.seeds import derive_series_seed, seed_from_text

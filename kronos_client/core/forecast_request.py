@@ -81,11 +81,7 @@ def forecast_payload(
         "sampling": plain(
             temperature=temperature, top_k=top_k, top_p=top_p, sample_count=sample_count, seed=seed
         ),
-        "output": {
-            "quantiles": [float(level) for level in quantiles],
-            "paths": paths,
-            "repair": repair,
-        },
+        "output": {"quantiles": [float(level) for level in quantiles], "paths": paths, "repair": repair},
         "device": device,
         "allow_fallback": allow_fallback,
         "priority": priority,

@@ -10,11 +10,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 FIRST_PAUSE_S: Final = 0.2
 MAX_PAUSE_S: Final = 10.0
 
-WORTH_ANOTHER_TRY: Final = (
-    ErrorCode.BROKER_UNREACHABLE,
-    ErrorCode.ENQUEUE_UNCERTAIN,
-    ErrorCode.QUEUE_FULL,
-)
+WORTH_ANOTHER_TRY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN, ErrorCode.QUEUE_FULL)
 
 
 class Retries:

@@ -4,11 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.finetune_results import (
-    FinetunedModel,
-    FinetuneResult,
-    FinetuneTimings,
-)
+from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
 from kronos_client.contract.model_info import ModelInfo

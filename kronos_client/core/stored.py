@@ -74,11 +74,7 @@ def read_stored(job_id: str, data: bytes | str) -> Stored:
 
 def encode_failure(job_id: str, error: JobError) -> bytes:
     """A job's failure as a worker stores it."""
-    stored = {
-        "exc_type": JobError.__name__,
-        "exc_message": error.args,
-        "exc_module": JobError.__module__,
-    }
+    stored = {"exc_type": JobError.__name__, "exc_message": error.args, "exc_module": JobError.__module__}
     meta: dict[str, Any] = {"status": states.FAILURE, "result": stored, "traceback": None, "children": []}
     return to_json(meta | {"date_done": datetime.now(UTC).isoformat(), "task_id": job_id})
 

@@ -36,10 +36,7 @@ WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
 ANNOUNCEMENT_INTERVAL_S: Final = 5
 
-GPU_WORKERS: Final[dict[Role, str]] = {
-    "forecast": "GPU worker",
-    "finetune": "GPU worker for finetuning",
-}
+GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GPU worker for finetuning"}
 """As messages call them."""
 
 

@@ -39,12 +39,7 @@ from kronos_client.registry.registered_model import (
 )
 from kronos_model.atomic_write import sync
 from kronos_model.checkpoints.source import bundled_names
-from kronos_model.errors import (
-    CheckpointError,
-    CheckpointMissing,
-    DiskFull,
-    FinetuningConfigError,
-)
+from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 STAGING_AGE_S: Final = 24 * 3600
 """What is this old belongs to a registration that was ended in the middle."""

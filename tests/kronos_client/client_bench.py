@@ -20,6 +20,7 @@ from kronos_client.core.async_handle import AsyncHandle
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
+from worker.config import use_result_backend
 
 RESULT = ForecastResult.model_validate(example_result())
 
@@ -67,7 +68,9 @@ class WorkerSide:
     """Stores and publishes what workers would, by Celery's result backend."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        self.backend: Any = make_app(settings).backend
+        app = make_app(settings)
+        use_result_backend(app)
+        self.backend: Any = app.backend
 
     def finish(self, job_id: str, result: Any = None) -> None:
         self.backend.mark_as_done(job_id, result or example_result())

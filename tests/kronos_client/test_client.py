@@ -18,13 +18,7 @@ from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_result
-from kronos_client.contract.names import (
-    CPU_QUEUE,
-    FORECAST_TASK,
-    GPU_QUEUE,
-    PROGRESS_STATE,
-    cancel_key,
-)
+from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker

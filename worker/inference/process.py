@@ -12,12 +12,12 @@ from redis import Redis
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob, State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import queue_for
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.broker.claims import Claims
+from worker.broker.result_backend import CodedRedisBackend
 from worker.config import UNACKED_INDEX_KEYS
 from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver

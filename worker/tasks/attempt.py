@@ -12,9 +12,9 @@ from redis.exceptions import ResponseError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.result_backend import tag_of
 from kronos_model.text import dotted
 from worker.broker.claims import Claim
+from worker.broker.result_backend import tag_of
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
 
 

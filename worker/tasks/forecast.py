@@ -21,10 +21,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.result_backend import tag_of
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker.claims import Claim
+from worker.broker.result_backend import tag_of
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
 from worker.inference.isolation.isolation import NotNow, Unavailable

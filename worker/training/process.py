@@ -18,11 +18,11 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.result_backend import CodedRedisBackend
 from kronos_client.redis.routing import finetune_queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
 from worker.broker.claims import Claims
+from worker.broker.result_backend import CodedRedisBackend
 from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics

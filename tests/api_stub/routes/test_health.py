@@ -10,7 +10,6 @@ from fastapi.testclient import TestClient
 from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client import celery_app
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example_worker_status
 from kronos_client.redis import connection
@@ -127,7 +126,6 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
     monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
     monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
-    monkeypatch.setattr(celery_app, "CLIENT_LOOK_S", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 

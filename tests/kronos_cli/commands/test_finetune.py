@@ -27,6 +27,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
+from worker.config import use_result_backend
 
 ROOT = Path(__file__).resolve().parents[2]
 NORMAL = f"{CPU_FINETUNE_QUEUE}\x06\x163"
@@ -52,6 +53,7 @@ def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
 @pytest.fixture
 def client(redis: Redis, server: LocalRedis) -> Iterator[ForecastClient]:
     with ForecastClient(server.url) as client:
+        use_result_backend(client._dispatcher.app)
         yield client
 
 

@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kronos_client.contract.columns import (
-    ColumnError,
-    decode_column,
-    encode_column,
-    num_values,
-)
+from kronos_client.contract.columns import ColumnError, decode_column, encode_column, num_values
 
 
 @given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))

@@ -6,12 +6,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE, job_key
-from kronos_client.redis.admission import (
-    MAX_RETRY_S,
-    UNKNOWN_RATE_RETRY_S,
-    Admission,
-    retry_after_s,
-)
+from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import list_key, list_keys
 

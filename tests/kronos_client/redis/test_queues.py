@@ -5,20 +5,8 @@ import json
 import pytest
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    CPU_QUEUE,
-    GPU_FINETUNE_QUEUE,
-    GPU_QUEUE,
-)
-from kronos_client.redis.queues import (
-    PRIORITY_STEPS,
-    QUEUES,
-    list_key,
-    list_keys,
-    priority_of,
-    queue_lengths,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_FINETUNE_QUEUE, GPU_QUEUE
+from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key, list_keys, priority_of, queue_lengths
 
 
 @pytest.fixture

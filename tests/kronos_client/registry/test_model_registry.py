@@ -23,12 +23,7 @@ from kronos_client.registry.model_registry import (
 )
 from kronos_client.registry.registered_model import FILES
 from kronos_model.checkpoints.source import is_trained
-from kronos_model.errors import (
-    CheckpointError,
-    CheckpointMissing,
-    DiskFull,
-    FinetuningConfigError,
-)
+from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 ROOT = Path(__file__).parents[3]
 METADATA = {
@@ -366,13 +361,7 @@ def test_a_file_that_was_changed_since_is_named(registry, checkpoint, changed):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        ("{", "JSON"),
-        ("[]", "object"),
-        ("{}", "name"),
-        (b"\xff", "JSON"),
-        ('{"name": "a"}', "version"),
-    ],
+    [("{", "JSON"), ("[]", "object"), ("{}", "name"), (b"\xff", "JSON"), ('{"name": "a"}', "version")],
 )
 def test_damaged_metadata_is_a_coded_error_and_leaves_the_others_alone(registry, checkpoint, content, reason):
     kept = register(registry, checkpoint)

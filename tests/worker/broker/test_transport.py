@@ -20,7 +20,7 @@ from kronos_client.contract.names import DEAD_KEY
 from tests.worker.broker.test_messages import message
 from worker.broker import self_check, steps, transport
 from worker.broker.transport import held_deliveries
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
+from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS, use_result_backend
 
 QUEUE = "cpu"
 UNACKED, INDEX = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
@@ -30,6 +30,7 @@ UNACKED, INDEX = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
 def app(settings, monkeypatch):
     """A worker's app, as the process is set up for it until the end of the test."""
     app = make_app(settings)
+    use_result_backend(app)
     app.conf.broker_transport = transport.TRANSPORT
     for module in (transport, steps):
         monkeypatch.setattr(module, "get_settings", lambda: settings)

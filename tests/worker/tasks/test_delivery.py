@@ -12,8 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import job_key
-from kronos_client.redis.result_backend import TAKEN_KEY_SETTING, tag_of
 from worker.broker import transport
+from worker.broker.result_backend import tag_of
+from worker.config import TAKEN_KEY_SETTING, use_result_backend
 from worker.tasks.delivery import ClaimedRequest, HandedBack
 
 
@@ -46,6 +47,7 @@ def rejected() -> list[bool]:
 @pytest.fixture
 def make_request(settings, put_back, rejected):
     with make_app(settings) as app:
+        use_result_backend(app)
         app.conf[TAKEN_KEY_SETTING] = "test.taken"
 
         @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)

@@ -16,12 +16,11 @@ from kronos_client.contract.examples import example_job
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.result_backend import TAKEN_KEY_SETTING
 from kronos_model.processes.json_child import ChildEnded
 from worker import lifecycle
 from worker.app import app
 from worker.broker.claims import Claims
-from worker.config import UNACKED_INDEX_KEYS
+from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
@@ -89,6 +88,7 @@ def compute(monkeypatch):
 def deliver(settings, process, compute):
     """One delivery with its own tag."""
     with make_app(settings) as own:
+        use_result_backend(own)
         own.conf[TAKEN_KEY_SETTING] = TAKEN
 
         def deliver(token: str, payload: Any = None) -> dict[str, Any]:

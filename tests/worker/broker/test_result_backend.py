@@ -16,7 +16,8 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.result_backend import TAKEN_KEY_SETTING, CodedRedisBackend
+from worker.broker.result_backend import CodedRedisBackend
+from worker.config import TAKEN_KEY_SETTING, use_result_backend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
@@ -27,6 +28,7 @@ TAKEN = "test.taken"
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
+        use_result_backend(app)
         app.conf[TAKEN_KEY_SETTING] = TAKEN
 
         @app.task(name="test.run", shared=False)

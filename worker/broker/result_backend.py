@@ -14,11 +14,9 @@ from pydantic_core import to_json
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import JobStore, Receipt
+from worker.config import TAKEN_KEY_SETTING
 
 EXPIRED: Final = "expired"
-
-TAKEN_KEY_SETTING: Final = "kronos_taken_key"
-"""A worker's Celery setting: as of ``JobStore``."""
 
 
 def tag_of(request: Any) -> str:
