@@ -185,9 +185,6 @@ class ForecastRun:
         return self._charts / f"{one.name}.png"
 
 
-INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
     """Treat SIGTERM, which service managers send, like Ctrl-C: running jobs are cancelled."""
@@ -207,7 +204,7 @@ def _without_interruption() -> Iterator[None]:
         nonlocal pressed
         pressed = True
 
-    before = {number: signal.signal(number, note) for number in INTERRUPTIONS}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

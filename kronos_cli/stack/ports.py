@@ -30,5 +30,4 @@ def _bound_port(host: str, port: int) -> int:
         # Like servers: a port that was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
-        bound: int = probe.getsockname()[1]
-        return bound
+        return int(probe.getsockname()[1])

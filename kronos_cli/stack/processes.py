@@ -59,8 +59,7 @@ class ProcessStack:
             LocalStackError: The child cannot be started.
         """
         start = partial(ChildProcess, name, command, env=env, stdin=stdin, sink=self._sink, grace_s=grace_s)
-        child = start()
-        self.adopt(child)
+        self.adopt(child := start())
         self._starts[child] = start
         if group is not None:
             self._groups[child] = group
@@ -74,8 +73,7 @@ class ProcessStack:
         """Start a dead child again, in the same place of the order. Raises LocalStackError."""
         dead.stop()  # ends the processes that it left behind
         start = self._starts.pop(dead)
-        child = start()
-        self._children[self._children.index(dead)] = child
+        self._children[self._children.index(dead)] = child = start()
         self._starts[child] = start
         if dead in self._groups:
             self._groups[child] = self._groups.pop(dead)
