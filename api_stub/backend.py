@@ -1,4 +1,4 @@
-"""What requests ask of Redis and Celery: blocking calls on a few threads, waiting on none."""
+"""Access to Redis and Celery for requests: blocking calls on a few threads, waiting without any."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
+from typing import Annotated, Final, ParamSpec, Self, TypeVar
 
 from fastapi import Depends, Request
 
@@ -16,29 +16,27 @@ from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.async_handle import AsyncHandle, submitted
 from kronos_client.core.core import redis_core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.job import Job
 from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.redis.queues import queue_lengths
 from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
-"""That enqueue and read. More would only wait for Python's one lock, or for a Redis that is away."""
+"""Threads that enqueue and read. More would only wait for Python's lock or for Redis."""
 MAX_CONNECTIONS: Final = 8
-"""To wait by; one of them receives the states of all jobs."""
+"""Connections for waiting. One of them receives the states of all jobs."""
 MAX_UPLOADS: Final = 4
 MAX_READINGS: Final = 1
-"""Of uploaded files at once: each may take ``dataset_process.MAX_MEMORY_BYTES``."""
-POOL_KNOWN_FOR_S: Final = 1.0
-PROBE_S: Final = 4.0
-"""That Redis has to tell of workers and queues: less than the 5 s that probes are usually given."""
-LOOK_S: Final = 10.0
-"""That Redis has to tell of a job, or to take the wish to cancel it."""
-BEGIN_S: Final = 10.0
-"""That a call waits for one of the threads."""
+"""Uploaded files read at once. Each may take ``dataset_process.MAX_MEMORY_BYTES``."""
+POOL_CACHE_S: Final = 1.0
+POOL_TIMEOUT_S: Final = 4.0
+"""Seconds to read workers and queues. Health probes usually wait 5 s."""
+JOB_TIMEOUT_S: Final = 10.0
+"""Seconds to read or cancel a job."""
+THREAD_TIMEOUT_S: Final = 10.0
+"""Seconds that a call waits for a free thread."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,23 +44,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pool:
-    """The workers that are alive, and how many jobs wait in each queue with each priority."""
+    """The live workers, and the number of jobs in each queue by priority."""
 
     workers: list[AnyWorkerStatus]
     lengths: Mapping[str, Mapping[Priority, int]]
 
 
 class Backend:
-    """The client, and what waits for its jobs. Lives on one event loop, as a context."""
+    """Sends jobs and waits for them, on one event loop. Use it as an async context."""
 
     def __init__(self, settings: ApiSettings) -> None:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
         self.core = redis_core(
-            settings, self.dispatcher, max_connections=MAX_CONNECTIONS, call=self.call, away_for_s=LOOK_S
+            settings,
+            self.dispatcher,
+            max_connections=MAX_CONNECTIONS,
+            call=self.call,
+            away_for_s=JOB_TIMEOUT_S,
         )
-        # A call that its request gave up goes on until Redis's time is over: a pool bounds their number.
+        # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "kronos-api")
         self._probes = ThreadPoolExecutor(1, "kronos-api-probe")
         self.reading_datasets = asyncio.Semaphore(MAX_READINGS)
@@ -82,7 +84,7 @@ class Backend:
         await asyncio.to_thread(self.dispatcher.close)
 
     def release(self) -> None:
-        """End all waiting for jobs: this process ends, and the jobs go on."""
+        """End all waiting for jobs, because this process stops. The jobs go on."""
         self.core.events.release()
 
     @property
@@ -91,46 +93,35 @@ class Backend:
         return self.core.events.is_released
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a blocking function gives, on one of the few threads.
+        """Run a blocking function on one of the threads.
 
-        Raises JobError BROKER_UNREACHABLE where no thread is free in time: Redis does not answer them.
+        Raises JobError BROKER_UNREACHABLE if no thread is free in time, because Redis does not answer them.
         """
-        begun = self._threads.submit(partial(function, *args, **kwargs))
-        given = asyncio.wrap_future(begun)
+        call = self._threads.submit(partial(function, *args, **kwargs))
+        result = asyncio.wrap_future(call)
         try:
-            await asyncio.wait((given,), timeout=BEGIN_S)
-            if not given.done() and begun.cancel():
+            await asyncio.wait((result,), timeout=THREAD_TIMEOUT_S)
+            if not result.done() and call.cancel():
                 raise unanswered()
-            return await given
+            return await result
         finally:
-            given.cancel()  # whoever is gone leaves nobody in the pool's queue
-
-    async def submit(
-        self,
-        make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
-        payload: dict[str, Any],
-        job_id: str,
-    ) -> AsyncHandle[Any, Any]:
-        """Check a job, and send it. Raises JobError."""
-        return await submitted(
-            self.core, partial(make_job, payload, job_id, self.settings), 0.0, may_stay=True
-        )
+            result.cancel()  # if the request is gone, its call leaves the pool's queue
 
     async def read(self, job_id: str) -> Stored:
-        """What is stored of a job now.
+        """The stored state of a job.
 
         Raises:
-            JobError: LOST, RESULT_EXPIRED if there is no such job, or no longer; BROKER_UNREACHABLE.
+            JobError: LOST if there is no such job, RESULT_EXPIRED if it is not kept, BROKER_UNREACHABLE.
         """
-        async with _answered(LOOK_S, job_id):
+        async with _answered(JOB_TIMEOUT_S, job_id):
             stored = await self.core.events.read(job_id)
         stored.raise_absence()
         return stored
 
     async def wait(self, job_id: str, timeout_s: float) -> Stored:
-        """What is stored of a job once it has ended, after the time, or once all waiting is ended.
+        """The stored state of a job when it has ended, time is up, or ``release`` was called.
 
-        Raises as ``read``.
+        Raises the errors of ``read``.
         """
         last = NOTHING
         try:
@@ -143,36 +134,37 @@ class Backend:
         return last
 
     async def cancel(self, job_id: str) -> Stored:
-        """Ask for a job to end, and read how it stands then. Raises as ``read``."""
+        """Cancel a job, and return its state after that. Raises the errors of ``read``."""
         await self.read(job_id)
-        async with _answered(LOOK_S, job_id):
+        async with _answered(JOB_TIMEOUT_S, job_id):
             await self.call(self.dispatcher.cancel, job_id)
         return await self.read(job_id)
 
     @asynccontextmanager
     async def uploading(self) -> AsyncIterator[None]:
-        """Room for one more upload; raises HttpError OVERLOADED where there is none."""
+        """Reserve room for an upload. Raises HttpError OVERLOADED if there is none."""
         if self._uploads.locked():
-            raise HttpError(HttpCode.OVERLOADED, "other files are being uploaded; send this one again soon")
+            raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
         async with self._uploads:
             yield
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that requests wait for now."""
+        """The number of jobs that requests wait for now."""
         return self.core.events.num_jobs
 
     async def pool(self) -> Pool:
-        """The workers and queues, read at most once a second, however many ask.
+        """The workers and queues, read at most once a second for all requests.
 
         Raises JobError BROKER_UNREACHABLE.
         """
         now = time.monotonic()
-        if self._pool is None or (self._pool.done() and now - self._pool_read_at > POOL_KNOWN_FOR_S):
+        if self._pool is None or (self._pool.done() and now - self._pool_read_at > POOL_CACHE_S):
             self._pool = asyncio.create_task(self._read_pool())
-            self._pool.add_done_callback(_seen)
+            # If all requests are gone when reading fails, asyncio would log the unread exception.
+            self._pool.add_done_callback(lambda task: task.cancelled() or task.exception())
         reading = self._pool
-        async with _answered(PROBE_S):
+        async with _answered(POOL_TIMEOUT_S):
             return await asyncio.shield(reading)
 
     async def _read_pool(self) -> Pool:
@@ -188,7 +180,7 @@ class Backend:
 
 @asynccontextmanager
 async def _answered(timeout_s: float, job_id: str | None = None) -> AsyncIterator[None]:
-    """Raises JobError BROKER_UNREACHABLE where the block has not ended in time."""
+    """Raises JobError BROKER_UNREACHABLE if the block takes too long."""
     try:
         async with asyncio.timeout(timeout_s):
             yield
@@ -196,13 +188,7 @@ async def _answered(timeout_s: float, job_id: str | None = None) -> AsyncIterato
         raise unanswered(job_id) from None
 
 
-def _seen(reading: "asyncio.Task[Pool]") -> None:
-    """Whoever asked may be gone when it fails; asyncio would say that nobody heard of it."""
-    if not reading.cancelled():
-        reading.exception()
-
-
-# async, since FastAPI runs other dependencies on threads of its own.
+# async, because FastAPI runs sync dependencies on threads.
 async def _backend(request: Request) -> Backend:
     backend: Backend = request.app.state.backend
     return backend

@@ -8,12 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from api_stub.addresses import PROBES
 from api_stub.problems import MEDIA_TYPE, Problem
-from api_stub.routes.job_views import (
-    FINETUNES_URL,
-    FORECASTS_URL,
-    finetune_view,
-    forecast_view,
-)
+from api_stub.routes.job_views import FINETUNES_URL, FORECASTS_URL, finetune_view, forecast_view
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from kronos_client.contract.examples import (
@@ -69,10 +64,7 @@ def _set_example(part: dict[str, Any], example: Any) -> None:
 def problem_response(description: str, **example: Any) -> dict[str, Any]:
     """A problem response for FastAPI. If given the model, FastAPI would declare application/json."""
     schema = {"$ref": TEMPLATE.format(model=Problem.__name__)}
-    return {
-        "description": description,
-        "content": {MEDIA_TYPE: {"schema": schema} | example},
-    }
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": schema} | example}}
 
 
 def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:

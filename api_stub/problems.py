@@ -122,7 +122,7 @@ class JobFailure(Exception):
         self.error = error
         self.job_id = job_id
 
-    def beside(self, job_ids: list[str]) -> "JobFailure":
+    def with_others(self, job_ids: list[str]) -> "JobFailure":
         """This failure, with the ids of the other jobs of the same request in its details."""
         error = self.error
         details = error.details | {"other_jobs": job_ids}

@@ -11,13 +11,10 @@ class ApiSettings(ServiceSettings):
     """The settings of the HTTP API."""
 
     api_keys: SecretStr | None = Field(
-        None,
-        description="keys, separated by commas or line ends; each request must send one; default: none",
+        None, description="keys, separated by commas or line ends; each request must send one; default: none"
     )
     api_wait_s: float = Field(
-        60,
-        ge=0,
-        description="seconds that a request waits for its forecast; then it gets the job's address",
+        60, ge=0, description="seconds that a request waits for its forecast; then it gets the job's address"
     )
     api_max_body_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one request")
     api_max_upload_bytes: int = Field(

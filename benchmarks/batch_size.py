@@ -1,8 +1,8 @@
-"""How many bars a second does a device generate, by the number of paths in a step?
+"""How many bars per second does a device generate, by the number of paths in a step?
 
-Random weights of a published shape; series of one path each, 400 bars of lookback, 100 to come. Beside the
-engine's decode steps: the naive loop's on the same batch where that is small enough, and what a step must
-move and multiply at least: the weights once, and every path's keys and values.
+Random weights of a published shape; series of one path each, 400 bars of lookback, 100 bars ahead. Columns:
+the engine's decode step, the naive loop's step on the same batch if it is small enough, and the bytes and
+operations that a step needs at least, for the weights once and for the keys and values of every path.
 
     python -m benchmarks.batch_size [--device cuda] [--shape small] [--dtype bfloat16] [--sizes 1 8 64 256]
 """
@@ -25,16 +25,15 @@ from kronos_model.tokenizer import KronosTokenizer
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done what it was asked to."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def step_s(engine: Engine, requests: list[SeriesRequest], device: torch.device) -> float:
-    """Seconds a decode step, over the steps in which all of them decode."""
+    """Seconds per decode step, over the steps in which all series decode."""
     for request in requests:
         engine.submit(request)
-    while engine.last_step.num_bars < len(requests):  # until the last one's lookback is in
+    while engine.last_step.num_bars < len(requests):  # until all lookbacks are read
         engine.step()
     wait_for(device)
     num_steps, start = 0, time.perf_counter()
@@ -53,7 +52,7 @@ def step_s(engine: Engine, requests: list[SeriesRequest], device: torch.device) 
 def naive_step_s(
     model: Kronos, tokenizer: KronosTokenizer, requests: list[SeriesRequest], device: torch.device
 ) -> float:
-    """Seconds of one step in the middle of the horizon, on the batch as a whole."""
+    """Seconds of one step in the middle of the horizon, on the whole batch."""
     forecaster = NaiveForecaster(model.cpu(), tokenizer.cpu(), requests, MAX_CONTEXT)
     middle = forecaster.tokens[..., -1:].repeat(1, 1, HORIZON // 2)
     tokens = torch.cat((forecaster.tokens, middle), dim=-1).to(device)
@@ -91,9 +90,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {name}, shape {arguments.shape}, {arguments.dtype}")
     weights = multiplied_bytes(model) // 4
     layers = len(model.transformer) + 1
-    print(
-        f"{'paths':>6} {'step ms':>8} {'bars/s':>9} {'naive':>8} {'times':>7} {'MB a step':>10} {'GFLOP':>7}"
-    )
+    print(f"{'paths':>6} {'step ms':>8} {'bars/s':>9} {'naive':>8} {'times':>7} {'MB/step':>10} {'GFLOP':>7}")
     for size in arguments.sizes:
         requests = [
             series_request(seed % 64, LOOKBACK, HORIZON, SamplingParams(seed=seed)) for seed in range(size)

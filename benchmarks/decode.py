@@ -1,9 +1,9 @@
 """How much faster is the engine than recomputing everything for each bar?
 
-Kronos-small's shape with random weights, 400 bars of lookback, 100 to come. The naive loop, float32, is timed
-on a few steps spread over the horizon and scaled to all of them; the engine is timed whole, from submission
-to bars. Several series are one batch in the naive loop. Last, a decode step of a single path against reading
-the weights that it multiplies once, at the memory bandwidth measured in the same run.
+Kronos-small's shape with random weights, 400 bars of lookback, 100 bars ahead. The naive loop, in float32, is
+timed on a few steps across the horizon and scaled to all steps; several series are one batch. The engine is
+timed as a whole, from submission to bars. The last lines compare a decode step of one path with the time to
+read its weights once, at the memory bandwidth of the same run.
 
     python -m benchmarks.decode [--cases 1x1 1x10 1x64 64x1] [--dtypes float32 bfloat16] [--runs 5]
 """
@@ -40,12 +40,12 @@ class Run:
 
 
 def naive_s(model: Kronos, tokenizer: KronosTokenizer, requests: list[SeriesRequest]) -> float:
-    """Seconds for the whole horizon, from the mean of a few steps spread over it."""
+    """Seconds for the whole horizon, from the mean of a few steps across it."""
     forecaster = NaiveForecaster(model, tokenizer, requests, MAX_CONTEXT)
     prompt = forecaster.tokens
     steps = []
     for step in NAIVE_STEPS_AT:
-        generated = prompt[..., -1:].repeat(1, 1, step)  # which tokens does not matter for time
+        generated = prompt[..., -1:].repeat(1, 1, step)  # the time does not depend on the tokens
         forecaster.tokens = torch.cat((prompt, generated), dim=-1)
         start = time.perf_counter()
         forecaster.step()
@@ -54,7 +54,7 @@ def naive_s(model: Kronos, tokenizer: KronosTokenizer, requests: list[SeriesRequ
 
 
 def engine_run(engine: Engine, requests: list[SeriesRequest]) -> Run:
-    """The whole forecast: tokenizer, prefill, every bar, and the way back."""
+    """The whole forecast: tokenizer, prefill, every bar, and decoding to prices."""
     start = time.perf_counter()
     prefill_s, steps = 0.0, []
     for request in requests:
@@ -67,7 +67,7 @@ def engine_run(engine: Engine, requests: list[SeriesRequest]) -> Run:
 
 
 def requests_of(case: str) -> list[SeriesRequest]:
-    """As many series as stand before the x, with as many paths each as stand behind it."""
+    """The series of a case: "4x10" is 4 series with 10 paths each."""
     num_series, num_paths = map(int, case.split("x"))
     return [
         series_request(seed, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=seed))
@@ -76,7 +76,7 @@ def requests_of(case: str) -> list[SeriesRequest]:
 
 
 def read_bandwidth() -> float:
-    """Bytes a second, reading memory that no cache holds; the best of several passes."""
+    """Bytes per second read from memory, outside of caches. The best of several passes."""
     data = torch.ones(BANDWIDTH_BYTES // 4)
     passes = []
     for _ in range(10):
@@ -87,7 +87,7 @@ def read_bandwidth() -> float:
 
 
 def multiplied_bytes(model: Kronos) -> int:
-    """Of the weights that a decode step multiplies, in float32: blocks, dependency-aware layer, heads."""
+    """Bytes of the float32 weights that a decode step multiplies: blocks, dependency-aware layer, heads."""
     attention = model.dep_layer.cross_attn
     modules = (model.transformer, attention.k_proj, attention.v_proj, attention.out_proj, model.head)
     return sum(4 * parameter.numel() for module in modules for parameter in module.parameters())

@@ -1,11 +1,11 @@
 """How far do bfloat16 and the rolling cache move a forecast?
 
-Each is run beside exact float32, once freely under the same noise, and once on the tokens that float32 chose,
-so that the distributions can be compared bar by bar. Means over all bars, paths and series:
+Each is compared with exact float32 twice: in a free run under the same noise, and in a run on the tokens that
+float32 chose, which makes the distributions comparable bar by bar. Means over all bars, paths and series:
 
     |Δ log p|   of the chosen token, s1 and s2
     TV          total variation distance of the two distributions, s1 and s2
-    tokens      share of bars whose tokens are the same when run freely under the same noise
+    tokens      share of bars with the same tokens in the free run
     mean path   difference of the mean paths' close, in standard deviations of the paths
     spread      the same between two different seeds, for comparison
 
@@ -39,14 +39,14 @@ CLOSE = 3
 
 @dataclass
 class Record:
-    """What one run chose, and from which distributions: a tensor for each draw, in order."""
+    """The tokens and distributions of one run: one tensor per draw, in order."""
 
     tokens: list[Tensor] = field(default_factory=list)
     probabilities: list[Tensor] = field(default_factory=list)
 
 
 class RecordingSteps(EagerSteps):
-    """Notes every draw; given the tokens of another run, it chooses those."""
+    """Records every draw. With ``forced`` it chooses the tokens of that run."""
 
     def __init__(self, record: Record, forced: Record | None, *args: Any) -> None:
         super().__init__(*args)
@@ -67,7 +67,7 @@ def run(
     dtype: torch.dtype,
     forced: Record | None = None,
 ) -> tuple[Record, list[Any]]:
-    """What each draw of the series together chose, and their paths."""
+    """Forecast the series in one batch. Returns the record of all draws, and the paths."""
     record = Record()
     runner = ModelRunner(
         *pair,
@@ -76,7 +76,7 @@ def run(
         dtype=dtype,
         steps=lambda *args: RecordingSteps(record, forced, *args),
     )
-    engine = Engine(runner, max_chunk_bars=1 << 30)  # so that all begin together, and draws correspond
+    engine = Engine(runner, max_chunk_bars=1 << 30)  # all series start together, so draws correspond
     generations = [engine.submit(request) for request in requests]
     while engine.has_work:
         engine.step()
@@ -84,7 +84,7 @@ def run(
 
 
 def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:
-    """The series, with seeds of their own."""
+    """The series, each with its own seed."""
     return [
         replace(
             series_request(
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["small", "tiny"], help="small, base, mini, tiny")
     parser.add_argument("--folder", nargs="*", default=[], help="checkpoints with model/ and tokenizer/")
     arguments = parser.parse_args()
-    print(f"torch {torch.__version__}, {NUM_SERIES} series × {NUM_PATHS} paths, {HORIZON} bars to come")
+    print(f"torch {torch.__version__}, {NUM_SERIES} series × {NUM_PATHS} paths, {HORIZON} bars ahead")
     print(
         f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
         f"{'spread':>8}"

@@ -1,7 +1,7 @@
-"""How fast are the operations that engine and training chose, beside those that they could have?
+"""How fast are the operations of engine and training, compared with their alternatives?
 
-Kronos-small's sizes on the CPU; microseconds a call, medians of several rounds. Weights rotate among copies,
-so that no cache holds them all. Last, training's products: a layer forward and backward, in GFLOP/s.
+Kronos-small's sizes on the CPU; microseconds per call, medians of several rounds. Calls use copies of the
+weights in turn, so that no cache holds them all. The last lines time training's products, in GFLOP/s.
 
     python -m benchmarks.kernels
 """
@@ -28,7 +28,7 @@ CAPACITY, BARS, VOCABULARY, COPIES, ROUNDS = 512, 450, 1024, 16, 7
 
 
 def microseconds(call: Callable[[], object], num_calls: int = 64) -> float:
-    """Of one call, the median of several rounds."""
+    """Microseconds of one call, the median of several rounds."""
     for _ in range(8):
         call()
     rounds = []
@@ -41,13 +41,12 @@ def microseconds(call: Callable[[], object], num_calls: int = 64) -> float:
 
 
 def rotating(layers: list[Callable[[Tensor], Tensor]], x: Tensor) -> Callable[[], Tensor]:
-    """Calls one after the other."""
     turn = cycle(layers)
     return lambda: next(turn)(x)
 
 
 def linears(rows: int, dtype: torch.dtype) -> tuple[float, float]:
-    """A block's four products: ``F.linear``, and as the engine runs them."""
+    """A block's four products, by ``F.linear`` and by the engine's layer."""
     d_model, ff_dim = SMALL["d_model"], SMALL["ff_dim"]
     plain = ours = 0.0
     for outs, ins in ((3 * d_model, d_model), (d_model, d_model), (2 * ff_dim, d_model), (d_model, ff_dim)):
@@ -60,7 +59,7 @@ def linears(rows: int, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def attention(rows: int, dtype: torch.dtype) -> float:
-    """One query a row on its own 450 bars."""
+    """One query per row on its own 450 bars."""
     q = torch.randn(rows, HEADS, 1, HEAD_DIM, dtype=dtype)
     k, v = torch.randn(2, rows, HEADS, CAPACITY, HEAD_DIM, dtype=dtype)[..., :BARS, :]
     return microseconds(lambda: F.scaled_dot_product_attention(q, k, v), num_calls=16)

@@ -1,15 +1,15 @@
-"""How many jobs a second do one, two and more worker processes on this machine give?
+"""How many jobs per second do one, two and more worker processes on this machine compute?
 
     python -m benchmarks.scaling [--settings 1x1 1x2 2x1] [--runs 5] [--jobs 64] [--size tiny|small]
 
-A setting is processes x threads: so many computing threads (OMP_NUM_THREADS) has each process. A run enqueues
-all jobs at once and stops when the last result is stored: single series of 400 bars, 96 to come, the bundled
-checkpoint or Kronos-small's shape with random weights, float32. The settings take turns in each round, so
-that what else the machine does falls on all of them. Medians and the spread are given, with the load average
+A setting is PROCESSESxTHREADS, with OMP_NUM_THREADS=THREADS in each process. A run enqueues all jobs at once
+and ends when the last result is stored. Jobs are single series of 400 bars, 96 bars ahead, with the bundled
+checkpoint or Kronos-small's shape with random weights, in float32. The settings take turns in each round, so
+that other load on the machine affects all of them. The output has medians, the spread, and the load average
 before and after.
 
-Needs nothing to run beside it: client, Redis and workers share the machine's cores, and threads that wait for
-one that was interrupted compute nothing.
+Run nothing else on the machine: client, Redis and workers share its cores, and all threads of a process wait
+for one that is interrupted.
 """
 
 import argparse
@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import BACKLOG, Traffic, job_payload
 from benchmarks.support.workers import REAL, Workers
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
 
 LOOKBACK, HORIZON = 400, 96
 WAIT_S: Final = 600
-MAX_CONTEXT: Final = "512"
 
 
 @dataclass
@@ -42,7 +41,6 @@ class Setting:
     cpu_s: list[float] = field(default_factory=list)
 
     def run(self, payloads: list[dict[str, Any]]) -> None:
-        """Have all jobs computed, once."""
         ids = [self.traffic.send(payload, BACKLOG) for payload in payloads]
         used_s = self.workers.cpu_s()
         start = self.traffic.release_backlog()
@@ -51,23 +49,17 @@ class Setting:
 
 
 def model_settings(size: str, folder: Path) -> dict[str, str]:
-    """The variables that choose the checkpoint."""
-    if size == "tiny":
-        return {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MAX_CONTEXT": MAX_CONTEXT}
-    paths = {"KRONOS_MODEL": str(folder / "model"), "KRONOS_TOKENIZER": str(folder / "tokenizer")}
-    for module, path in zip(random_pair(size), paths.values(), strict=True):
-        module.save_pretrained(path)
-    return paths | {"KRONOS_MAX_CONTEXT": MAX_CONTEXT}
+    return {"KRONOS_MODEL": BUNDLED_MODEL} if size == "tiny" else save_random_pair(size, folder)
 
 
 def measure(given: argparse.Namespace) -> list[Setting]:
-    """All settings are up at once; those that are not measured wait for jobs, which costs nothing."""
+    """Start all settings at once. Those that are not measured wait for jobs, which costs nothing."""
     payloads = [job_payload(seed, LOOKBACK, HORIZON) for seed in range(given.jobs)]
     for payload in payloads:
         payload["sampling"]["sample_count"] = given.samples
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-        variables = model_settings(given.size, folder)
+        variables = {"KRONOS_MAX_CONTEXT": "512"} | model_settings(given.size, folder)
         settings = []
         for name in given.settings:
             num_workers, num_threads = map(int, name.split("x"))
@@ -77,7 +69,7 @@ def measure(given: argparse.Namespace) -> list[Setting]:
         for number in range(1 + given.runs):
             for setting in settings:
                 setting.run(payloads)
-                if number == 0:  # it warms up
+                if number == 0:  # the first run warms up
                     setting.runs_s.clear()
                     setting.cpu_s.clear()
     return settings

@@ -1,14 +1,14 @@
-"""What does the service cost beside the engine, through Celery and a real Redis?
+"""How much time does the service add to the engine, through Celery and a real Redis?
 
     python -m benchmarks.service [--parts burst idle null curve] [--runs 5] [--plot latency.png]
 
 burst   64 single-series jobs enqueued at once, against the engine alone: Kronos-small's shape with random
-        weights, float32, 400 bars of lookback, 100 to come. Service and engine take turns.
-idle    what an idle worker adds to one job with 512 bars of lookback, over the engine's own time
-null    jobs a second of a worker whose model costs nothing: 512 bars as base64, events on, results stored
+        weights, float32, 400 bars of lookback, 100 bars ahead. Service and engine take turns.
+idle    time that an idle worker adds to the engine's, for one job with 512 bars of lookback
+null    jobs per second of a worker whose model costs nothing: 512 bars as base64, events on, results stored
 curve   latency at shares of saturation, Poisson arrivals, one worker process and two
 
-Needs nothing to run beside it: client, Redis and workers share the machine's cores.
+Run nothing else on the machine: client, Redis and workers share its cores.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Final
 
 from benchmarks.support.direct import MAX_CONTEXT, DirectEngine
 from benchmarks.support.latency_curve import Curve, measure_curve, save_plot
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import BACKLOG, Traffic, instrument, job_payload
 from benchmarks.support.workers import NULL, REAL, Workers
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
@@ -39,17 +39,11 @@ TINY = {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MAX_CONTEXT": "512"}
 def burst(runs: int) -> None:
     """64 jobs at once through the service and through the engine alone."""
     with tempfile.TemporaryDirectory() as folder:
-        model, tokenizer = str(Path(folder, "model")), str(Path(folder, "tokenizer"))
-        for module, path in zip(random_pair("small"), (model, tokenizer), strict=True):
-            module.save_pretrained(path)
-        settings = {
-            "KRONOS_MODEL": model,
-            "KRONOS_TOKENIZER": tokenizer,
-            "KRONOS_MAX_CONTEXT": str(MAX_CONTEXT),
-        }
+        paths = save_random_pair("small", Path(folder))
+        settings = paths | {"KRONOS_MAX_CONTEXT": str(MAX_CONTEXT)}
         jobs = [instrument(seed, LOOKBACK, HORIZON) for seed in range(NUM_JOBS)]
         with (
-            DirectEngine(model, tokenizer, jobs=NUM_JOBS, lookback=LOOKBACK, horizon=HORIZON) as engine,
+            DirectEngine(*paths.values(), jobs=NUM_JOBS, lookback=LOOKBACK, horizon=HORIZON) as engine,
             Workers(REAL, settings) as workers,
             ForecastClient(workers.url) as client,
         ):
@@ -74,7 +68,7 @@ def burst(runs: int) -> None:
 
 
 def idle(runs: int) -> None:
-    """One job after the other on an idle worker; the engine alone takes turns with it."""
+    """One job after the other on an idle worker. The engine alone takes turns with it."""
     past, future = instrument(1, IDLE_LOOKBACK, IDLE_HORIZON)
     rows: list[tuple[float, ...]] = []
     alone: list[float] = []
@@ -93,7 +87,7 @@ def idle(runs: int) -> None:
             timings = handle.wait(WAIT_S).timings_ms
             wall_ms = (time.perf_counter() - start) * 1000
             own_ms = timings.prefill + timings.decode
-            # In the worker's own account the job starts in the middle of submit, as it gets its moment.
+            # The worker's timings start in the middle of submit, when the job gets its time.
             return wall_ms, (submitted - start) * 1000, timings.total - own_ms, own_ms, wall_ms - own_ms
 
         for _ in range(runs):
@@ -108,7 +102,7 @@ def idle(runs: int) -> None:
 
 
 def null(runs: int) -> None:
-    """As many jobs as a worker takes when the model costs nothing, from a backlog that all lies there."""
+    """The jobs per second of a worker whose model costs nothing, from a full backlog."""
     payloads = [job_payload(seed, NULL_LOOKBACK, NULL_HORIZON) for seed in range(8)]
     rows = []
     with Workers(NULL, TINY) as workers, Traffic(workers.url) as traffic:
@@ -119,7 +113,7 @@ def null(runs: int) -> None:
             start = traffic.release_backlog()
             end = max(traffic.await_outcomes(ids, WAIT_S))
             rows.append((count / (end - start), (workers.cpu_s() - used_s) / count * 1000))
-    print(f"{'run':>6} {'jobs/s':>8} {'worker CPU ms a job':>20}")
+    print(f"{'run':>6} {'jobs/s':>8} {'worker CPU ms/job':>20}")
     for number, (rate, cpu_ms) in enumerate(rows[1:], 1):
         print(f"{number:>6} {rate:>8.0f} {cpu_ms:>20.2f}")
     medians = [statistics.median(column) for column in zip(*rows[1:], strict=True)]

@@ -1,7 +1,7 @@
 """Where does a decode step's time go?
 
-Kronos-small's shape with random weights, in the middle of 400 → 100 bars. Milliseconds a step by kind of
-operation, self time as PyTorch's profiler sees it, and what is left of the step: Python and dispatch.
+Kronos-small's shape with random weights, in the middle of 400 → 100 bars. Milliseconds per step by kind of
+operation (self time in PyTorch's profiler), and the rest of the step: Python and dispatch.
 
     python -m benchmarks.step_profile [--cases 1x1 1x64 64x1] [--dtype float32]
 """
@@ -26,11 +26,10 @@ KINDS = {
     "norms": ("rms_norm", "aten::pow", "aten::mean", "aten::rsqrt"),
     "noise": ("aten::exponential_",),
 }
-"""Parts of the operations' names; whatever has none of them is "other operations"."""
+"""Parts of the operations' names. All others are "other operations"."""
 
 
 def step_times(engine: Engine) -> list[float]:
-    """Seconds of each of the next steps."""
     seconds = []
     for _ in range(NUM_STEPS):
         start = time.perf_counter()
@@ -46,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     pair = random_pair("small")
     names = [*KINDS, "other operations", "between them"]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.dtype}; ms a step")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.dtype}; ms per step")
     print(f"{'case':>6} {'step':>7} " + " ".join(f"{name:>16}" for name in names))
     for case in arguments.cases:
         engine = build_engine(*pair, max_context=MAX_CONTEXT, dtype=getattr(torch, arguments.dtype))
@@ -54,7 +53,7 @@ def main() -> None:
         for request in requests:
             engine.submit(request)
         num_paths = sum(request.sampling.sample_count for request in requests)
-        while engine.last_step.num_bars < num_paths:  # until the last one's lookback is in
+        while engine.last_step.num_bars < num_paths:  # until all lookbacks are read
             engine.step()
         for _ in range(min(20, HORIZON - 2 * NUM_STEPS - len(requests))):
             engine.step()

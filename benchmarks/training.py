@@ -1,9 +1,8 @@
-"""How fast is a training step, beside a plain loop that does what the reference's does?
+"""How fast is a training step, compared with a plain loop like that of the reference?
 
-The predictor's stage, by ``finetune`` itself, on windows of 400 + 48 synthetic bars, in the shapes of
-Kronos-mini and -small with random weights. Each run is a process of its own, on all cores; the
-kinds take turns. The plain loop and ours start from the same weights and take the same windows with the same
-draws, so that in float32 their losses must agree.
+The predictor's stage of ``finetune`` on windows of 400 + 48 synthetic bars, in the shapes of Kronos-mini and
+-small with random weights. Each run is a separate process on all cores; the kinds take turns. Both loops
+start from the same weights and use the same windows and draws, so their float32 losses must agree.
 
     python -m benchmarks.training [--shapes mini small] [--steps 8] [--runs 3] [--device cpu]
 """
@@ -36,7 +35,7 @@ SEED: Final = 0
 
 
 def measure(kind: str, shape: str, steps: int, device: str) -> dict[str, Any]:
-    """One run, in this process: seconds and loss of each step, the loader's seconds, peak memory."""
+    """One run in this process: seconds per step, share of the loader, last loss, peak memory."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -55,7 +54,7 @@ def measure(kind: str, shape: str, steps: int, device: str) -> dict[str, Any]:
 
 
 def _prepared(shape: str, folder: Path) -> tuple[Any, Any, Any]:
-    """A saved start, and candles as a DataFrame and as a file."""
+    """Save the start checkpoint and candles. Returns model, tokenizer and the candles."""
     import pandas as pd
 
     from benchmarks.support.shapes import random_pair
@@ -89,7 +88,7 @@ def _ours(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
     from kronos_model.finetuning import finetune, parse_config
     from kronos_model.finetuning.windows import WindowDataset
 
-    _prepared(shape, folder)
+    _, _, table = _prepared(shape, folder)
     batch_size = BATCH_SIZE[shape]
     cut = NUM_BARS - 2 * (LOOKBACK + PRED_LEN)  # validation is one window
     config = parse_config(
@@ -98,8 +97,8 @@ def _ours(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
                 "path": str(folder / "candles.parquet"),
                 "lookback": LOOKBACK,
                 "pred_len": PRED_LEN,
-                "validation_from": _time_of(folder, cut),
-                "test_from": _time_of(folder, NUM_BARS - LOOKBACK),
+                "validation_from": str(table["timestamps"][cut]),
+                "test_from": str(table["timestamps"][NUM_BARS - LOOKBACK]),
                 "gap": 0,
             },
             "start": {"model": str(folder / "start")},
@@ -129,20 +128,14 @@ def _ours(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
     WindowDataset.__getitems__ = timed  # type: ignore[method-assign]
     moments, losses = [], []
 
-    def listen(event: Any) -> None:
+    def record(event: Any) -> None:
         if event["event"] == "step":
             moments.append(time.perf_counter())
             losses.append(event["loss"])
 
-    finetune(config, folder / "run", listeners=[listen])
+    finetune(config, folder / "run", listeners=[record])
     seconds = [after - before for before, after in itertools.pairwise(moments)]
     return [seconds[0], *seconds], losses, loader_s
-
-
-def _time_of(folder: Path, row: int) -> str:
-    import pandas as pd
-
-    return str(pd.read_parquet(folder / "candles.parquet", columns=["timestamps"])["timestamps"][row])
 
 
 def _in_a_process(arguments: argparse.Namespace, kind: str, shape: str) -> dict[str, Any]:
@@ -174,7 +167,7 @@ def main() -> None:
 
 
 def _print_table(shape: str, runs: dict[str, list[dict[str, Any]]]) -> None:
-    print(f"Kronos-{shape}, {BATCH_SIZE[shape]} windows of {LOOKBACK} + {PRED_LEN} bars a step")
+    print(f"Kronos-{shape}, {BATCH_SIZE[shape]} windows of {LOOKBACK} + {PRED_LEN} bars per step")
     print(f"{'':<20} {'steps/s':>8} {'times':>6} {'spread':>14} {'peak MiB':>9} {'loader':>7} {'loss':>9}")
     first = None
     for kind, results in runs.items():

@@ -1,21 +1,21 @@
 #!/bin/sh
-# Make the passwords and keys that docker-compose.yml reads, as files in secrets/. What is there already stays.
+# Create the passwords and keys that docker-compose.yml reads, as files in secrets/. Existing files stay.
 #
 #   deploy/make-secrets.sh [FOLDER]
 #
-# Only the folder is closed to others: containers get the files one by one, under users of their own, who must be
-# able to read them.
+# Only the folder is closed to other users. Each container mounts single files, and its own user must be able to read
+# them.
 set -eu
 folder=${1:-$(dirname "$0")/../secrets}
 mkdir -p "$folder/tls"
 chmod 700 "$folder"
 
-# Letters and digits only, since it becomes part of a URL.
+# Letters and digits only, because it becomes part of a URL.
 random() {
     LC_ALL=C tr -dc 'A-Za-z0-9' </dev/urandom | head -c 40
 }
 
-# Without a line end, which not everybody who reads it takes off.
+# Without a line end, because some readers do not strip it.
 keep() {
     [ -s "$folder/$1" ] || printf '%s' "$2" >"$folder/$1"
     chmod 444 "$folder/$1"
@@ -26,7 +26,7 @@ keep redis_url "redis://:$(cat "$folder/redis_password")@redis:6379/0"
 keep flower_password "$(random)"
 keep grafana_password "$(random)"
 keep api_keys "$(random)"
-# Of whoever reads metrics: alone in its file, and one of the API's keys.
+# The key for metrics is alone in its file, and also one of the API's keys.
 keep metrics_key "$(random)"
 if ! grep -qxF "$(cat "$folder/metrics_key")" "$folder/api_keys"; then
     printf '%s\n%s' "$(cat "$folder/api_keys")" "$(cat "$folder/metrics_key")" >"$folder/api_keys.new"

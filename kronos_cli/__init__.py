@@ -1,1 +1,1 @@
-"""Everything behind ``./kronos`` and the command ``kronos``."""
+"""The command line: ``./kronos`` in a checkout, ``kronos`` when installed."""

@@ -1,4 +1,4 @@
-"""The commands, each with a line of help, for the launcher, ``--help`` and shells. Standard library only."""
+"""The commands with one line of help each. The launcher reads this too: standard library only."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ COMMANDS: Final = {
     "finetune": "Train a model on your own candles: here, or as a job.",
     "worker": "Run a worker: load the model once, take jobs from the queue of its device.",
     "api": "Serve the HTTP API and its web page.",
-    "flower": "Run Flower, the web page on queues and jobs.",
-    "status": "Show the workers that are alive, busy and loading ones included.",
+    "flower": "Run Flower, a web page that shows queues and jobs.",
+    "status": "Show all live workers, also busy and loading ones.",
     "queues": "Show how many jobs wait, how fast they are taken, and dead messages.",
-    "models": "Show the registered models, which forecast jobs may name.",
-    "devices": "Show what each device would resolve to on this machine.",
-    "check": "Look for what is wrong with this installation, and say what to do about it.",
+    "models": "Show the registered models that forecast jobs can name.",
+    "devices": "Show the device that each name resolves to on this machine.",
+    "check": "Check this installation, and print a remedy for each problem.",
     "healthcheck": "Exit with 0 when a worker on this host is ready.",
-    "completion": "Print the script by which a shell completes commands and options.",
+    "completion": "Print the script that completes commands and options in a shell.",
 }

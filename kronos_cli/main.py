@@ -1,4 +1,4 @@
-"""The command line: one module of ``kronos_cli.commands`` for each command, imported when it runs."""
+"""The command line. Each command is a module of ``kronos_cli.commands``, imported when it runs."""
 
 from importlib import import_module
 
@@ -9,12 +9,12 @@ from kronos_cli.one_line_errors import OneLineErrors
 
 
 class Commands(OneLineErrors):
-    """A group that imports a command when it is called, so that none pays for another."""
+    """A group that imports only the command that is called."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Replace the entry of the list by the command itself."""
+        """Replace the listed entry by the command itself."""
         name, entry, rest = super().resolve_command(ctx, args)
         if name is None or entry is None:
             return name, entry, rest
@@ -30,5 +30,5 @@ class Commands(OneLineErrors):
 def cli() -> None:
     """Kronos forecasts as jobs on Redis.
 
-    Settings are environment variables that begin with KRONOS_; every command reads KRONOS_REDIS_URL.
+    Settings are environment variables that begin with KRONOS_. Every command reads KRONOS_REDIS_URL.
     """

@@ -1,4 +1,4 @@
-"""OneLineErrors: a command that fails ends with one line and not with a traceback."""
+"""OneLineErrors: a command that fails prints one line instead of a traceback."""
 
 import json
 from typing import Any, Final
@@ -14,57 +14,58 @@ from kronos_model.processes.children import LocalStackError
 
 OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model", "worker")
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
-"""Packages that the extra [worker] does not bring."""
+"""Packages that the extra [worker] does not install."""
 
+EXPECTED: Final = (
+    click.ClickException, click.Abort, ModuleNotFoundError,
+    KronosError, JobError, LocalStackError, RedisError, SettingsError,
+)  # fmt: skip
 _AS_JSON: Final = f"{__name__}.as_json"
 
 
 class OneLineErrors(click.Group):
-    """Errors that have a message for the user end the command with that line, not with a traceback.
+    """A group whose commands print expected errors as one line, without a traceback.
 
-    With ``--json`` an object ``error`` with ``code`` and ``message`` goes to standard output as well.
+    With ``--json`` an object ``error`` with ``code`` and ``message`` also goes to standard output.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Not by the option itself: arguments that cannot be parsed are errors of the command too.
+        # Read before parsing, because a parse error is printed as JSON too.
         ctx.meta[_AS_JSON] = "--json" in args
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # click's own status for it, 1, is that of a failure
+        except KeyboardInterrupt:  # click would exit with 1, as for a failure
             raise SystemExit(130) from None
-        except (click.ClickException, click.Abort) as error:
-            self._print_as_json(ctx, error)
-            raise
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in OWN_PACKAGES:
-                raise  # a defect
-            self._print_as_json(ctx, error)
-            raise click.ClickException(message_of(error)) from error
-        except (KronosError, JobError, LocalStackError, RedisError, SettingsError) as error:
-            self._print_as_json(ctx, error)
+        except EXPECTED as error:
+            if isinstance(error, ModuleNotFoundError) and _is_defect(error):
+                raise
+            if ctx.meta[_AS_JSON]:
+                click.echo(json.dumps({"error": error_as_json(error)}))
+            if isinstance(error, click.ClickException | click.Abort):
+                raise
             raise click.ClickException(message_of(error)) from error
 
-    def _print_as_json(self, ctx: click.Context, error: Exception) -> None:
-        if ctx.meta[_AS_JSON]:
-            click.echo(json.dumps({"error": error_as_json(error)}))
+
+def _is_defect(error: ModuleNotFoundError) -> bool:
+    return error.name is None or error.name.partition(".")[0] in OWN_PACKAGES
 
 
 def error_is_printed(ctx: click.Context) -> None:
-    """Call it if the command's own JSON has the error that ends it."""
+    """Print no further JSON for the error: the command's own output already holds it."""
     ctx.meta[_AS_JSON] = False
 
 
 def error_as_json(error: Exception) -> dict[str, str]:
-    """``code`` and ``message``: the contract's code, or one of this command line's own."""
+    """``code`` and ``message``. The code is from the contract or from ``code_of``."""
     message = error.message if isinstance(error, KronosError | JobError) else message_of(error)
     return {"code": code_of(error), "message": message}
 
 
 def code_of(error: Exception) -> str:
-    """The code of an error that ends a command; docs/use/cli.md lists them."""
+    """The code of an error that ends a command. docs/use/cli.md lists all codes."""
     if isinstance(error, KronosError | JobError):
         return error.code
     codes = (
@@ -79,11 +80,11 @@ def code_of(error: Exception) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """The message of an error, for the user."""
+    """The message of an error for the user."""
     if isinstance(error, AuthenticationError):
         return f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
     if isinstance(error, RedisError):
-        return f"Redis (KRONOS_REDIS_URL) does not answer as needed: {error}"
+        return f"Redis (KRONOS_REDIS_URL) does not answer as it should: {error}"
     if isinstance(error, ModuleNotFoundError):
         package = str(error.name).partition(".")[0]
         extra = "api" if package in API_PACKAGES else "worker"

@@ -1,4 +1,4 @@
-"""What the command line reads of the environment: a worker's settings, and those of Flower."""
+"""The command line's settings: those of a worker, and those of Flower."""
 
 from functools import cache
 
@@ -12,11 +12,11 @@ class CliSettings(WorkerSettings):
 
     flower_user: str = Field("kronos", description="Flower's user name")
     flower_password: SecretStr | None = Field(
-        None, description="Flower's password; default: `up` makes one up, `flower` refuses to start"
+        None, description="Flower's password; without one, `up` generates it and `flower` refuses to start"
     )
 
 
 @cache
 def get_settings() -> CliSettings:
-    """The settings of this command, read on first use."""
+    """The settings of this process, read on first use."""
     return CliSettings.load()

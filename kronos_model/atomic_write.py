@@ -40,7 +40,7 @@ def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
     """Raise DiskFull with a remedy for every error of writing ``path`` in the block.
 
     Args:
-        path: what is written, for the message.
+        path: the file or folder to write, for the message.
         further: errors that stand for the system's; safetensors wraps those in its own.
     """
     kinds: tuple[type[Exception], ...] = (OSError, *further)

@@ -1,4 +1,4 @@
-"""What a forecast is once its paths are there: mean, quantiles and the paths themselves. No torch."""
+"""A finished forecast: its paths, their mean and their quantiles. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +13,16 @@ from kronos_model.bars.columns import FloatArray, repair_bars
 class Forecast:
     """The sampled futures of one series.
 
-    ``paths`` (sample_count, H, 6) float32 in the order of ``candles.COLUMNS``, unscaled; ``seed`` is the one
-    the paths were drawn with, given or not.
+    Attributes:
+        paths: (sample_count, H, 6) float32, unscaled, columns as ``COLUMNS``.
+        seed: the seed that the paths were drawn with, given or not.
     """
 
     paths: FloatArray
     seed: int
 
     def repaired(self) -> "Forecast":
-        """The same forecast of bars that a market could print; see ``candles.repair_bars``."""
+        """The same forecast with bars that a market could print; see ``repair_bars``."""
         return Forecast(repair_bars(self.paths), self.seed)
 
     @property
@@ -31,8 +32,8 @@ class Forecast:
         return mean
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
-        """Quantiles over the paths, (len(levels), H, 6), linear between two paths."""
-        if len(self.paths) == 1:  # each quantile is the one path, and NumPy takes long to find that out
+        """Quantiles over the paths, (len(levels), H, 6), interpolated linearly."""
+        if len(self.paths) == 1:  # each quantile is the path itself; NumPy would take long for that
             return np.repeat(self.paths.astype(np.float64), len(levels), axis=0)
         quantiles: NDArray[np.float64] = np.quantile(self.paths.astype(np.float64), levels, axis=0)
         return quantiles

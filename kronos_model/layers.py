@@ -13,7 +13,7 @@ NORM_EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32 whatever the input's type."""
+    """Root-mean-square norm, computed in float32 for inputs of any type."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -81,13 +81,13 @@ class MultiHeadAttention(nn.Module):
     def forward(self, query: Tensor, source: Tensor) -> Tensor:
         """query and source (B, T, d_model) → (B, T, d_model); position t sees positions 0 … t."""
         q, k, v = self.project(query, source)
-        # Rotated before the heads are moved to the front: in memory's order, which takes half the time.
+        # Rotating before the heads move to the front works in memory order, and takes half the time.
         cos, sin = (table.unsqueeze(1) for table in self.rotary.tables(q.shape[1]))  # (T, 1, head_dim)
         dropout_p = self.attn_dropout_p if self.training else 0.0
         return self.merge(self._mix(rotate(q, cos, sin), rotate(k, cos, sin), v, True, dropout_p))
 
     def attend_unrotated(self, query: Tensor, source: Tensor) -> Tensor:
-        """query (B, Q, d_model) on the whole of source (B, T, d_model), no rotation, no mask."""
+        """query (B, Q, d_model) attends to all of source (B, T, d_model), without rotation or mask."""
         return self.merge(self._mix(*self.project(query, source), is_causal=False))
 
     def project(self, query: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Kronos: the predictor over pairs of tokens, one pair a bar."""
+"""Kronos: the predictor of token pairs, one pair a bar."""
 
 import math
 from typing import cast
@@ -58,17 +58,17 @@ class TimeEmbedding(nn.Module):
         return [cast(nn.Embedding, getattr(module, "emb", module)) for module in modules]
 
     def forward(self, stamp: Tensor) -> Tensor:
-        """Stamps (B, T, 5) as of ``candles.time_features`` → (B, T, d_model)."""
+        """Stamps (B, T, 5), made by ``time_features``, → (B, T, d_model)."""
         stamp = stamp.long()
         parts = [table(stamp[..., column]) for column, table in enumerate(self.tables())]
         return torch.stack(parts).sum(0)
 
 
 class DependencyAwareLayer(nn.Module):
-    """The context, informed of the coarse token that was chosen, for predicting the fine one.
+    """Adds the chosen coarse token to the context, to predict the fine token.
 
-    In training each position has a query of its own, with rotary position and a causal mask. In decoding
-    one query sees the whole context unrotated. The published weights were used this way: keep both.
+    In training each position has a query of its own, with rotary position and a causal mask. In decoding one
+    query sees the whole context unrotated. The published weights were trained and used this way: keep both.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -138,7 +138,7 @@ class Kronos(PretrainedModule):
             nn.init.normal_(module.weight, std=self.d_model**-0.5)
 
     def embed(self, s1: Tensor, s2: Tensor, stamp: Tensor | None = None) -> Tensor:
-        """Tokens (B, T) and stamps (B, T, 5) → what the first block reads, (B, T, d_model)."""
+        """Tokens (B, T) and stamps (B, T, 5) → the first block's input (B, T, d_model)."""
         x: Tensor = self.embedding(s1, s2)
         return x if stamp is None else x + self.time_emb(stamp)
 
@@ -168,8 +168,8 @@ class Kronos(PretrainedModule):
                 raise ValueError("teacher forcing needs s1_targets")
             sibling = s1_targets
         else:
-            # What torch.multinomial draws, number by number on the CPU; but that one ends the process's use
-            # of a GPU where a logit is not finite, which is for the loss to show.
+            # The same draws as torch.multinomial, number by number on the CPU. If a logit is not finite,
+            # multinomial ends the process's use of a GPU; here only the loss shows it.
             probabilities = s1_logits.detach().softmax(-1)
             sibling = (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
         informed = self.dep_layer(context, self.embedding.emb_s1(sibling))

@@ -23,7 +23,7 @@ _PUBLISHED = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPair:
-    """What a forecast needs: a model, a tokenizer that fits it, and how many tokens the model may see."""
+    """A model, a tokenizer that fits it, and the most bars that the model sees."""
 
     model: Kronos
     tokenizer: KronosTokenizer
@@ -43,16 +43,16 @@ def load_pair(
     """Load a model and its tokenizer onto the CPU, both in eval mode.
 
     Args:
-        model: a bundled name, a local folder, or a hub id; ``NeoQuasar/Kronos-small`` when left out.
-        tokenizer: likewise. Left out, it is the one that belongs to the model: the published one, or the
-            other half of a folder that holds ``model/`` and ``tokenizer/``.
+        model: a bundled name, a local folder, or a hub id; by default ``NeoQuasar/Kronos-small``.
+        tokenizer: a bundled name, a local folder, or a hub id; by default the model's own: the published one,
+            or the other half of a folder that holds ``model/`` and ``tokenizer/``.
         model_revision, tokenizer_revision: branch, tag or commit hash; for hub ids only.
         cache_dir, local_files_only, token: as in ``huggingface_hub.hf_hub_download``.
 
     Raises:
-        CheckpointMismatch: they do not speak the same tokens.
+        CheckpointMismatch: their tokens differ in bits.
         CheckpointError: the model's tokenizer is not known, or a checkpoint cannot be used.
-        CheckpointMissing, CheckpointUnreachable: a checkpoint is not there, or not to be had.
+        CheckpointMissing, CheckpointUnreachable: a checkpoint is missing, or the hub does not answer.
     """
     model = DEFAULT_MODEL if model is None else model
     tokenizer = tokenizer_of(model) if tokenizer is None else tokenizer
@@ -64,9 +64,9 @@ def load_pair(
 
 
 def default_max_context(model: str | os.PathLike[str]) -> int:
-    """Tokens the model was trained to see: by the publisher's table, or ``metadata.json``; else 512.
+    """The context that the model was trained with: by the publisher's table or ``metadata.json``, else 512.
 
-    Raises CheckpointError where that file is damaged.
+    Raises CheckpointError if that file is damaged.
     """
     if str(model) in _PUBLISHED:
         return _PUBLISHED[str(model)][1]
@@ -75,9 +75,9 @@ def default_max_context(model: str | os.PathLike[str]) -> int:
 
 
 def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The tokenizer that belongs to a model; raises CheckpointError where that is not known.
+    """The tokenizer that belongs to a model.
 
-    CheckpointMissing where there can be no such model.
+    Raises CheckpointError if it is not known, CheckpointMissing if there can be no such model.
     """
     if str(model) in _PUBLISHED:
         return _PUBLISHED[str(model)][0]
@@ -85,13 +85,13 @@ def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return model
     local_origin(model)
     raise CheckpointError(
-        f"Which tokenizer belongs to '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER "
-        "in KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."
+        f"The tokenizer of '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER in "
+        "KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."
     )
 
 
 def check_fit(model: Kronos, tokenizer: KronosTokenizer, model_id: str, tokenizer_id: str) -> None:
-    """Raises CheckpointMismatch where the two do not speak the same tokens."""
+    """Raise CheckpointMismatch if the tokens of the two differ in bits."""
     ours = {key: model.config[key] for key in ("s1_bits", "s2_bits")}
     theirs = {key: tokenizer.config[key] for key in ("s1_bits", "s2_bits")}
     if ours == theirs:

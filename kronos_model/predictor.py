@@ -1,4 +1,4 @@
-"""KronosPredictor: forecasts from DataFrames, with the signature that scripts for the reference use."""
+"""KronosPredictor: forecasts from DataFrames, with the signature of the reference implementation."""
 
 import threading
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ Timestamps = pd.Series | pd.DatetimeIndex | Sequence[Any]
 
 
 class KronosPredictor:
-    """A model and its tokenizer on one device, ready to forecast; may be shared between threads.
+    """A model and its tokenizer on one device, ready to forecast. Threads may share it.
 
-    Model and tokenizer are float32. The engine takes the weights as they are now: after changing or moving
+    Model and tokenizer are float32. The engine uses the weights as they are now: after a change or a move of
     them, make a new predictor.
 
     Args:
         model, tokenizer: loaded checkpoints that fit each other; they are moved and put in eval mode.
-        device: as ``resolve_device`` takes it; ``device_warning`` says where it could not be had.
-        max_context: bars the model sees at most; 512 for Kronos-small and -base, 2048 for -mini.
+        device: as in ``resolve_device``. If it is not used, ``device_warning`` has the reason.
+        max_context: most bars that the model sees; 512 for Kronos-small and -base, 2048 for -mini.
         clip: scaled values are clipped to ±clip.
-        max_slots: paths that run together; more are run in rounds.
+        max_slots: paths that run together; more run in rounds.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class KronosPredictor:
             dtypes = {parameter.dtype for parameter in module.parameters()} - {torch.float32}
             if dtypes:
                 raise InputError(
-                    f"{type(module).__name__} holds {dtypes.pop()} weights; convert it with .float() first"
+                    f"{type(module).__name__} holds {dtypes.pop()} weights: convert it with .float() first"
                 )
         requested = str(device) if isinstance(device, torch.device) else device
         resolved, warning = resolve_device(requested)
         model, resolved, placement_warning = move_to_device(model, resolved)
         tokenizer, resolved, tokenizer_warning = move_to_device(tokenizer, resolved)
-        model = model.to(resolved)  # where the tokenizer alone did not fit, both fall back
+        model = model.to(resolved)  # if only the tokenizer did not fit, both fall back
         self.model, self.tokenizer = model.eval(), tokenizer.eval()
         self.device = resolved
         self.device_warning = warning or placement_warning or tokenizer_warning
@@ -83,19 +83,18 @@ class KronosPredictor:
         """The mean forecast of one series.
 
         Args:
-            df: the lookback, one bar a row; columns open, high, low, close and, where there are any, volume
-                and amount.
-            x_timestamp, y_timestamp: wall-clock times of the lookback's bars and of the ``pred_len`` bars to
-                come.
+            df: the lookback, one bar a row: columns open, high, low, close, optionally volume and amount.
+            x_timestamp, y_timestamp: wall-clock times of the lookback's bars and of the ``pred_len`` future
+                bars.
             T, top_k, top_p, sample_count: temperature, filters (0 and 1.0 filter nothing), number of paths.
-            seed: without one it is drawn from torch's default generator, so ``torch.manual_seed`` fixes it.
+            seed: by default drawn from torch's default generator, so ``torch.manual_seed`` fixes it.
             verbose: show a progress bar.
 
         Returns:
             ``pred_len`` rows of the six columns, indexed by ``y_timestamp``; ``attrs["seed"]`` is the seed.
 
         Raises:
-            InputError: candles, timestamps, horizon or sampling parameters that cannot be used.
+            InputError: candles, timestamps, horizon or sampling parameters cannot be used.
         """
         return self.predict_batch(
             [df], [x_timestamp], [y_timestamp], pred_len, T, top_k, top_p, sample_count, seed, verbose
@@ -114,10 +113,10 @@ class KronosPredictor:
         seed: int | None = None,
         verbose: bool = False,
     ) -> list[pd.DataFrame]:
-        """Mean forecasts of several series, which may differ in lookback and, by a list, in ``pred_len``.
+        """Mean forecasts of several series. Lookbacks may differ in length; ``pred_len`` may be a list.
 
-        Series 0 uses ``seed``, series i one derived from (seed, i); each forecast is what the series would
-        get alone with its own seed. Otherwise as ``predict``.
+        Series 0 uses ``seed``, series i a seed derived from (seed, i). Each forecast equals that of the
+        series alone with its own seed. The rest is as in ``predict``.
         """
         forecasts = self.forecast_batch(
             df_list,
@@ -157,7 +156,7 @@ class KronosPredictor:
         """As ``predict_batch``, with every path, quantiles and the seed of each series.
 
         ``repair`` makes each path's bars possible ones (high at least open and close, …). ``context_policy``
-        says what happens once the context is full: ``"exact"``, or ``"rolling"``, which is an approximation.
+        applies once the context is full: ``"exact"``, or ``"rolling"``, which is an approximation.
         """
         if isinstance(pred_len, int | np.integer):
             horizons = [int(pred_len)] * len(df_list)
@@ -200,7 +199,7 @@ class KronosPredictor:
                         self._engine.step()
                         progress.update(self._engine.last_step.num_bars)
             finally:
-                for generation in generations:  # a refused or interrupted batch leaves nothing behind
+                for generation in generations:  # also those of a refused or interrupted batch
                     self._engine.cancel(generation)
         return generations
 
@@ -220,7 +219,7 @@ def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
         if len(bad_rows):
             row = int(bad_rows[0])
             raise CandleError(
-                f"column {name!r} holds {values[row]} in row {row}; drop or fill such rows first",
+                f"column {name!r} holds {values[row]} in row {row}: drop or fill such rows first",
                 code="NOT_FINITE",
                 field=name,
                 details={"row": row},
@@ -229,10 +228,10 @@ def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
 
 
 def _stamps(timestamps: Timestamps, expected: int, field: str) -> NDArray[np.int64]:
-    """Time features (T, 5) of the wall clock as written, whatever its zone."""
+    """Time features (T, 5) of the wall clock as written, in any zone."""
     if len(timestamps) != expected:
         raise TimestampError(
-            f"{field} has {len(timestamps)} entries where {expected} are needed",
+            f"{field} has {len(timestamps)} entries, but {expected} are needed",
             code="LENGTH_MISMATCH",
             field=field,
         )

@@ -45,7 +45,7 @@ class BinarySphericalQuantizer(nn.Module):
             raise ValueError(f"group_size {group_size} does not divide the {dim} bits of a token")
         self.scale = 1 / sqrt(dim)
         self.beta, self.gamma0, self.gamma, self.zeta = beta, gamma0, gamma, zeta
-        # Stored in every published checkpoint, used by nothing: indices count bits the other way round.
+        # Unused, but in every published checkpoint. Indices count bits in the opposite order.
         self.register_buffer("basis", 2 ** torch.arange(dim - 1, -1, -1))
         self.register_buffer("group_basis", 2 ** torch.arange(group_size - 1, -1, -1))
 
@@ -66,7 +66,7 @@ class BinarySphericalQuantizer(nn.Module):
 
 
 class TokenQuantizer(nn.Module):
-    """From embeddings (B, T, D) to tokens; holds the quantiser under the name the checkpoints use."""
+    """From embeddings (B, T, D) to tokens. ``bsq`` is the quantiser's name in the checkpoints."""
 
     def __init__(self, s1_bits: int, s2_bits: int, bsq: BinarySphericalQuantizer) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Seeds that follow from other things, the same on every machine and in every language.
+"""Seeds derived from texts and from other seeds, the same on every machine and in every language.
 
-All are SHA-256 of a text in UTF-8: the digest's first eight bytes, read big-endian, without the topmost bit.
+Each is the SHA-256 of a UTF-8 text: the digest's first eight bytes, read big-endian, without the topmost bit.
 """
 
 from hashlib import sha256
@@ -18,13 +18,13 @@ def seed_from_text(text: str) -> int:
 def derive_series_seed(seed: int, index: int) -> int:
     """The seed of series ``index`` in a job with ``seed``.
 
-    Series 0 has the job's own seed, so a job with one series draws what its seed says. Series i has
-    ``seed_from_text`` of ``"<seed>:<i>"``, both as decimal numbers: ``"7:1"`` for series 1 of seed 7.
+    Series 0 has the job's own seed. Series i has ``seed_from_text`` of ``"<seed>:<i>"``, both as decimal
+    numbers: ``"7:1"`` for series 1 of seed 7.
 
-    Raises ValueError where seed is not in 0…2⁶³−1 or index is negative.
+    Raises ValueError if seed is not in 0…2⁶³−1 or index is negative.
     """
     if not 0 <= seed <= MAX_SEED:
-        raise ValueError(f"a seed is in 0…2**63-1, got {seed}")
+        raise ValueError(f"a seed must be in 0…2**63-1, not {seed}")
     if index < 0:
-        raise ValueError(f"a series index is not negative, got {index}")
+        raise ValueError(f"a series index must not be negative, but is {index}")
     return seed if index == 0 else seed_from_text(f"{seed}:{index}")

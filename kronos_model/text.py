@@ -1,4 +1,4 @@
-"""Text from outside, made fit for messages, logs and terminals. No torch."""
+"""Text from outside, made safe for messages, logs and terminals. No torch."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ MAX_INTEGER: Final = 10**18
 
 _PATH: Final = re.compile(
     r"""
-    (?<=') / [^'\n]* (?=')           # between quotes, with whatever it holds
+    (?<=') / [^'\n]* (?=')           # between quotes, with any content
     | (?<=") / [^"\n]* (?=")
     | (?<![^\s(\[{=,;]) / [^\s'",;()<>]+   # by itself; not the rest of a URL, hub id or relative path
     """,

@@ -14,7 +14,7 @@ class KronosTokenizer(PretrainedModule):
     """Causal encoder and decoder around a binary spherical quantiser.
 
     The arguments are the keys of a checkpoint's ``config.json``. ``encoder`` and ``decoder`` have one block
-    less than ``n_enc_layers`` and ``n_dec_layers`` say, as in the published checkpoints.
+    less than ``n_enc_layers`` and ``n_dec_layers``, as in the published checkpoints.
     """
 
     checkpoint_part = "tokenizer"
@@ -60,7 +60,7 @@ class KronosTokenizer(PretrainedModule):
         self.head = nn.Linear(d_model, d_in)
 
     def _embed(self, x: Tensor) -> Tensor:
-        """Scaled bars (B, T, d_in) → what is quantised (B, T, D)."""
+        """Scaled bars (B, T, d_in) → vectors to quantise (B, T, D)."""
         z = self.embed(x)
         for block in self.encoder:
             z = block(z)
@@ -85,7 +85,7 @@ class KronosTokenizer(PretrainedModule):
         return (coarse, full), loss, quantized, self.tokenizer.join(*self.tokenizer.encode(embedding))
 
     def encode(self, x: Tensor, half: bool = True) -> Tokens | Tensor:
-        """Scaled bars (B, T, d_in) → (s1, s2), each (B, T), or the full indices where ``half`` is false."""
+        """Scaled bars (B, T, d_in) → (s1, s2), each (B, T), or the full indices if ``half`` is false."""
         s1, s2 = self.tokenizer.encode(self._embed(x))
         return (s1, s2) if half else self.tokenizer.join(s1, s2)
 
@@ -95,6 +95,6 @@ class KronosTokenizer(PretrainedModule):
         return self._reconstruct(self.embed_tokens(s1, s2))
 
     def embed_tokens(self, s1: Tensor, s2: Tensor) -> Tensor:
-        """What the decoder's blocks read: tokens (B, T) → (B, T, d_model)."""
+        """Tokens (B, T) → the input of the decoder's blocks (B, T, d_model)."""
         quantized = self.tokenizer.dequantize(s1, s2)
         return self.post_quant_embed(quantized.to(self.post_quant_embed.weight.dtype))  # type: ignore[no-any-return]

@@ -6,5 +6,5 @@ Start a worker with ``celery -A worker.app worker`` or ``kronos worker``; it pic
 from worker.config import make_worker_app
 from worker.settings import get_settings
 
-# The current app, because Flower looks results up on that one. Clients make apps of their own.
+# The current app: Flower reads results through it. Clients make their own apps.
 app = make_worker_app(get_settings())

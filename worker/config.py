@@ -1,4 +1,4 @@
-"""The Celery app of workers and of Flower: what differs from the clients' configuration. No torch."""
+"""The Celery configuration of workers and of Flower. No torch."""
 
 from typing import Any, Final
 
@@ -13,55 +13,45 @@ RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 TAKEN_KEY_SETTING: Final = "kronos_taken_key"
 """A Celery setting of ours: the ``taken_key`` of ``JobStore``."""
 
-# Keys of our own: on kombu's default keys, the shortest visibility timeout on a database wins, and other
-# apps' long tasks would be delivered twice. The same holds between workers of different roles.
+# Not kombu's default keys: all apps on a database share those, and the shortest visibility timeout wins.
+# Long tasks of other apps, or of workers of the other role, would then be delivered twice.
 UNACKED_KEYS: Final[dict[Role, str]] = {
     "forecast": "kronos.forecast.unacked",
     "finetune": "kronos.finetune.unacked",
 }
 UNACKED_INDEX_KEYS: Final[dict[Role, str]] = {role: f"{key}_index" for role, key in UNACKED_KEYS.items()}
 
-# Modules that a worker imports. What forecasts needs torch, which a finetuning worker does not have.
+# Modules that a worker imports. Those for forecasts need torch, which a finetuning worker does not have.
+BOTH_IMPORT: Final = ("worker.lifecycle", "worker.tasks.status", "worker.tasks.wrong_role")
 IMPORTS: Final[dict[Role, list[str]]] = {
-    "forecast": [
-        "worker.lifecycle",
-        "worker.tasks.forecast",
-        "worker.tasks.status",
-        "worker.tasks.wrong_role",
-        "worker.tasks.controls",
-    ],
-    "finetune": [
-        "worker.lifecycle",
-        "worker.tasks.finetune",
-        "worker.tasks.status",
-        "worker.tasks.wrong_role",
-    ],
+    "forecast": [*BOTH_IMPORT, "worker.tasks.forecast", "worker.tasks.controls"],
+    "finetune": [*BOTH_IMPORT, "worker.tasks.finetune"],
 }
 
 
 def worker_config(settings: WorkerSettings) -> dict[str, Any]:
-    """The configuration of a worker, and why it differs from Celery's defaults."""
+    """The clients' configuration, and a worker's on top of it."""
     return celery_config(settings) | {
         "imports": IMPORTS[settings.role],
         TAKEN_KEY_SETTING: UNACKED_INDEX_KEYS[settings.role],
-        # A job is acknowledged once its result is stored, so that a worker that dies loses none.
+        # A job is acknowledged after its result is stored: a worker that dies loses no job.
         "task_acks_late": True,
-        # The same holds for a prefork child that dies. The job's record counts how often that happened.
+        # The same for a prefork child that dies. The job's record counts these deaths.
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
         "task_track_started": True,
         "worker_send_task_events": True,
         "broker_connection_retry_on_startup": True,
-        # Loading a model takes longer than the 4 s after which a new prefork child counts as dead.
+        # Celery's default is 4 s. A prefork child needs longer to load its model.
         "worker_proc_alive_timeout": 600.0,
-        # A result outlasts a Redis that is away for minutes: exponential delays, at most 10 s apart.
+        # A result survives a Redis outage of minutes. Retries are at most 10 s apart.
         "result_backend_always_retry": True,
         "result_backend_max_retries": 60,
     }
 
 
 def make_worker_app(settings: WorkerSettings) -> Celery:
-    """The app of this worker process; it becomes Celery's current app."""
+    """Make this process's app, which becomes Celery's current app."""
     app = Celery("kronos", set_as_current=True)
     app.conf.update(worker_config(settings))
     use_result_backend(app)

@@ -1,8 +1,8 @@
 """Handlers of Celery's worker signals: device, queue and model at the start, a clean stop at the end.
 
-With the threads and solo pools this process itself holds the model. With prefork each child does, and the
-parent, which must not have run torch before it forks, learns the device from a probe. So does a finetuning
-worker, which never runs torch.
+With the threads and solo pools, this process holds the model. With prefork, each child does. The prefork
+parent must not run torch before it forks, and a finetuning worker never runs torch: a probe process finds
+their device.
 """
 
 import logging
@@ -32,7 +32,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
-from worker.inference.capacity import Prefetch
+from worker.inference.capacity import CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
@@ -43,17 +43,19 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update({GpuFailover, AgeingSweep, Prefetch, TransportCheck, ClaimRenewal, QueueBell})
+app.steps["consumer"].update(
+    {GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueBell}
+)
 
 P = ParamSpec("P")
 
 
 @dataclass
 class Current:
-    """This process. ``process`` is a WorkerProcess, whose import imports torch, or a FinetuneProcess."""
+    """This process. ``process`` is a WorkerProcess, which needs torch, or a FinetuneProcess."""
 
     process: Any = None
-    num_children: int = 0  # of the prefork pool; 0 where this process holds the model itself
+    num_children: int = 0  # of the prefork pool; 0 if this process holds the model itself
     is_ending: bool = False
 
 
@@ -61,20 +63,19 @@ current = Current()
 
 
 def current_process() -> Any:
-    """This process's WorkerProcess or FinetuneProcess. Each process that runs tasks has one."""
+    """The WorkerProcess or FinetuneProcess; each process that runs tasks has one."""
     if current.process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
     return current.process
 
 
 def _refuse(reason: str) -> NoReturn:
-    """End this process with one line."""
     log.critical("%s", reason)
     raise SystemExit(1)
 
 
 def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
-    """End the worker if this handler fails: Celery would only log its exception."""
+    """Make the worker exit if this handler fails. Celery would only log the exception."""
 
     @wraps(handler)
     def handle(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -92,12 +93,12 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
-    """Resolve the device and load the models in this process, which may be one of several."""
+    """Resolve the device and load the models in this process, one of ``num_processes``."""
     from worker.inference.process import WorkerProcess
 
     settings = get_settings()
     if settings.metrics_port is not None:
-        # Each child has metrics of its own.
+        # Each child serves its own metrics.
         settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
     current.process = WorkerProcess(settings, node, on_engine_death=end_process)
     current.process.start(num_processes)
@@ -105,7 +106,6 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
 
 
 def _start_finetuning(node: str) -> Any:
-    """Start a finetuning worker, which loads nothing."""
     from worker.training.process import FinetuneProcess
 
     current.process = FinetuneProcess(get_settings(), node, probed_device())
@@ -115,7 +115,7 @@ def _start_finetuning(node: str) -> Any:
 
 @cache
 def probed_device() -> dict[str, Any]:
-    """The device that processes started from here will resolve, found without running torch here."""
+    """The device that child processes will resolve, found without torch in this process."""
     settings = get_settings()
     try:
         report = run_probe(
@@ -124,7 +124,7 @@ def probed_device() -> dict[str, Any]:
             error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
         )
     except (ProbeError, ModuleNotFoundError) as error:
-        _refuse(f"the device could not be tried: {error}")
+        _refuse(f"the device could not be tested: {error}")
     (device,), model = report["devices"], report["model"]
     if "error" in device:
         _refuse(device["error"])
@@ -138,10 +138,10 @@ def probed_device() -> dict[str, Any]:
 @signals.worker_init.connect
 @or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
-    """Use threads unless the command line names a pool, and as many jobs as the pool can hold.
+    """Use threads unless the command line names a pool, and choose the default concurrency.
 
-    ``worker_pool`` in the configuration does not serve: in Celery 5.7 it overrides ``--pool prefork``. This
-    signal comes just before Celery reads both attributes.
+    ``worker_pool`` in the configuration is no alternative: in Celery 5.7 it overrides ``--pool prefork``.
+    Celery reads both attributes just after this signal.
     """
     if click.get_current_context(silent=True) is not None and not is_given("pool"):
         sender.pool_cls = "threads"
@@ -157,7 +157,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
         sender.pool_cls = WaitingThreadsPool
     is_prefork = issubclass(pool, PreforkPool)
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
-        # Threads only wait for the engine; a prefork child holds a model and computes; solo takes one job.
+        # Threads only wait for the engine. A prefork child computes with its own model. Solo takes one job.
         sender.concurrency = (
             num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
         )
@@ -167,9 +167,9 @@ def choose_pool(sender: Any, **_: Any) -> None:
 @signals.worker_init.connect
 @or_exit
 def set_options(sender: Any, **_: Any) -> None:
-    """Set what only a worker's process needs, not Flower's, which reads the transport as part of a URL."""
+    """Set what a worker needs and Flower must not have: Flower reads the transport as part of a URL."""
     sender.app.conf.broker_transport = transport.TRANSPORT
-    # Our workers elect no leader, and Celery 5.7 leaks gossip's connections whenever Redis ends.
+    # Our workers elect no leader, and Celery 5.7 leaks gossip's connections when Redis goes away.
     sender.options["without_gossip"] = True
     collect_nothing_at_exit()
 
@@ -177,7 +177,7 @@ def set_options(sender: Any, **_: Any) -> None:
 @signals.celeryd_init.connect
 @or_exit
 def choose_log_format(instance: Any, **_: Any) -> None:
-    """Set it before Celery logs its first line; it sets logging up only later."""
+    """Choose the format before Celery logs its first line; it sets up logging later."""
     if get_settings().log_format == "json":
         log_json()
         instance.quiet = True  # its banner is not JSON
@@ -186,7 +186,7 @@ def choose_log_format(instance: Any, **_: Any) -> None:
 @signals.worker_init.connect
 @or_exit
 def name_worker(sender: Any, **_: Any) -> None:
-    """Name the worker unless the command line does. Celery uses the name just after this signal."""
+    """Name the worker unless the command line does. Celery reads the name just after this signal."""
     if click.get_current_context(silent=True) is None or is_given("hostname"):
         return
     if current.num_children or get_settings().role == "finetune":
@@ -199,31 +199,29 @@ def name_worker(sender: Any, **_: Any) -> None:
 
 
 class FinetuningPool(WaitingThreadsPool):
-    """The pool of a finetuning worker: at its end, the job is saved and goes back to the queue."""
+    """The pool of a finetuning worker. When it stops, its job is saved and goes back to the queue."""
 
     def on_stop(self) -> None:
-        """Stop the job first, since the pool waits for it."""
+        """Stop the job first: the pool waits for it."""
         drain()
         super().on_stop()
 
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
-    """Use one thread, which waits for the training process.
+    """Use one thread, which waits for the training process. Check the folders before the slow probe."""
+    from worker.training.process import checked_data_folder, checked_model_folder
 
-    The folders are checked first: to find a device takes seconds.
-    """
-    from worker.training.process import check_folders
-
-    check_folders(get_settings())
+    checked_model_folder(get_settings())
+    checked_data_folder(get_settings())
     if not issubclass(pool, ThreadsPool):
-        _refuse("a finetuning worker runs with --pool threads only: its training is a process of its own")
+        _refuse("a finetuning worker trains in a separate process: use --pool threads")
     sender.pool_cls, sender.concurrency = FinetuningPool, 1
 
 
 @signals.celeryd_after_setup.connect
 @or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
-    """Before the first connection, select the device's queue and load the model."""
+    """Select the device's queue and load the model, before the first connection."""
     if current.num_children:
         queue = queue_for(probed_device()["device"])
     else:
@@ -237,7 +235,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 @signals.worker_process_init.connect
 @or_exit
 def set_up_child(sender: Any = None, **_: Any) -> None:
-    """Load in a prefork child. The solo pool sends this signal too, for its only process."""
+    """Load the model in a prefork child. The solo pool sends this signal too, for its only process."""
     if current.num_children:
         index = getattr(billiard.current_process(), "index", os.getpid())
         _start(f"{sender}/{index}", end_child, current.num_children, index).ready()
@@ -253,7 +251,7 @@ def announce_ready(**_: Any) -> None:
 @signals.after_setup_logger.connect
 @signals.after_setup_task_logger.connect
 def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
-    """Log our lines from INFO up: plain ``celery worker`` logs from WARNING up."""
+    """Log our lines from INFO up. Plain ``celery worker`` logs from WARNING up."""
     logging.getLogger("worker").setLevel(logging.INFO)
     if get_settings().log_format == "json":
         use_json(logger)
@@ -263,7 +261,7 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
 
 @signals.task_postrun.connect
 def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
-    """Log a job that ended, and count it if its task does not."""
+    """Log a job that ended. Count it too if its task does not."""
     if current.process is None:
         return
     if get_settings().log_format == "json":
@@ -274,7 +272,7 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
 
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
-    """Announce the shutdown; ``sig`` is the signal that asked for it."""
+    """Announce the shutdown; ``sig`` is the signal that caused it."""
     current.is_ending = current.is_ending or sig is not None
     if current.process is not None:
         current.process.drain()
@@ -283,12 +281,12 @@ def drain(sig: str | None = None, **_: Any) -> None:
 @signals.worker_shutdown.connect
 @signals.worker_process_shutdown.connect
 def stop(sender: Any = None, **_: Any) -> None:
-    """Stop the process's threads, and exit with a status that says if its engines died."""
+    """Stop the process's threads, and set an exit status that says if its engines died."""
     if current.process is not None:
         current.process.stop()
     if not hasattr(sender, "exitcode"):
         return
     if current.process is not None and current.process.is_dead:
-        sender.exitcode = EXIT_STATUS  # a warm shutdown ends well, but service managers are to start it again
+        sender.exitcode = EXIT_STATUS  # not 0, so that the service manager starts the worker again
     elif current.is_ending:
-        sender.exitcode = 0  # Celery takes SIGINT for a failure
+        sender.exitcode = 0  # Celery counts SIGINT as a failure

@@ -1,4 +1,4 @@
-"""What a worker reads of the environment, on top of what clients and the API read."""
+"""A worker's settings, on top of those that clients and the API read."""
 
 from functools import cache
 from typing import Literal
@@ -86,7 +86,7 @@ class WorkerSettings(ServiceSettings):
 
 
 def explain(error: KronosError) -> str:
-    """Why a worker cannot start with these settings, in one line that names the variables to change."""
+    """One line that says why a worker cannot start, and which variables to change."""
     line = f"{error.code}: {error.message}"
     if isinstance(error, CheckpointError):
         line += " KRONOS_MODEL and KRONOS_TOKENIZER choose another, as KRONOS_MODEL=kronos-tiny does."

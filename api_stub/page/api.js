@@ -3,7 +3,7 @@
 const KEY_ITEM = "kronos.api-key"
 const RETRY_MS = 1500
 
-/** What the API refused, or a job's error: `code`, `field` and `details` as in a problem document. */
+/** A refused request, or a job's error: `code`, `field` and `details` are those of a problem document. */
 export class ApiError extends Error {
   constructor(message, { status = 0, code = "", field = null, details = {} } = {}) {
     super(message)
@@ -11,7 +11,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Nobody answered: the API is gone, or the network is. */
+/** The API did not answer: it is down, or the network is. */
 export class Unreachable extends Error {}
 
 export const key = {
@@ -19,7 +19,7 @@ export const key = {
   set: (text) => sessionStorage.setItem(KEY_ITEM, text),
 }
 
-/** Called when a request is refused for want of a key. */
+/** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()
 
 async function send(method, path, { body, headers = {} } = {}) {
@@ -29,11 +29,11 @@ async function send(method, path, { body, headers = {} } = {}) {
   try {
     response = await fetch(`v1/${path}`, { method, headers: sent, body })
   } catch {
-    throw new Unreachable("The API does not answer. Is it running, and is the network there?")
+    throw new Unreachable("The API does not answer. Check that it runs and that the network works.")
   }
   if (response.ok) return response
   const error = await problemOf(response)
-  if (error.status === 401) onUnauthorized.forEach((tell) => tell())
+  if (error.status === 401) onUnauthorized.forEach((listener) => listener())
   throw error
 }
 
@@ -42,7 +42,7 @@ async function problemOf(response) {
   try {
     problem = await response.json()
   } catch {
-    // A proxy's page, say: its status is all there is to tell.
+    // Not a problem document, but for example a proxy's page: only the status is known.
   }
   const message = problem.detail ?? `The API answered ${response.status} ${response.statusText}`.trim()
   return new ApiError(message, { ...problem, status: response.status })
@@ -66,8 +66,8 @@ export async function remove(path) {
 }
 
 /**
- * A job's states as they change, the one that ended it last. A lost connection is taken up again, with a null
- * between to tell of it. Not by EventSource, which cannot send a key.
+ * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is
+ * opened again. EventSource cannot be used, because it cannot send a key.
  */
 export async function* states(path) {
   while (true) {
@@ -78,7 +78,7 @@ export async function* states(path) {
         if (hasEnded(state)) return
       }
     } catch (error) {
-      // TypeError is what fetch calls a stream that broke off; behind 502 to 504 the service may be starting anew.
+      // fetch throws TypeError if a stream breaks off. After 502 to 504 the service may be restarting.
       if (!(error instanceof Unreachable || error.name === "TypeError" || error.status >= 502)) throw error
     }
     yield null
@@ -90,7 +90,7 @@ export function hasEnded({ state }) {
   return ["done", "failed", "cancelled"].includes(state)
 }
 
-/** The JSON of each event of a stream. */
+/** Yields the JSON of each event in a stream. */
 async function* dataOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader()
   let rest = ""

@@ -1,4 +1,4 @@
-/** A band between two values at each time, and many lines at once: series that the chart library leaves to us. */
+/** Two series that the chart library lacks: a band between two values, and many lines at once. */
 
 import { customSeriesDefaultOptions } from "./vendor/lightweight-charts/lightweight-charts.js"
 
@@ -50,7 +50,7 @@ export class BandView extends View {
   }
 }
 
-/** Items: `{time, values}` with one value a line; option `color`. */
+/** Items: `{time, values}` with one value per line; option `color`. */
 export class LinesView extends View {
   defaultOptions() {
     return { ...customSeriesDefaultOptions, color: "#888" }

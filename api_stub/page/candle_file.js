@@ -1,4 +1,4 @@
-/** Candles from a CSV file, by the rules of kronos_model/bars/files. Tests hold both to the same files. */
+/** Candles from a CSV file, read as kronos_model/bars/files reads it. Tests check both with the same files. */
 
 import { hasOffset, isTime } from "./times.js"
 
@@ -6,14 +6,14 @@ export const PRICES = ["open", "high", "low", "close"]
 const OPTIONAL = ["volume", "amount"]
 const TIMES = ["timestamps", "timestamp", "datetime", "date", "time"]
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/
-const REPLACED = "\uFFFD" // what browsers put in the place of bytes that are not UTF-8
+const REPLACED = "\uFFFD" // browsers replace bytes that are not UTF-8 by this
 const MAX_BYTES = 64 * 2 ** 20
 const MAX_SHOWN_CHARS = 300
 
 /** A file that cannot be used; the message says where and why. */
 export class FileProblem extends Error {}
 
-/** Bars of one instrument: `timestamps` as they stand in the file, `columns` of numbers, `lines` in the file. */
+/** Bars of one instrument: `timestamps` as in the file, `columns` of numbers, and their `lines` in the file. */
 export class Candles {
   constructor(name, timestamps, columns, lines) {
     Object.assign(this, { name, timestamps, columns, lines })
@@ -65,7 +65,7 @@ export function parseCandles(text, name) {
   return new Candles(name, stamps, columns, rows.map(({ line }) => line))
 }
 
-/** The place of each column that is used; of dates and times of day in two columns, `timestamps` and `time`. */
+/** The index of each used column. If date and time of day are two columns, `timestamps` and `time`. */
 function placesOf(header, name) {
   const titles = header.cells
   try {
@@ -120,7 +120,7 @@ function stampsOf(rows, at, name) {
   )
 }
 
-/** Dates and times of day, "" where one is missing. Midnight after a date does not count. */
+/** Dates joined with times of day, "" if a time is missing. A midnight after the date is dropped. */
 function joined(rows, at, name) {
   const parts = rows.map(({ cells }) => [
     (cells[at.timestamps] ?? "").replace(/[T ]00:00(:00([.,]0+)?)?$/, ""), cells[at.time] ?? "",
@@ -134,7 +134,7 @@ function joined(rows, at, name) {
   )
 }
 
-/** Numbers by column, NaN if a cell is none; without volume or amount if no cell of theirs is a number. */
+/** Numbers by column, NaN for a cell that is no number. Volume or amount is left out if it has no number. */
 function columnsOf(rows, at) {
   const columns = {}
   for (const title of [...PRICES, ...OPTIONAL].filter((title) => title in at)) {
@@ -168,7 +168,7 @@ function shown(text) {
   return text.slice(0, MAX_SHOWN_CHARS).replace(/(?! )[\p{C}\p{Z}]/gu, "�")
 }
 
-/** Rows that are not blank, each with the line in which it begins (RFC 4180, with quotes). */
+/** Yields rows that are not blank, each with the line that it begins in (RFC 4180, with quotes). */
 function* recordsOf(text, name) {
   const cellAndEnd = /[ \t]*(?:"((?:[^"]|"")*)"[ \t]*|([^", \t\r\n][^,\r\n]*)?)(,|\r?\n|\r|$)/y
   let cells = []

@@ -1,11 +1,11 @@
-/** What may be chosen: models, and devices by the workers that are there. */
+/** The choices of models and devices, by the live workers. */
 
-import { byId, offer, tell } from "./elements.js"
+import { byId, offer, showText } from "./elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
 
-const BUNDLED = "kronos-tiny" // which every worker has
+const BUNDLED = "kronos-tiny" // every worker has it
 
-/** Devices of the workers that pass `serves`: auto, cpu, each live GPU, and cuda whether there is one or not. */
+/** Offers auto, cpu, cuda, and each GPU of the workers that pass `serves`. */
 export function offerDevices(select, workers, serves) {
   const gpus = new Map()
   for (const worker of workers.filter((worker) => serves(worker) && isGpu(worker))) {
@@ -15,22 +15,22 @@ export function offerDevices(select, workers, serves) {
   }
   const none = [...gpus.keys()].some((device) => device.startsWith("cuda")) ? "any" : "none is ready now"
   const isGone = offer(select, [
-    ["auto", "auto: a GPU where one is ready"],
+    ["auto", "auto: a GPU if one is ready"],
     ["cpu", "cpu"],
     ["cuda", `cuda: ${none}`],
     ...[...gpus].sort(),
   ])
-  tell(byId(`${select.id}-gone`), isGone && `No worker has ${select.value} any more. It stays chosen.`)
+  showText(byId(`${select.id}-gone`), isGone && `No worker has ${select.value} any more. It stays chosen.`)
 }
 
-/** The models that a forecast may name, and that training may start from, of those that are registered. */
+/** Offers the usable models to forecast with and to start training from. */
 export function offerModels(models) {
   const ids = models.filter(({ damaged }) => !damaged).map(({ id }) => id)
   offer(byId("model"), [["", "the worker's own"], ...ids.map((id) => [id, id])])
   offer(byId("start"), [...new Set([BUNDLED, ...ids])].map((id) => [id, id]))
 }
 
-/** Bars that the chosen model sees at most, by what workers tell; null where nobody does. */
+/** The most bars that the chosen model can use, from the workers' status; null if no worker has it. */
 export function maxContext(workers, model) {
   for (const worker of workers.filter(isForecasting)) {
     if (!model && worker.max_context) return worker.max_context

@@ -1,8 +1,8 @@
-/** The page's colours for charts: the style sheet's, told anew when the system turns dark or light. */
+/** Chart colours from the style sheet. They change when the system turns dark or light. */
 
 const dark = matchMedia("(prefers-color-scheme: dark)")
 
-/** One of the style sheet's, such as "mean". */
+/** A colour of the style sheet, such as "mean". */
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
 }
@@ -13,7 +13,7 @@ export function withColours(draw) {
   draw()
 }
 
-/** What every chart has in common. The library's logo would need an inline style: its link is in the footer. */
+/** Options of every chart. The library's logo would need an inline style; the footer links to it instead. */
 export function chartOptions() {
   return {
     layout: {

@@ -2,7 +2,7 @@
 
 const COLUMNS = ["open", "high", "low", "close", "volume", "amount"]
 
-/** One row a bar: its time, the mean's columns, and each quantile's close. */
+/** One row per bar: its time, the columns of the mean, and the close of each quantile. */
 export function asCsv({ timestamps, mean, quantiles }) {
   const levels = Object.keys(quantiles)
   const header = ["timestamps", ...COLUMNS, ...levels.map((level) => `close_${level}`)]
@@ -12,11 +12,11 @@ export function asCsv({ timestamps, mean, quantiles }) {
   return [header, ...rows].map((cells) => `${cells.join(",")}\n`).join("")
 }
 
-/** Has the browser save a Blob under a name. */
+/** Saves a Blob as a file through the browser. */
 export function save(blob, name) {
   const link = document.createElement("a")
   link.href = URL.createObjectURL(blob)
   link.download = name
   link.click()
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000) // by then it is read
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000) // it has been read by then
 }

@@ -1,4 +1,4 @@
-/** The page's elements: by id, made, and told something. Texts are texts, never markup. */
+/** Helpers for the page's elements. They insert texts as texts, never as markup. */
 
 export const byId = (id) => document.getElementById(id)
 
@@ -10,33 +10,33 @@ export function made(tag, attributes = {}, ...children) {
   return element
 }
 
-/** Shows a text in an element that is hidden while there is none. */
-export function tell(element, text) {
+/** Shows a text in an element; hides the element if there is no text. */
+export function showText(element, text) {
   element.textContent = text || ""
   element.hidden = !text
 }
 
-/** Shows rows of cells in a table's body, the first of each row as its heading. */
+/** Shows rows of cells in a table's body. The first cell of each row is its heading. */
 export function fillRows(body, rows) {
   body.replaceChildren(...rows.map(([head, ...cells]) => made(
     "tr", {}, made("th", { scope: "row" }, head), ...cells.map((cell) => made("td", {}, String(cell))),
   )))
 }
 
-/** Offers choices of `[value, text]`, and keeps the one that was chosen. Whether that is there no more. */
+/** Offers choices of `[value, text]` and keeps the chosen one. Returns whether that one is gone. */
 export function offer(select, choices) {
   const chosen = select.value
   const isGone = chosen !== "" && !choices.some(([value]) => value === chosen)
   const offered = isGone ? [...choices, [chosen, `${chosen}, gone`]] : choices
-  const told = JSON.stringify(offered)
-  if (select.dataset.choices === told) return isGone // an open list would close
+  const shown = JSON.stringify(offered)
+  if (select.dataset.choices === shown) return isGone // a change would close an open list
   select.replaceChildren(...offered.map(([value, text]) => made("option", { value }, text)))
-  select.dataset.choices = told
+  select.dataset.choices = shown
   if (offered.some(([value]) => value === chosen)) select.value = chosen
   return isGone
 }
 
-/** The first field of a form that cannot be used, said in one line; null where all can. Puts the focus there. */
+/** Focuses the first invalid field of a form and returns one line about it; null if all are valid. */
 export function badField(form) {
   const field = [...form.elements].find((element) => element.willValidate && !element.checkValidity())
   if (!field) return null
@@ -44,7 +44,7 @@ export function badField(form) {
   return `${field.labels[0].textContent.trim()}: ${field.validationMessage}`
 }
 
-/** A field's number, null where it is empty. */
+/** A field's number; null if it is empty. */
 export function numberIn(id) {
   const { value } = byId(id)
   return value === "" ? null : Number(value)

@@ -1,7 +1,7 @@
-/** The finetuning section: candles are uploaded, a model is trained on them, its losses drawn as they come. */
+/** The finetuning section: an upload, a form, a training job, its losses. */
 
 import { get, post, upload } from "./api.js"
-import { badField, byId, made, numberIn, offer, tell } from "./elements.js"
+import { badField, byId, made, numberIn, offer, showText } from "./elements.js"
 import { JobLine } from "./job_line.js"
 import { LossChart } from "./loss_chart.js"
 import { isForecasting, isReady } from "./pool.js"
@@ -16,7 +16,7 @@ export class FinetunePanel {
   #silence = new Silence()
   #charts = new Map()
 
-  /** `onModel` is called with the id of a model that was trained. */
+  /** Calls `onModel` with the id of each trained model. */
   constructor(pool, onModel) {
     this.pool = pool
     this.onModel = onModel
@@ -24,16 +24,16 @@ export class FinetunePanel {
       box: "training", state: "training-state", progress: "training-progress", share: "training-share",
       cancel: "stop-training", problem: "training-problem",
     })
-    pool.onChange((seen) => {
-      if (seen) this.#silence.look(seen.workers.some(({ training }) => training?.job_id === this.#jobId))
+    pool.onChange((state) => {
+      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.#jobId))
       this.job.refresh()
-      if (seen) this.#readDatasets()
+      if (state) this.#readDatasets()
     })
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
     byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
-  /** Once; where nobody can tell now, again with the next look at the workers. */
+  /** Reads the list of files once. After a failure it is read again with the next update of the pool. */
   async #readDatasets() {
     if (this.#hasDatasets) return
     this.#hasDatasets = true
@@ -41,14 +41,14 @@ export class FinetunePanel {
       const { datasets } = await get("datasets")
       this.#datasets = datasets.map(({ name }) => name)
       this.#offerDatasets()
-      tell(byId("datasets-problem"), null)
+      showText(byId("datasets-problem"), null)
     } catch (error) {
       this.#hasDatasets = error.status >= 400 && error.status < 500 && error.status !== 429
-      tell(byId("datasets-problem"), reason(error))
+      showText(byId("datasets-problem"), reason(error))
     }
   }
 
-  /** What was uploaded is there, whether the list was read before that or not at all. */
+  /** Offers the listed files and those uploaded here, which an earlier list lacks. */
   #offerDatasets() {
     offer(byId("dataset"), [...new Set([...this.#datasets, ...this.#uploaded])].map((name) => [name, name]))
   }
@@ -56,7 +56,7 @@ export class FinetunePanel {
   async #upload(file) {
     if (!file) return
     const state = byId("dataset-state")
-    tell(byId("finetune-form-problem"), null)
+    showText(byId("finetune-form-problem"), null)
     state.textContent = `Uploading ${file.name}…`
     const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
     const address = `datasets?name=${encodeURIComponent(name)}&replace=${byId("dataset-replace").checked}`
@@ -69,7 +69,7 @@ export class FinetunePanel {
       byId("dataset").value = dataset.name
     } catch (error) {
       state.textContent = ""
-      tell(byId("finetune-form-problem"), reason(error))
+      showText(byId("finetune-form-problem"), reason(error))
     }
     byId("dataset-file").value = ""
   }
@@ -96,10 +96,10 @@ export class FinetunePanel {
   async #submit(event) {
     event.preventDefault()
     if (this.#isTraining) return
-    for (const id of ["finetune-form-problem", "training-problem", "training-warning"]) tell(byId(id), null)
+    for (const id of ["finetune-form-problem", "training-problem", "training-warning"]) showText(byId(id), null)
     const bad = byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first."
     if (bad) {
-      tell(byId("finetune-form-problem"), bad)
+      showText(byId("finetune-form-problem"), bad)
       return
     }
     byId("trained").hidden = true
@@ -107,12 +107,12 @@ export class FinetunePanel {
     try {
       const { id, queue } = await post("finetunes", this.#jobOf())
       this.#jobId = id
-      this.pool.look()
+      this.pool.refresh()
       byId("losses").replaceChildren()
       this.#charts.clear()
       this.#report(await this.job.follow(`finetunes/${id}`, (state) => this.#describe(state, queue)))
     } catch (error) {
-      tell(byId("training-problem"), reason(error))
+      showText(byId("training-problem"), reason(error))
     } finally {
       this.#isTraining = false
       this.#jobId = null
@@ -123,20 +123,20 @@ export class FinetunePanel {
     return byId("train").ariaDisabled === "true"
   }
 
-  set #isTraining(is) {
-    byId("train").ariaDisabled = String(is)
+  set #isTraining(value) {
+    byId("train").ariaDisabled = String(value)
   }
 
   #describe({ state, progress }, queue) {
-    this.#silence.hear([this.#jobId, state, progress])
+    this.#silence.onJob([this.#jobId, state, progress])
     if (state !== "running") {
       const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
       const text = serving || !this.pool.last ? `Waiting in the queue ${queue}`
-        : `No worker for finetuning is ready. The job waits in the queue ${queue} and begins once one is.`
+        : `No worker for finetuning is ready. The job waits in the queue ${queue} until one is.`
       return { text, share: null }
     }
     if (this.#silence.isLong) {
-      const text = "The worker that trained this is gone. The job goes on from its last save once another takes it."
+      const text = "The worker that trained this is gone. Another worker will go on from its last save."
       return { text, share: null }
     }
     if (!progress?.stage) return { text: "Reading the candles", share: null }
@@ -158,7 +158,7 @@ export class FinetunePanel {
   }
 
   #report({ model, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
-    tell(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean))].join(" "))
+    showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean))].join(" "))
     const use = made("button", { type: "button" }, "Forecast with it")
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(

@@ -1,4 +1,4 @@
-/** The chart of a forecast: candles, what came after them, mean, quantiles, sample paths, volume below. */
+/** The chart of a forecast: candles, the actual bars after them, mean, quantiles, sample paths, and volume. */
 
 import {
   CandlestickSeries, HistogramSeries, LineSeries, createChart,
@@ -7,7 +7,7 @@ import { BandView, LinesView } from "./band_series.js"
 import { chartOptions, colour, withColours } from "./colours.js"
 import { chartTimes, isAscending, isIntraday } from "./times.js"
 
-const BARS_BEFORE = 3 // shown at first for each bar of the forecast; the actual ones may go on as far again
+const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
 
 export class ForecastChart {
@@ -17,14 +17,14 @@ export class ForecastChart {
   #at = null
   #drawn = null
 
-  /** `onValues` is called with what is known of the bar under the pointer, or of the last one. */
+  /** Calls `onValues` with the values of the bar under the pointer, or of the last bar. */
   constructor(element, onValues) {
     this.element = element
     this.chart = createChart(element, {
       ...chartOptions(),
       autoSize: true,
       localization: { locale: "en-GB" },
-      handleScroll: { vertTouchDrag: false }, // a finger that goes up or down scrolls the page
+      handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
@@ -41,8 +41,8 @@ export class ForecastChart {
     add("meanVolume", LineSeries, 1)
     this.chart.panes()[0].setStretchFactor(4)
     this.chart.panes()[1].setStretchFactor(1)
-    this.chart.subscribeCrosshairMove(({ time }) => this.#tell(time))
-    // What is seen, as bars counted from the first: told to whoever looks from outside, as tests do.
+    this.chart.subscribeCrosshairMove(({ time }) => this.#report(time))
+    // The visible range in bars, counted from the first. Tests read these attributes.
     this.chart.timeScale().subscribeVisibleLogicalRangeChange((range) => {
       Object.assign(element.dataset, { from: range?.from ?? "", to: range?.to ?? "" })
     })
@@ -51,16 +51,16 @@ export class ForecastChart {
   }
 
   /**
-   * Shows bars, and what was forecast from them.
+   * Shows bars and the forecast made from them.
    *
-   * @param lookback Candles that the forecast begins after.
-   * @param actual Candles that came after those, or none.
-   * @param forecast a series of a result, or null.
+   * @param lookback Candles before the forecast.
+   * @param actual Candles after those, which may be empty.
+   * @param forecast A series of a result, or null.
    */
   show(lookback, actual, forecast) {
     this.#drawn = { lookback, actual, forecast }
     this.#fill()
-    this.#tell()
+    this.#report()
     this.showAll()
     if (forecast) {
       const [now, horizon] = [lookback.length, forecast.timestamps.length]
@@ -73,7 +73,7 @@ export class ForecastChart {
     this.chart.timeScale().fitContent()
   }
 
-  /** The chart as it is seen now, below a title. */
+  /** A picture of the visible chart below a title. */
   picture(title) {
     const drawn = this.chart.takeScreenshot(true)
     const canvas = document.createElement("canvas")
@@ -98,7 +98,7 @@ export class ForecastChart {
     let texts = [...stamps, ...future]
     let seconds = chartTimes(texts)
     if (!isAscending(seconds)) {
-      // A forecast among actual bars that it does not match one by one: put in order.
+      // The times of the forecast differ from those of the actual bars: sort them together.
       const order = seconds.map((_, index) => index).sort((one, other) => seconds[one] - seconds[other])
       texts = order.map((index) => texts[index])
       seconds = order.map((index) => seconds[index])
@@ -135,7 +135,7 @@ export class ForecastChart {
     })
   }
 
-  /** Draws what there is in the colours of now. */
+  /** Draws everything in the current colours. */
   #paint() {
     this.chart.applyOptions(chartOptions())
     const { outer, inner, paths, candles, mean, volume, meanVolume } = this.#series
@@ -162,7 +162,7 @@ export class ForecastChart {
     const hasVolume = this.#drawn.lookback.columns.volume !== undefined
     meanVolume.setData(hasVolume ? from(({ mean }) => mean && { value: mean.volume }) : [])
 
-    // All of the future begins where the past ended.
+    // Every line of the forecast begins at the last known close.
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
     mean.setData(begun(from((point) => point.mean && { value: point.mean.close }), { value: close }))
@@ -180,7 +180,7 @@ export class ForecastChart {
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
   }
 
-  #tell(time) {
+  #report(time) {
     this.#at = time === undefined ? null : this.#times.indexOf(time)
     const point = this.#points.get(time ?? this.#times.at(-1))
     if (point) this.onValues(point, this.digits)
@@ -208,12 +208,12 @@ export class ForecastChart {
     const shift = this.#at < from ? this.#at - from - 1 : this.#at > to ? this.#at - to + 1 : 0
     if (shift) this.chart.timeScale().setVisibleLogicalRange({ from: from + shift, to: to + shift })
     this.chart.setCrosshairPosition(price, time, series)
-    this.#tell(time)
+    this.#report(time)
   }
 
   #leave() {
     this.chart.clearCrosshairPosition()
-    this.#tell() // the library says nothing of it
+    this.#report() // the library does not call back here
   }
 
   #zoom(factor) {
@@ -223,7 +223,7 @@ export class ForecastChart {
   }
 }
 
-/** Decimal places in which a ten-thousandth of a price shows, two at least. */
+/** Decimal places that show a ten-thousandth of a price, at least two. */
 function digitsFor(price) {
   return Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(price) || 1))))
 }

@@ -4,7 +4,7 @@ import { post } from "./api.js"
 import { FileProblem, parseCandles, readCandles } from "./candle_file.js"
 import { maxContext } from "./choices.js"
 import { asCsv, save } from "./downloads.js"
-import { badField, byId, fillRows, made, numberIn, tell } from "./elements.js"
+import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { JobLine } from "./job_line.js"
 import { isForecasting, isReady, mayCompute } from "./pool.js"
@@ -13,14 +13,14 @@ import { bars, count, duration, percent, reason } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
-const SMALL = 20_000 // values of a column that come back whether their paths are to be seen or not
-const LOOKBACK = 400 // where nobody says what the model sees
+const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
+const LOOKBACK = 400 // if no worker reports the context of the model
 
 export class ForecastPanel {
   #candles = null
   #jobId = null
   #silence = new Silence()
-  #shown = null // bars, and the result that was made from them: the form may tell of others by now
+  #shown = null // the bars and the result made from them; the form may have changed since
 
   constructor(pool) {
     this.pool = pool
@@ -29,8 +29,8 @@ export class ForecastPanel {
       box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
       problem: "job-problem",
     })
-    pool.onChange((seen) => {
-      if (seen) this.#silence.look(seen.workers.some((worker) => mayCompute(worker, this.#jobId)))
+    pool.onChange((state) => {
+      if (state) this.#silence.onWorkers(state.workers.some((worker) => mayCompute(worker, this.#jobId)))
       this.#suggestLookback()
       this.job.refresh()
     })
@@ -63,22 +63,22 @@ export class ForecastPanel {
   }
 
   async #open(read) {
-    tell(byId("file-problem"), null)
+    showText(byId("file-problem"), null)
     try {
       this.#candles = await read()
       byId("held-out").value = 0
-      tell(byId("file-name"), `${this.#candles.name}: ${bars(this.#candles.length)}, ` +
+      showText(byId("file-name"), `${this.#candles.name}: ${bars(this.#candles.length)}, ` +
         `${this.#candles.timestamps[0]} to ${this.#candles.timestamps.at(-1)}`)
       byId("run").disabled = false
       this.#preview()
     } catch (error) {
       const known = error instanceof FileProblem ? error.message : `The file cannot be read: ${error.message}`
-      tell(byId("file-problem"), known)
+      showText(byId("file-problem"), known)
     }
-    byId("file").value = "" // so that the same file, put right, can be chosen again
+    byId("file").value = "" // so that the same file can be chosen again once it is corrected
   }
 
-  /** The bars that are known and those that are held out, by the form. */
+  /** The known bars and the held-out bars, as the form divides them. */
   #cut() {
     const heldOut = Math.min(numberIn("held-out") ?? 0, this.#candles.length - 1)
     const end = this.#candles.length - heldOut
@@ -104,8 +104,8 @@ export class ForecastPanel {
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null })
     showKey({ hasActual: actual.length > 0, levels: series ? Object.keys(series.quantiles) : [], hasPaths })
     for (const id of ["downloads", "numbers", "made-by"]) byId(id).hidden = !series
-    tell(byId("paths-state"), series && wantsPaths && !hasPaths &&
-      `This forecast came without its paths. Forecast again to get them; with seed ${series.seed} it is the same one.`)
+    showText(byId("paths-state"), series && wantsPaths && !hasPaths &&
+      `This forecast came without its paths. Forecast again to get them; seed ${series.seed} gives the same one.`)
     byId("chart").setAttribute("aria-label", this.#described(series))
     if (series) this.#fillNumbers(series)
   }
@@ -141,7 +141,7 @@ export class ForecastPanel {
     const series = { id: idOf(lookback.name), timestamps: lookback.timestamps, ...lookback.columns }
     const horizon = numberIn("horizon")
     if (actual.length >= horizon) series.future_timestamps = actual.timestamps.slice(0, horizon)
-    // Made up here: JSON numbers of JavaScript cannot hold every seed that a worker would make up.
+    // Chosen here, because JavaScript numbers cannot hold every seed that a worker may choose.
     const seed = numberIn("seed") ?? crypto.getRandomValues(new Uint32Array(1))[0]
     return {
       schema_version: 1,
@@ -160,10 +160,10 @@ export class ForecastPanel {
   async #submit(event) {
     event.preventDefault()
     if (this.#isRunning) return
-    for (const id of ["form-problem", "job-problem", "device-warning", "job-warning"]) tell(byId(id), null)
+    for (const id of ["form-problem", "job-problem", "device-warning", "job-warning"]) showText(byId(id), null)
     const bad = badField(byId("forecast-form"))
     if (bad) {
-      tell(byId("form-problem"), bad)
+      showText(byId("form-problem"), bad)
       return
     }
     this.#preview()
@@ -173,51 +173,51 @@ export class ForecastPanel {
     try {
       const { id, queue } = await post("forecasts", this.#jobOf([lookback, actual]))
       this.#jobId = id
-      this.pool.look()
+      this.pool.refresh()
       const result = await this.job.follow(`forecasts/${id}`, (state) => this.#describe(state, queue))
       this.#shown = { lookback, actual, samples, result }
       this.#report(result)
     } catch (error) {
-      tell(byId("job-problem"), this.#explained(error, lookback))
+      showText(byId("job-problem"), this.#explained(error, lookback))
     } finally {
       this.#isRunning = false
       this.#jobId = null
     }
   }
 
-  /** While a job runs the button keeps the focus, and does nothing. */
+  /** While a job runs, the button keeps the focus but does nothing. */
   get #isRunning() {
     return byId("run").ariaDisabled === "true"
   }
 
-  set #isRunning(is) {
-    byId("run").ariaDisabled = String(is)
+  set #isRunning(value) {
+    byId("run").ariaDisabled = String(value)
   }
 
   #describe({ state, bars_done: done, bars_total: total }, queue) {
     const workers = this.pool.last?.workers.filter(isForecasting)
-    this.#silence.hear([this.#jobId, state, done])
+    this.#silence.onJob([this.#jobId, state, done])
     if (state === "running") {
-      // One that is stopped finishes what it has, and is there until then. Of a job that waits for its model, or is
-      // computed apart, workers tell nothing.
+      // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
+      // computed in a separate process reports no total and is not in the list of any worker.
       return (workers && !workers.length) || (total && this.#silence.isLong)
-        ? { text: "The worker that computed this is gone. The job begins anew once another takes it.", share: null }
+        ? { text: "The worker that computed this is gone. Another worker will start the job again.", share: null }
         : { text: "Computing", share: total ? done / total : null }
     }
     return workers && !workers.some(isReady)
-      ? { text: `No worker is ready. The job waits in the queue ${queue} and begins once one is.`, share: null }
+      ? { text: `No worker is ready. The job waits in the queue ${queue} until one is.`, share: null }
       : { text: `Waiting in the queue ${queue}`, share: null }
   }
 
   #report({ device, device_warning: warning, warnings, model, worker, timings_ms: timings, series }) {
-    tell(byId("device-warning"), warning)
-    tell(byId("job-warning"), warnings.filter((text) => text !== warning).join(" "))
+    showText(byId("device-warning"), warning)
+    showText(byId("job-warning"), warnings.filter((text) => text !== warning).join(" "))
     byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), ` by ${model.id} in ` +
       `${duration(timings.total / 1000)}, from ${this.#shown.lookback.name}, seed ${series[0].seed} (${worker})`)
     this.#draw()
   }
 
-  /** An error in a line; of a bar, with its line in the file. */
+  /** An error as one line, with the line in the file if a bar is at fault. */
   #explained(error, lookback) {
     const line = lookback.lines[error.details?.row]
     return line === undefined ? reason(error) : `Line ${line} of ${lookback.name}: ${reason(error)}`
@@ -239,7 +239,7 @@ export class ForecastPanel {
   }
 }
 
-/** A file's name as a series may be called: printable, 200 characters at most. */
+/** A valid id for a series, from the file's name: printable, at most 200 characters. */
 function idOf(name) {
   return [...name.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "_")].slice(0, 200).join("")
 }

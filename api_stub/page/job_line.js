@@ -1,7 +1,7 @@
-/** How far a job is, with a way to cancel it; a forecast's or a training's. */
+/** The progress of a forecast or training job, with a button to cancel it. */
 
 import { ApiError, hasEnded, remove, states } from "./api.js"
-import { byId, tell } from "./elements.js"
+import { byId, showText } from "./elements.js"
 import { reason } from "./texts.js"
 
 export class JobLine {
@@ -9,7 +9,7 @@ export class JobLine {
   #last = null
   #describe = null
 
-  /** Elements' ids: `box`, `state`, `progress`, `share`, `cancel` and `problem`. */
+  /** `ids` are those of the elements `box`, `state`, `progress`, `share`, `cancel` and `problem`. */
   constructor(ids) {
     this.elements = Object.fromEntries(Object.entries(ids).map(([name, id]) => [name, byId(id)]))
     this.elements.cancel.addEventListener("click", () => this.#cancel())
@@ -18,9 +18,9 @@ export class JobLine {
   /**
    * Follows a job until it has ended.
    *
-   * @param address of the job below v1/, as "forecasts/ID".
-   * @param describe gives `{text, share}` for a state; share is of 1, null where it is not known.
-   * @returns the job's result; throws ApiError with the job's error.
+   * @param address The job's path below v1/, such as "forecasts/ID".
+   * @param describe Returns `{text, share}` for a state. The share is 0 to 1, or null if unknown.
+   * @returns The job's result. Throws ApiError with the job's error.
    */
   async follow(address, describe) {
     const { box, cancel } = this.elements
@@ -44,16 +44,16 @@ export class JobLine {
     return null
   }
 
-  /** Describes the job anew: what else is known may have changed. */
+  /** Describes the job again, because the workers may have changed. */
   refresh() {
     if (!this.#address) return
     if (this.#last) this.#show(this.#describe(this.#last))
-    else this.#show({ text: "The connection was lost; the job goes on. Trying again…", share: null })
+    else this.#show({ text: "The connection was lost. The job goes on. Connecting again…", share: null })
   }
 
   #show({ text, share }) {
     const { state, progress, share: shown } = this.elements
-    if (state.textContent !== text) state.textContent = text // else it would be read out again
+    if (state.textContent !== text) state.textContent = text // screen readers read every change
     if (share === null) progress.removeAttribute("value")
     else progress.value = share
     shown.textContent = share === null ? "" : `${Math.floor(share * 100)} %`
@@ -66,7 +66,7 @@ export class JobLine {
       await remove(this.#address)
     } catch (error) {
       Object.assign(cancel, { disabled: false, textContent: "Cancel" })
-      tell(problem, reason(error))
+      showText(problem, reason(error))
     }
   }
 }

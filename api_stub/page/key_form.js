@@ -1,9 +1,9 @@
-/** Asks for the API key when the service does, and keeps it for as long as the tab is there. */
+/** Asks for the API key if the service needs one, and keeps it until the tab is closed. */
 
 import { key, onUnauthorized } from "./api.js"
 import { byId } from "./elements.js"
 
-/** `onKey` is called once a key was given. */
+/** Calls `onKey` when a key has been entered. */
 export function askForKey(onKey) {
   const form = byId("key-form")
   onUnauthorized.add(() => {
@@ -15,7 +15,7 @@ export function askForKey(onKey) {
     const given = byId("key").value.trim()
     byId("key").value = ""
     byId("key-refused").hidden = /^[!-~]+$/.test(given)
-    if (!byId("key-refused").hidden) return // what no header can carry is no key
+    if (!byId("key-refused").hidden) return // a header cannot carry it
     key.set(given)
     form.hidden = true
     onKey()

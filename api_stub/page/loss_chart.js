@@ -22,12 +22,12 @@ export class LossChart {
     }
     this.text = made("p", { class: "values" })
     parent.append(made("h3", {}, `Loss of the ${stage}`), this.figure, key, this.text)
-    // The library calls a number on the horizontal axis a price; here it is the step.
+    // The library treats the horizontal axis as prices; here it holds steps.
     this.chart = createOptionsChart(this.figure, {
       ...chartOptions(),
       autoSize: true,
       localization: { precision: 0 },
-      handleScroll: false, // all of it is in sight: what scrolls is the page
+      handleScroll: false, // all of it is visible, so a drag scrolls the page
       handleScale: false,
     })
     this.loss = this.chart.addSeries(LineSeries, LINE)
@@ -39,7 +39,7 @@ export class LossChart {
     })
   }
 
-  /** What a job told; what is not new is left out. */
+  /** Adds a progress report, unless its step is drawn already. */
   add({ step, num_steps: numSteps, loss, validation_loss: validation, learning_rate: rate }) {
     if (step === null || loss === null || step <= this.#steps) return
     this.#steps = step

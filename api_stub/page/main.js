@@ -1,4 +1,4 @@
-/** Puts the page together. */
+/** Builds the page. */
 
 import { get } from "./api.js"
 import { askForKey } from "./key_form.js"
@@ -17,11 +17,11 @@ async function readModels() {
     offerModels((await get("models")).models)
     hasModels = true
   } catch {
-    hasModels = false // the pool, asked at the same time, says what is wrong; asked again with it
+    hasModels = false // the pool shows the error; the next update of the pool reads the models again
   }
 }
 
-/** A model that was trained: offered, and chosen where it is asked for. */
+/** Offers a trained model, and chooses it if `isChosen`. */
 async function onModel(id, isChosen = true) {
   await readModels()
   if (!isChosen) return
@@ -36,11 +36,11 @@ pool.onChange(showPool)
 offerModels([])
 offerDevices(byId("device"), [], isForecasting)
 offerDevices(byId("finetune-device"), [], isForecasting)
-pool.onChange((seen) => {
-  if (!seen) return // the devices may well be there
-  offerDevices(byId("device"), seen.workers, isForecasting)
-  offerDevices(byId("finetune-device"), seen.workers, (worker) => !isForecasting(worker))
+pool.onChange((state) => {
+  if (!state) return // without an answer, keep the devices
+  offerDevices(byId("device"), state.workers, isForecasting)
+  offerDevices(byId("finetune-device"), state.workers, (worker) => !isForecasting(worker))
   if (!hasModels) readModels()
 })
-askForKey(() => pool.look())
+askForKey(() => pool.refresh())
 pool.start()

@@ -1,35 +1,35 @@
-/** The workers and queues, looked at every few seconds while the page is seen. */
+/** The workers and queues, read every few seconds while the page is visible. */
 
 import { get } from "./api.js"
 
 const INTERVAL_MS = 4000
 
-/** Told of each look: `{workers, queues}`, or the error. */
+/** Calls its listeners with `{workers, queues}` after each reading, or with null and the error. */
 export class Pool {
-  #tellers = []
+  #listeners = []
   #timer = null
   last = null
 
-  onChange(tell) {
-    this.#tellers.push(tell)
+  onChange(listener) {
+    this.#listeners.push(listener)
   }
 
   start() {
-    document.addEventListener("visibilitychange", () => document.hidden || this.look())
-    this.look()
+    document.addEventListener("visibilitychange", () => document.hidden || this.refresh())
+    this.refresh()
   }
 
-  async look() {
+  async refresh() {
     clearTimeout(this.#timer)
     try {
       this.last = await get("workers")
-      this.#tellers.forEach((tell) => tell(this.last, null))
+      this.#listeners.forEach((listener) => listener(this.last, null))
     } catch (error) {
       this.last = null
-      this.#tellers.forEach((tell) => tell(null, error))
+      this.#listeners.forEach((listener) => listener(null, error))
     }
     clearTimeout(this.#timer)
-    if (!document.hidden) this.#timer = setTimeout(() => this.look(), INTERVAL_MS)
+    if (!document.hidden) this.#timer = setTimeout(() => this.refresh(), INTERVAL_MS)
   }
 }
 
@@ -37,8 +37,8 @@ export const isReady = ({ state }) => state === "ready"
 export const isForecasting = ({ role = "forecast" }) => role === "forecast"
 export const isGpu = ({ device }) => device !== "cpu"
 
-/** Whether a worker computes a job, as far as it tells: of many jobs it names some, and an older release none. */
+/** Whether a worker may compute a job. Its status names only some of many jobs; older releases name none. */
 export function mayCompute(worker, jobId) {
-  const { jobs_running: told, num_jobs_running: count } = worker
-  return isForecasting(worker) && (!told || count > told.length || told.some(({ id }) => id === jobId))
+  const { jobs_running: named, num_jobs_running: count } = worker
+  return isForecasting(worker) && (!named || count > named.length || named.some(({ id }) => id === jobId))
 }

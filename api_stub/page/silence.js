@@ -1,30 +1,30 @@
-/** Whether anybody still tells of a job that runs: the workers, when they are looked at, or the job itself. */
+/** Detects that neither a worker's status nor a running job itself has shown progress for a while. */
 
-const LONG_MS = 16_000 // workers tell every few seconds, and are looked at as often
+const LONG_MS = 16_000 // workers announce their status every few seconds, and the page reads it as often
 
 export class Silence {
   #now
-  #toldAt
-  #news = ""
+  #lastSign
+  #lastState = ""
 
   constructor(now = () => performance.now()) {
     this.#now = now
-    this.#toldAt = now()
+    this.#lastSign = now()
   }
 
-  /** The workers were looked at; `isTold` is whether one of them told of the job. */
-  look(isTold) {
-    if (isTold) this.#toldAt = this.#now()
+  /** The workers' status has been read; `isNamed` is whether one of them names the job. */
+  onWorkers(isNamed) {
+    if (isNamed) this.#lastSign = this.#now()
   }
 
-  /** The job told something; only what is new breaks the silence. */
-  hear(news) {
-    const text = JSON.stringify(news)
-    if (text !== this.#news) this.#toldAt = this.#now()
-    this.#news = text
+  /** The job has sent a state; only a new one ends the silence. */
+  onJob(state) {
+    const text = JSON.stringify(state)
+    if (text !== this.#lastState) this.#lastSign = this.#now()
+    this.#lastState = text
   }
 
   get isLong() {
-    return this.#now() - this.#toldAt > LONG_MS
+    return this.#now() - this.#lastSign > LONG_MS
   }
 }

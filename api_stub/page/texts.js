@@ -1,4 +1,4 @@
-/** Numbers, times and errors as people read them. */
+/** Numbers, durations and errors as texts. */
 
 export function count(number) {
   return number.toLocaleString("en-GB")
@@ -8,7 +8,7 @@ export function bars(number) {
   return `${count(number)} ${number === 1 ? "bar" : "bars"}`
 }
 
-/** As "480 ms", "12.3 s", "5 min", "3 h" or "2 d". */
+/** Such as "480 ms", "12 s", "5 min", "3 h" or "2 d". */
 export function duration(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
@@ -17,12 +17,12 @@ export function duration(seconds) {
   return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`
 }
 
-/** A quantile's level, as "10 %". */
+/** A quantile's level, such as "10 %". */
 export function percent(level) {
   return `${Math.round(Number(level) * 1000) / 10} %`
 }
 
-/** An error in a line: what the API or the job says, with its code. */
+/** An error as one line: its message and code. */
 export function reason(error) {
   return error.code ? `${error.message} (${error.code})` : error.message
 }

@@ -1,4 +1,4 @@
-/** Timestamps as the file has them, and as the chart wants them: ascending seconds. */
+/** Timestamps as in the file, and as the ascending seconds that the chart needs. */
 
 const PARTS = new RegExp(
   String.raw`^(\d{4})-(\d\d)-(\d\d)` +
@@ -7,8 +7,8 @@ const PARTS = new RegExp(
 const DAY = 86400
 
 /**
- * Seconds of each timestamp. The chart shows the wall clock as written, which is what the model sees; only
- * where that goes back, as when clocks change, the instants.
+ * The seconds of each timestamp. The chart shows the wall clock as written, as the model does. If that goes
+ * back, as when clocks change, it shows instants.
  */
 export function chartTimes(texts) {
   const walls = texts.map((text) => seconds(text, false))
@@ -19,7 +19,7 @@ export function isAscending(times) {
   return times.every((time, index) => index === 0 || time > times[index - 1])
 }
 
-/** Whether a bar is shorter than a day, so that the time of day is worth showing. */
+/** Whether bars are shorter than a day, so that the chart must show the time of day. */
 export function isIntraday(times) {
   return times.some((time) => time % DAY !== times[0] % DAY)
 }

@@ -1,9 +1,9 @@
-/** Below the chart: what its marks mean, and the values of one bar. */
+/** Below the chart: the key of its marks, and the values of one bar. */
 
 import { byId, made } from "./elements.js"
 import { percent } from "./texts.js"
 
-/** The bar's values: a line for what is known of it, one for its forecast. */
+/** Shows a bar's values: one line for the known bar, one for its forecast. */
 export function showValues({ text, bar, actual, mean, quantiles }, digits) {
   const number = (value) => value.toFixed(digits)
   const known = bar ?? actual
@@ -23,12 +23,12 @@ export function showValues({ text, bar, actual, mean, quantiles }, digits) {
     made("span", { class: "line" }, line))))
 }
 
-/** What the chart shows now: actual bars, a forecast by its levels, its paths. */
+/** Shows the key: bars, actual bars, the mean, quantile levels, paths. */
 export function showKey({ hasActual, levels, hasPaths }) {
   const [outer, inner] = [[levels[0], levels.at(-1)], [levels[1], levels.at(-2)]]
   const between = (pair) => `${percent(pair[0])} to ${percent(pair[1])} of the paths`
   const entries = [["candle", "bars"]]
-  if (hasActual) entries.push(["actual", "what really came"])
+  if (hasActual) entries.push(["actual", "actual bars"])
   if (levels.length) entries.push(["mean", "mean path"], ["outer", between(outer)], ["inner", between(inner)])
   if (hasPaths) entries.push(["paths", "sample paths"])
   byId("key-of-chart").replaceChildren(...entries.map(([swatch, text]) => made(

@@ -1,21 +1,21 @@
-/** The workers, one card each, and how many jobs wait in each queue. */
+/** A card for each worker, and the number of jobs in each queue. */
 
-import { byId, fillRows, made, tell } from "./elements.js"
+import { byId, fillRows, made, showText } from "./elements.js"
 import { isForecasting, isReady } from "./pool.js"
 import { count, duration, reason } from "./texts.js"
 
 export function showPool(pool, error) {
-  tell(byId("workers-problem"), error && reason(error))
+  showText(byId("workers-problem"), error && reason(error))
   showReadiness(pool)
   if (!pool) {
-    // What was seen last may no longer be so.
+    // The last reading may be out of date.
     byId("worker-cards").replaceChildren()
     byId("queues").tBodies[0].replaceChildren()
     return
   }
   const cards = pool.workers.map(card)
   byId("worker-cards").replaceChildren(...(cards.length ? cards : [
-    made("p", {}, "No worker is there. Jobs wait in their queues until one is: start one with ",
+    made("p", {}, "No worker is running. Jobs wait in their queues until one is ready. Start one with ",
       made("code", {}, "kronos worker"), "."),
   ]))
   fillRows(byId("queues").tBodies[0], Object.entries(pool.queues).map(([queue, { ready, lengths }]) => (
@@ -30,9 +30,9 @@ function showReadiness(pool) {
   const devices = [...new Set(ready.map(({ device }) => device))].sort().join(", ")
   const text = !pool ? "The service does not answer"
     : ready.length ? `${ready.length} ${ready.length === 1 ? "worker" : "workers"} ready on ${devices}`
-    : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is there"
+    : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is running"
   line.className = `readiness ${!pool ? "away" : ready.length ? "ready" : ""}`
-  if (line.textContent !== text) line.textContent = text // else it would be read out again
+  if (line.textContent !== text) line.textContent = text // screen readers read every change
 }
 
 function card(worker) {

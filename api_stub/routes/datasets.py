@@ -118,11 +118,10 @@ async def upload(
     config = {"instrument_column": instrument_column, "columns": _columns(column)}
     folder = DatasetFolder.of(backend.settings)
     async with backend.uploading():
-        stored = await folder.store(
+        report = await folder.store(
             name, request.stream(), config, may_replace=replace, reading=backend.reading_datasets
         )
-    own = {"name": stored.name, "num_bytes": stored.num_bytes, "is_replaced": stored.is_replaced}
-    return Json(DatasetReport.model_validate({**stored.report, **own}), 201)
+    return Json(DatasetReport.model_validate(report), 201)
 
 
 def _check_media_type(request: Request, name: str) -> None:

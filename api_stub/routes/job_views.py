@@ -1,6 +1,7 @@
-"""A job as requests are told of it: where it is, how far, and what came of it."""
+"""Jobs in answers: their address, state, progress, and result or error."""
 
-from typing import Any, Final, Generic, Literal, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeVar
 
 from celery import states
 from fastapi.responses import Response
@@ -34,8 +35,8 @@ class Accepted(BaseModel):
 
     id: str
     state: State = "queued"
-    url: str = Field(description="where its state and result are", examples=["/v1/forecasts/9b2f…"])
-    queue: str | None = Field(default=None, description="that it waits in", examples=["cpu"])
+    url: str = Field(description="address of its state and result", examples=["/v1/forecasts/9b2f…"])
+    queue: str | None = Field(default=None, description="the queue that it waits in", examples=["cpu"])
 
 
 class ForecastView(BaseModel):
@@ -43,10 +44,10 @@ class ForecastView(BaseModel):
 
     id: str
     state: State
-    bars_done: int | None = Field(default=None, description="of all paths of all series, while it runs")
+    bars_done: int | None = Field(default=None, description="over all paths of all series, while it runs")
     bars_total: int | None = None
     result: ForecastResult | None = Field(
-        default=None, description="once done, as docs/reference/contract.md has it"
+        default=None, description="once it is done, as in docs/reference/contract.md"
     )
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
@@ -61,12 +62,11 @@ class FinetuneView(BaseModel):
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
 
-View = TypeVar("View", ForecastView, FinetuneView)
 Result = TypeVar("Result", ForecastResult, FinetuneResult)
 
 
-class Json(Response, Generic[View]):
-    """A model as JSON, made once: FastAPI would check each number of a result anew."""
+class Json(Response):
+    """A model as JSON. FastAPI would check each number of a result again."""
 
     media_type = "application/json"
 
@@ -75,7 +75,7 @@ class Json(Response, Generic[View]):
 
 
 def state_of(stored: Stored) -> State:
-    """A job's state as requests name it."""
+    """A job's state, as answers name it."""
     if stored.status == states.SUCCESS:
         return "done"
     if stored.has_ended:
@@ -84,7 +84,7 @@ def state_of(stored: Stored) -> State:
 
 
 def forecast_view(job_id: str, stored: Stored) -> ForecastView:
-    """Raises JobError LOST where the job is of another kind."""
+    """The view of a forecast job. Raises JobError LOST if the job is of another kind."""
     progress = progress_of(stored)
     return ForecastView(
         id=job_id,
@@ -97,11 +97,11 @@ def forecast_view(job_id: str, stored: Stored) -> ForecastView:
 
 
 def finetune_view(job_id: str, stored: Stored) -> FinetuneView:
-    """Likewise."""
-    try:
-        progress = FinetuneProgress.model_validate(told) if (told := progress_of(stored)) else None
-    except ValidationError:  # of a worker with another form of it; the state itself still counts
-        progress = None
+    """The view of a finetuning job. Raises JobError LOST if the job is of another kind."""
+    progress = None
+    with suppress(ValidationError):  # from a worker of another version; the state itself still counts
+        if published := progress_of(stored):
+            progress = FinetuneProgress.model_validate(published)
     return FinetuneView(
         id=job_id,
         state=state_of(stored),
@@ -112,17 +112,20 @@ def finetune_view(job_id: str, stored: Stored) -> FinetuneView:
 
 
 def result_of(kind: type[Result], stored: Stored) -> Result | None:
-    """The result of a job that is done; raises JobError LOST if it is of another kind."""
+    """The result if the job is done. Raises JobError LOST if it is of another kind."""
     if stored.status != states.SUCCESS:
         return None
     try:
         return kind.model_validate(stored.value)
     except ValidationError:
-        raise JobError(ErrorCode.LOST, "no job of this kind has that id") from None
+        raise JobError(
+            ErrorCode.LOST,
+            "no job of this kind has that id; check the id, and whether it is a forecast or finetuning job",
+        ) from None
 
 
 def accepted(job_id: str, queue: str | None, url: str, stored: Stored) -> Accepted:
-    """What is told of a job that goes on."""
+    """The answer for a job that goes on."""
     return Accepted(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue)
 
 
@@ -131,7 +134,7 @@ def _count(value: object) -> int | None:
 
 
 def problem_of(error: JobError) -> JobProblem:
-    """An error as part of an answer."""
+    """An error as part of a view."""
     return JobProblem(code=error.code, message=error.message, field=error.field, details=error.details)
 
 

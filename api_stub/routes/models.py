@@ -1,9 +1,9 @@
-"""Which models jobs may name, and loading one before they do."""
+"""Routes of models: those that jobs may name, and loading one in advance."""
 
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from celery import Celery
@@ -26,36 +26,38 @@ from kronos_model.errors import CheckpointError
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(json_only)])
 
 ANSWER_S: Final = 3.0
-"""That workers have to answer one question."""
+"""Seconds that workers have to answer a request."""
 ASK_INTERVALS_S: Final = (0.05, 1.0)
-"""Between two questions to a worker that still loads: at first, and at most."""
+"""Seconds between two requests to a worker that is still loading: at first, and at most."""
 
 
 class ModelView(BaseModel):
-    """A model that a job's ``model`` may name as ``id``."""
+    """A model. A job names it by ``id`` in its ``model``."""
 
     id: str = Field(examples=["kronos-tiny", "crypto-hourly@3"])
     kind: Literal["own", "further", "registered"] = Field(
-        description="a worker's own, one of KRONOS_MODELS, or one that finetuning registered"
+        description="a worker's own model, one of KRONOS_MODELS, or one registered by finetuning"
     )
-    loaded_by: list[str] = Field(default=[], description="workers that hold it")
+    loaded_by: list[str] = Field(default=[], description="workers that have loaded it")
     metadata: dict[str, Any] | None = Field(
-        default=None, description="of a registered one: parent, metrics, …"
+        default=None, description="of a registered model: parent, metrics, …"
     )
     damaged: str | None = Field(default=None, description="why it cannot be used")
 
 
 class ModelsView(BaseModel):
-    """All that are known here."""
+    """All known models."""
 
     models: list[ModelView]
 
 
 class LoadRequest(BaseModel):
-    """Which model is to be loaded, and by which workers."""
+    """The model to load, and the workers that must load it."""
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] = Field(examples=["kronos-tiny"])
-    device: Device = Field(default="auto", description="of the workers that are to load it; auto for all")
+    device: Device = Field(
+        default="auto", description="device of the workers that must load it; auto means all"
+    )
 
 
 class LoadedBy(BaseModel):
@@ -63,7 +65,7 @@ class LoadedBy(BaseModel):
 
     worker: str
     state: Literal["ready", "loading", "failed", "silent"] = Field(
-        description="silent: no answer came in time"
+        description="silent: the worker did not answer in time"
     )
     device: str | None = None
     device_warning: str | None = None
@@ -79,51 +81,57 @@ class LoadView(BaseModel):
 
 @router.get("", response_model=ModelsView)
 async def models(backend: BackendDependency) -> Response:
-    """The workers' own models, further ones, and those that finetuning registered."""
+    """The workers' own models, the further ones, and those registered by finetuning."""
     workers = (await backend.pool()).workers
     registered = await backend.call(_registered, backend)
-    return Json(ModelsView(models=list(_known(workers, backend, registered).values())))
+    return Json(ModelsView(models=_known(workers, backend, registered)))
 
 
 @router.post(
     "/load",
     response_model=LoadView,
     responses={
-        202: {"model": LoadView, "description": "some are still loading it, or did not answer; ask again"}
+        202: {
+            "model": LoadView,
+            "description": "some workers are still loading it or did not answer; ask again",
+        }
     },
 )
 async def load(request: LoadRequest, backend: BackendDependency) -> Response:
-    """Have workers load a model now, so that the first job that names it need not wait for that.
+    """Load a model in the workers now, so that the first job with it does not wait.
 
-    Where no worker can, the problem is that of the first one that says why, or TIMEOUT where none answers.
+    If no worker can load it, the problem is the first one reported, or TIMEOUT if no worker answers.
     """
-    workers = [worker for worker in (await backend.pool()).workers if _is_meant(worker, request.device)]
+    workers = [worker for worker in (await backend.pool()).workers if _can_load(worker, request.device)]
     if not workers:
         raise JobError(
             ErrorCode.MODEL_CAPACITY,
-            "no worker of that kind is ready; start one, or wait until one is",
+            "no worker with that device is ready; start one, or wait until one is ready",
             "device",
         )
     answers = await _ask(backend, request.model, [worker.node for worker in workers])
-    told = [_loaded_by(worker, answers.get(worker.node)) for worker in workers]
-    states = {one.state for one in told}
+    views = [
+        LoadedBy.model_validate({"state": "silent", **answers.get(worker.node, {}), "worker": worker.node})
+        for worker in workers
+    ]
+    states = {view.state for view in views}
     if not states & {"ready", "loading"}:
-        raise _nobody(told)
-    return Json(LoadView(model=request.model, workers=told), 202 if states & {"loading", "silent"} else 200)
+        raise _load_error(views)
+    return Json(LoadView(model=request.model, workers=views), 202 if states & {"loading", "silent"} else 200)
 
 
-def _nobody(told: Sequence[LoadedBy]) -> JobError:
-    """Why none has the model: by the first one that says so."""
-    names = [one.worker for one in told]
-    first = next((one.error for one in told if one.error is not None), None)
+def _load_error(views: Sequence[LoadedBy]) -> JobError:
+    """The first error that a worker reported, or TIMEOUT."""
+    names = [view.worker for view in views]
+    first = next((view.error for view in views if view.error is not None), None)
     if first is None:
-        message = "no worker answered in time; see whether they are alive (/v1/workers), and ask again"
+        message = "no worker answered in time; check /v1/workers, and try again"
         return JobError(ErrorCode.TIMEOUT, message, None, {"workers": names})
     return JobError(first.code, first.message, first.field, first.details | {"workers": names})
 
 
 async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
-    """Each worker's answer, asked again while one still loads, up to the time that requests wait."""
+    """Each worker's answer. Workers that are still loading are asked again until the request's time is up."""
     deadline = time.monotonic() + backend.settings.api_wait_s
     ask = uuid.uuid4().hex
     answers: dict[str, dict[str, Any]] = {}
@@ -139,7 +147,7 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
 
 
 def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
-    """One question to these workers; blocks."""
+    """The answers of these workers to one request. Blocks."""
     with reachable():
         replies = app.control.broadcast(
             LOAD_MODEL_COMMAND,
@@ -157,28 +165,15 @@ def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str,
     }
 
 
-def _is_meant(worker: AnyWorkerStatus, device: str) -> bool:
-    """Whether it serves forecasts on such a device; a prefork child hears of its parent only."""
+def _can_load(worker: AnyWorkerStatus, device: str) -> bool:
+    """Whether a worker is ready to forecast on the device."""
     if not worker.is_ready or not isinstance(worker, ForecastWorkerStatus):
         return False
     return device == "auto" or worker.queue == queue_for(device)
 
 
-def _loaded_by(worker: AnyWorkerStatus, answer: Mapping[str, Any] | None) -> LoadedBy:
-    if answer is None:
-        return LoadedBy(worker=worker.node, state="silent")
-    error = answer.get("error")
-    return LoadedBy(
-        worker=worker.node,
-        state=answer["state"],
-        device=answer.get("device"),
-        device_warning=answer.get("device_warning"),
-        error=None if error is None else JobProblem.model_validate(error),
-    )
-
-
 def _registered(backend: Backend) -> list[ModelView]:
-    """Those in the folder; blocks."""
+    """The models in the folder. Blocks."""
     folder = backend.settings.model_folder
     if folder is None:
         return []
@@ -186,22 +181,21 @@ def _registered(backend: Backend) -> list[ModelView]:
         found = ModelRegistry(folder).list()
     except CheckpointError as error:
         raise JobError.from_kronos(error) from None
-    return [
-        ModelView(id=model.reference, kind="registered", damaged=model.reason)
-        if isinstance(model, DamagedModel)
-        else ModelView(
-            id=model.reference,
-            kind="registered",
-            metadata=model.metadata.model_dump(mode="json", exclude={"sha256"}),
-        )
-        for model in found
-    ]
+    views = []
+    for model in found:
+        view = ModelView(id=model.reference, kind="registered")
+        if isinstance(model, DamagedModel):
+            view.damaged = model.reason
+        else:
+            view.metadata = model.metadata.model_dump(mode="json", exclude={"sha256"})
+        views.append(view)
+    return views
 
 
 def _known(
     workers: Iterable[AnyWorkerStatus], backend: Backend, registered: Iterable[ModelView]
-) -> dict[str, ModelView]:
-    """By id."""
+) -> list[ModelView]:
+    """All models, with the workers that have loaded them."""
     known: dict[str, ModelView] = {}
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     for worker in forecasting:
@@ -215,4 +209,4 @@ def _known(
         for model in worker.models:
             if model.state == "ready":
                 known[model.id].loaded_by.append(worker.node)
-    return known
+    return list(known.values())

@@ -1,9 +1,8 @@
-"""Predictions that are waited for, with the fields of the Kronos HTTP service that people run today."""
+"""Predictions in one request, with the fields of the reference's HTTP service."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends
@@ -15,13 +14,7 @@ from api_stub.backend import Backend, BackendDependency
 from api_stub.problems import JobFailure
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.identity import JobId, MayBeRepeated
-from api_stub.routes.job_views import (
-    FORECASTS_URL,
-    Accepted,
-    Json,
-    accepted,
-    result_of,
-)
+from api_stub.routes.job_views import FORECASTS_URL, Accepted, Json, accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -38,7 +31,7 @@ router = APIRouter(
 
 
 class BatchRequest(BaseModel):
-    """Several series at once."""
+    """Several series."""
 
     items: Annotated[list[SingleRequest], Field(min_length=1, max_length=MAX_ITEMS)]
 
@@ -48,13 +41,13 @@ BatchBody = Annotated[dict[str, Any], AsDocumented(BatchRequest)]
 
 
 class AcceptedItems(Accepted):
-    """A job that has some of the items."""
+    """A job, with the items that it contains."""
 
-    items: list[int] = Field(description="indices of its series among the request's items")
+    items: list[int] = Field(description="indices of the request's items in this job")
 
 
 class AcceptedBatch(BaseModel):
-    """The jobs of a batch that is not done yet."""
+    """The jobs of an unfinished batch."""
 
     jobs: list[AcceptedItems]
 
@@ -62,7 +55,7 @@ class AcceptedBatch(BaseModel):
 @router.post(
     "/single",
     response_model=Prediction,
-    responses={202: {"model": Accepted, "description": "not done in time; it goes on"}},
+    responses={202: {"model": Accepted, "description": "not done in time; the job goes on"}},
 )
 async def predict_single(
     body: SingleBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
@@ -81,27 +74,27 @@ async def predict_single(
 @router.post(
     "/batch",
     response_model=list[Prediction],
-    responses={202: {"model": AcceptedBatch, "description": "not done in time; its jobs go on"}},
+    responses={202: {"model": AcceptedBatch, "description": "not done in time; the jobs go on"}},
 )
 async def predict_batch(
     body: BatchBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
 ) -> Response:
-    """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`; answered in order.
+    """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`. The order is kept.
 
-    Series that are drawn alike and forecast the same number of bars are one job.
+    Series with the same options and the same number of bars to forecast become one job.
     """
     request = await checked(BatchRequest, body)
     jobs = prediction_jobs(request.items, backend.settings, "items.{index}.")
     ids = [job_id if len(jobs) == 1 else f"{job_id}.{number}" for number in range(len(jobs))]
     outcomes = await _run(jobs, backend, ids, is_repeatable=is_repeatable)
-    # Of more the header would be longer than clients and proxies take.
+    # More ids would make the header too long for clients and proxies.
     headers = {"X-Job-Id": ", ".join(ids)} if len(ids) <= MAX_HEADER_IDS else {}
     if any(result is None for _, _, result in outcomes):
-        told = [
+        unfinished = [
             AcceptedItems(**dict(accepted(one_id, queue, mount + FORECASTS_URL, stored)), items=job.indices)
             for job, one_id, (queue, stored, _) in zip(jobs, ids, outcomes, strict=True)
         ]
-        return Json(AcceptedBatch(jobs=told), 202, headers | {"Retry-After": str(RETRY_S)})
+        return Json(AcceptedBatch(jobs=unfinished), 202, headers | {"Retry-After": str(RETRY_S)})
     answers: dict[int, Prediction] = {}
     for job, (_, _, result) in zip(jobs, outcomes, strict=True):
         assert result is not None
@@ -110,16 +103,16 @@ async def predict_batch(
 
 
 Outcome = tuple[str, Stored, ForecastResult | None]
-"""Of one job: its queue, how it stands, and its result if it is done."""
+"""A job's queue, its state, and its result if it is done."""
 
 
 async def _run(
     jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
 ) -> list[Outcome]:
-    """Enqueue and wait; no result for what is not done in time.
+    """Enqueue the jobs and wait for them. A job that is not done in time has no result.
 
-    Raises JobError, and JobFailure for a job that failed. The other jobs are cancelled then, unless they are
-    found again when the request is sent again; ``details`` names them.
+    Raises JobError if a job cannot be sent, and JobFailure if one fails. Its ``details`` name the other jobs.
+    These are cancelled, unless the same request can be repeated and would find them again.
     """
     queues = await _submit(jobs, backend, ids, is_repeatable=is_repeatable)
 
@@ -133,7 +126,7 @@ async def _run(
             raise JobFailure(job.in_request(error), job_id) from None
         return queue, stored, result
 
-    # Not a TaskGroup, which would put the error of one into a group of its own.
+    # A TaskGroup would wrap the error in an ExceptionGroup.
     tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, ids, queues, strict=True)]
     try:
         return await asyncio.gather(*tasks)
@@ -141,9 +134,10 @@ async def _run(
         others = [job_id for job_id in ids if job_id != failure.job_id]
         if not others:
             raise
-        if not is_repeatable and failure.error.code != ErrorCode.BROKER_UNREACHABLE:  # it may be done yet
+        may_finish = failure.error.code == ErrorCode.BROKER_UNREACHABLE
+        if not is_repeatable and not may_finish:
             await backend.call(_cancel, backend, others)
-        raise failure.beside(others) from None
+        raise failure.with_others(others) from None
     finally:
         for task in tasks:
             task.cancel()
@@ -153,29 +147,27 @@ async def _run(
 async def _submit(
     jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
 ) -> list[str]:
-    """Check all of a request's jobs, then send all, or none; returns their queues."""
+    """Check all jobs of a request, then send all or none. Returns their queues."""
 
     def check() -> list[Job]:
         return [job.checked(job_id, backend.settings) for job, job_id in zip(jobs, ids, strict=True)]
 
+    async def send(job: Job) -> str:
+        return (await backend.core.send(lambda: job, may_stay=True))[1]
+
     queues: list[str] = []
     for job, checked_job in zip(jobs, await backend.call(check), strict=True):
         try:
-            _, queue = await backend.core.send(partial(_itself, checked_job), may_stay=True)
-            queues.append(queue)
+            queues.append(await send(checked_job))
         except JobError as error:
-            if not is_repeatable:  # else they are the same jobs when the request is sent again
+            if not is_repeatable:  # a repeated request would find the jobs again
                 await backend.call(_cancel, backend, ids[: len(queues)])
             raise job.in_request(error) from None
     return queues
 
 
-def _itself(job: Job) -> Job:
-    return job
-
-
 def _cancel(backend: Backend, job_ids: Sequence[str]) -> None:
-    """Cancel as many as Redis lets; what has ended stays as it is. Blocks."""
-    with suppress(JobError):  # the request's own error counts
+    """Cancel jobs until Redis fails. A job that has ended stays as it is. Blocks."""
+    with suppress(JobError):  # the request reports its own error
         for job_id in job_ids:
             backend.dispatcher.cancel(job_id)

@@ -1,4 +1,4 @@
-"""From requests for predictions to jobs, and from their results and errors back."""
+"""Turns prediction requests into jobs, and their results and errors into answers."""
 
 import re
 from collections.abc import Sequence
@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api_stub.candles import CandleColumns, as_columns, as_texts, num_candles
-from api_stub.routes.predictions import (
-    MAX_NAME_CHARS,
-    Prediction,
-    PredictionPoint,
-    SingleRequest,
-)
+from api_stub.routes.predictions import MAX_NAME_CHARS, Prediction, PredictionPoint, SingleRequest
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
@@ -21,25 +16,21 @@ from kronos_client.core.job import Job, forecast_job
 from kronos_model.bars.columns import COLUMNS
 
 BYTES_PER_BAR: Final = 192
-"""Of a job as JSON, at most: six numbers and a timestamp."""
+"""Most bytes of a bar in a job's JSON: six numbers and a timestamp."""
 
 _SERIES_FIELD: Final = re.compile(r"series\.(\d+)(?:\.(\w+))?")
-_NAMES: Final = {
-    "id": "series_id",
-    "future_timestamps": "prediction_timestamps",
-    "seed": "overrides.seed",
-}
-"""Fields of a series that requests call otherwise."""
+_NAMES: Final = {"id": "series_id", "future_timestamps": "prediction_timestamps", "seed": "overrides.seed"}
+"""Fields of a series that have another name in requests."""
 _FUTURE: Final = re.compile(r"(?<![\w.])future_timestamps\b")
 
 
 @dataclass(frozen=True)
 class PredictionJob:
-    """Items of a request that go into one job.
+    """The items of a request that become one job.
 
     Attributes:
-        indices: of the items in the request.
-        prefix: of an item's fields, with its ``{index}``.
+        indices: Positions of the items in the request.
+        prefix: Start of the name of an item's field, with ``{index}`` for its position.
     """
 
     items: Sequence[SingleRequest]
@@ -48,7 +39,7 @@ class PredictionJob:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The job as the contract has it."""
+        """The job in the contract's format."""
         first = self.items[0]
         payload: dict[str, Any] = {
             "series": [
@@ -64,18 +55,18 @@ class PredictionJob:
         return payload if first.model is None else payload | {"model": first.model}
 
     def checked(self, job_id: str, settings: ApiSettings) -> Job:
-        """The job as it is sent. Raises JobError."""
+        """The checked job, ready to be sent. Raises JobError."""
         try:
             return forecast_job(self.payload, job_id, settings)
         except JobError as error:
             raise self.in_request(error) from None
 
     def predictions(self, result: ForecastResult) -> list[Prediction]:
-        """What the items are answered with."""
+        """The answers for the items."""
         return [_prediction(item, one, result) for item, one in zip(self.items, result.series, strict=True)]
 
     def in_request(self, error: JobError) -> JobError:
-        """The error with the request's name of the field, in its message too."""
+        """The error with the request's name of the field, also in its message."""
         if error.field is None:
             return error
         field = self._field(error.field, error.details.get("row"))
@@ -95,7 +86,7 @@ class PredictionJob:
             return self._at(place, _NAMES.get(name, name))
         if field == "pred_len" or field.startswith("sampling."):
             return self._at(0, f"overrides.{field.removeprefix('sampling.')}")
-        if field == "output":  # as a whole it is too large
+        if field == "output":  # the whole result is too large
             first = self.items[0]
             return self._at(
                 0, "paths" if first.paths else "quantiles" if first.quantiles else _NAMES["future_timestamps"]
@@ -107,7 +98,7 @@ class PredictionJob:
 
 
 def _renamed(message: str, name: str, other: str) -> str:
-    """With a field's other name in it. A name that is a mere word, such as model, is one where it begins."""
+    """Replace a field's name in a message. A plain word, such as model, counts only at the beginning."""
     begin = "^" if name.isalpha() else r"(?<![\w.])"
     return re.sub(rf"{begin}{re.escape(name)}(?!\w)", lambda _: other, message)
 
@@ -115,7 +106,7 @@ def _renamed(message: str, name: str, other: str) -> str:
 def prediction_jobs(
     items: Sequence[SingleRequest], settings: ApiSettings, prefix: str
 ) -> list[PredictionJob]:
-    """As few jobs as hold the items: those that are drawn alike go into one, as many as it may hold."""
+    """Group the items into as few jobs as the limits allow. The items of a job have the same options."""
     groups: dict[Any, list[int]] = {}
     jobs: list[PredictionJob] = []
     for index, item in enumerate(items):
@@ -127,7 +118,7 @@ def prediction_jobs(
 
 
 def _kind(item: SingleRequest) -> tuple[Any, ...]:
-    """What the series of one job have in common."""
+    """The options that all series of a job share."""
     sampling = {} if item.overrides is None else item.overrides.sampling()
     return (
         item.pred_len,
@@ -142,7 +133,7 @@ def _kind(item: SingleRequest) -> tuple[Any, ...]:
 
 
 def _parts(indices: Sequence[int], items: Sequence[SingleRequest], settings: ApiSettings) -> list[list[int]]:
-    """Within the limits on a job's series, paths, size and result."""
+    """Split items to keep the limits on a job's series, paths, size and result."""
     first = items[indices[0]]
     num_samples = max(1, (first.overrides.sample_count if first.overrides else None) or 1)
     max_series = max(
@@ -167,7 +158,7 @@ def _parts(indices: Sequence[int], items: Sequence[SingleRequest], settings: Api
 
 
 def _result_bytes(item: SingleRequest, num_samples: int) -> int:
-    """Of one series, as the contract estimates it."""
+    """The contract's estimate for one series."""
     job = ForecastJob.model_construct(
         series=(None,),
         pred_len=item.pred_len,
@@ -178,7 +169,7 @@ def _result_bytes(item: SingleRequest, num_samples: int) -> int:
 
 
 def _names(items: Sequence[SingleRequest]) -> list[str]:
-    """What the series are called in the job: as in the request, where that tells them apart."""
+    """Ids of the series: the given ones if they are valid and distinct, else their positions."""
     given = [item.series_id or "" for item in items]
     if len(set(given)) == len(given) and all(
         1 <= len(name) <= MAX_NAME_CHARS and name.isprintable() for name in given

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,16 +38,6 @@ class StoredFile(BaseModel):
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class StoredDataset:
-    """A stored file; ``report`` describes its content."""
-
-    name: str
-    num_bytes: int
-    is_replaced: bool
-    report: Mapping[str, Any]
-
-
 class DatasetFolder:
     """The folder ``KRONOS_DATA_FOLDER``."""
 
@@ -74,7 +63,7 @@ class DatasetFolder:
                 path = Path(parent, name)
                 if name.startswith(".") or path.suffix.lower() not in SUFFIXES or path.is_symlink():
                     continue
-                with suppress(OSError):  # it was removed meanwhile
+                with suppress(OSError):  # the file was just removed
                     size = path.stat().st_size
                     found.append(StoredFile(name=path.relative_to(self.root).as_posix(), num_bytes=size))
                 if len(found) == MAX_LISTED:
@@ -89,13 +78,16 @@ class DatasetFolder:
         *,
         may_replace: bool,
         reading: asyncio.Semaphore,
-    ) -> StoredDataset:
+    ) -> dict[str, Any]:
         """Write a file to a staging folder, read it as finetuning would, then move it to its place.
 
         Args:
             name: matches ``DATASET_NAME``.
             config: ``columns`` and ``instrument_column`` of finetuning's ``data``.
             reading: limits how many files are read at once.
+
+        Returns:
+            The report on its content, with ``name``, ``num_bytes`` and ``is_replaced``.
 
         Raises:
             HttpError: DATASET_EXISTS.
@@ -122,7 +114,7 @@ class DatasetFolder:
             ) from error
         finally:
             await asyncio.to_thread(shutil.rmtree, staging.parent, ignore_errors=True)
-        return StoredDataset(name, num_bytes, is_replaced, report)
+        return report | {"name": name, "num_bytes": num_bytes, "is_replaced": is_replaced}
 
     @staticmethod
     async def _write(staging: Path, chunks: AsyncIterator[bytes]) -> int:
@@ -174,7 +166,5 @@ def _place(staging: Path, target: Path, name: str, *, may_replace: bool) -> bool
 
 def _exists(name: str) -> HttpError:
     return HttpError(
-        HttpCode.DATASET_EXISTS,
-        f"{name} exists already: choose another name, or send replace=true",
-        "name",
+        HttpCode.DATASET_EXISTS, f"{name} exists already: choose another name, or send replace=true", "name"
     )

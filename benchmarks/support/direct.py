@@ -1,10 +1,9 @@
-"""The engine alone, in a process of its own: each message runs all series once, the event has the seconds."""
+"""The engine alone in a separate process. Each message runs all series once; the event has the seconds."""
 
 import argparse
 import os
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from kronos_model.processes.environment import module_command, own_environment
@@ -16,7 +15,7 @@ MAX_SLOTS: Final = 64
 
 
 class DirectEngine:
-    """Runs the same series as the service, without a service."""
+    """Runs the same series as the service, with the engine alone."""
 
     def __init__(self, model: str, tokenizer: str, *, jobs: int, lookback: int, horizon: int) -> None:
         sizes = {"--jobs": jobs, "--lookback": lookback, "--horizon": horizon}
@@ -29,13 +28,11 @@ class DirectEngine:
         self.run_s()  # loads and warms up
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._child.end()
 
     def run_s(self) -> float:
-        """Seconds from submitting all series at once to the last one's end."""
+        """Seconds from submitting all series at once to the end of the last one."""
         self._child.send({})
         event = self._child.next_event(RUN_TIMEOUT_S)
         if event is None:
@@ -57,12 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from kronos_model.model_pair import load_pair
 
     pair = load_pair(given.model, given.tokenizer)
-    engine = build_engine(
-        pair.model,
-        pair.tokenizer,
-        max_context=MAX_CONTEXT,
-        max_slots=MAX_SLOTS,
-    )
+    engine = build_engine(pair.model, pair.tokenizer, max_context=MAX_CONTEXT, max_slots=MAX_SLOTS)
     requests = [series_request(seed, given.lookback, given.horizon) for seed in range(given.jobs)]
     while True:
         parent.next_message()

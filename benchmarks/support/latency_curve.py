@@ -1,4 +1,4 @@
-"""Latency over load: Poisson arrivals, whether or not earlier jobs are done (open loop)."""
+"""Latency over load with Poisson arrivals that do not wait for earlier jobs (open loop)."""
 
 import statistics
 import time
@@ -22,7 +22,7 @@ WAIT_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Point:
-    """One load: jobs a second offered and done, and percentiles of the latency in ms."""
+    """One load: jobs per second offered and done, and percentiles of the latency in ms."""
 
     share: float
     offered_per_s: float
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """All loads on so many worker processes, and the jobs a second at saturation."""
+    """All loads for one number of worker processes, and the jobs per second at saturation."""
 
     num_workers: int
     saturation_per_s: float
@@ -54,7 +54,7 @@ class Curve:
 
 
 def measure_curve(traffic: Traffic, num_workers: int, runs: int) -> Curve:
-    """Saturation first, by bursts; then each share of it, its arrivals the same whenever it is measured."""
+    """Measure saturation by bursts, then each share of it. A share's arrivals are the same in every call."""
     payloads = [job_payload(seed, LOOKBACK, HORIZON) for seed in range(16)]
     _burst_per_s(traffic, payloads, SATURATION_JOBS // 4)  # warms up
     saturation = statistics.median(_burst_per_s(traffic, payloads, SATURATION_JOBS) for _ in range(runs))
@@ -63,7 +63,7 @@ def measure_curve(traffic: Traffic, num_workers: int, runs: int) -> Curve:
 
 
 def save_plot(curves: Sequence[Curve], path: Path) -> None:
-    """One line for each percentile and number of workers, jobs a second against milliseconds."""
+    """Plot one line per percentile and number of workers, jobs per second against milliseconds."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -88,7 +88,7 @@ def save_plot(curves: Sequence[Curve], path: Path) -> None:
 
 
 def _burst_per_s(traffic: Traffic, payloads: Sequence[dict[str, Any]], count: int) -> float:
-    """Jobs a second while more are sent than can be done, by this process beside the workers."""
+    """Jobs per second while this process sends more than the workers can compute."""
     start = time.perf_counter()
     ids = [traffic.send(payloads[index % len(payloads)]) for index in range(count)]
     return count / (max(traffic.await_outcomes(ids, WAIT_S)) - start)
@@ -110,7 +110,7 @@ def _point(
             time.sleep(max(0.0, moment - time.perf_counter()))
             ids.append(traffic.send(payloads[index % len(payloads)]))
         arrivals = traffic.await_outcomes(ids, WAIT_S)
-        # From the moment it was due: a sender that falls behind must not make the service look faster.
+        # Counted from the due time: a sender that is late must not make the service look faster.
         late_by += [arrived - moment for arrived, moment in zip(arrivals, due, strict=True)]
         took_s += max(arrivals) - start
     percentiles = np.percentile(late_by, PERCENTILES) * 1000

@@ -1,6 +1,6 @@
-"""The naive loop: every step recomputes the whole window of every path, as the reference does.
+"""The naive loop: every step recomputes the whole window of every path, like the reference.
 
-It is the yardstick of the benchmarks and, being so simple, the oracle of the engine's tests.
+Benchmarks compare the engine's speed with it, tests the engine's forecasts.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
-from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import SeriesRequest
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -33,14 +33,15 @@ class NaiveForecaster:
         stamps = [np.concatenate((request.stamps, request.future_stamps)) for request in requests]
         self.stamps = torch.from_numpy(np.stack(stamps)).repeat_interleave(paths, dim=0)  # (R, T + H, 5)
         self.generators = [torch.Generator().manual_seed(r.sampling.seed) for r in requests]
-        self.params = row_params(requests)
+        rows = [request.sampling for request in requests for _ in range(paths)]
+        self.params = RowParams.of(rows, torch.device("cpu"))
         with torch.inference_mode():
             s1, s2 = tokenizer.encode(x)
             self.tokens = torch.stack((s1, s2))  # type: ignore[arg-type]  # (2, R, T)
 
     @torch.inference_mode()
     def step(self) -> None:
-        """One more bar for every path."""
+        """Generate the next bar of every path."""
         length = self.tokens.shape[-1]
         window = slice(max(0, length - self.max_context), length)
         s1_logits, context = self.model.decode_s1(*self.tokens[..., window], self.stamps[:, window])
@@ -51,7 +52,7 @@ class NaiveForecaster:
 
     @torch.inference_mode()
     def paths(self) -> list[NDArray[np.float32]]:
-        """Unscaled paths of each series, (S, H, 6), once every step has run."""
+        """Unscaled paths of each series, (S, H, 6), after the last step."""
         window = self.tokens[..., -self.max_context :]
         bars = self.tokenizer.decode((window[0], window[1]))[:, -self.horizon :].numpy()
         per_series = np.split(bars, len(self.requests))
@@ -61,12 +62,6 @@ class NaiveForecaster:
         paths = self.requests[0].sampling.sample_count
         noise = [torch.empty(paths, vocabulary).exponential_(generator=g) for g in self.generators]
         return torch.cat(noise)
-
-
-def row_params(requests: Sequence[SeriesRequest]) -> RowParams:
-    """One row of sampling parameters for each path."""
-    rows: list[SamplingParams] = [r.sampling for r in requests for _ in range(r.sampling.sample_count)]
-    return RowParams.of(rows, torch.device("cpu"))
 
 
 def naive_paths(

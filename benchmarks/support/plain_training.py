@@ -1,7 +1,7 @@
-"""Training as it is written first: one window at a time from DataFrames, PyTorch's defaults, one loop.
+"""Training in its simplest form: one window at a time from DataFrames, PyTorch's defaults, one loop.
 
-What the reference's training does, in our own words: the same model, losses, optimiser and schedule, on the
-same windows with the same draws, so that only the way of computing differs.
+It has the model, losses, optimiser and schedule of the reference's training, and the windows and draws of
+ours, so that only the computation differs.
 """
 
 import time
@@ -23,7 +23,7 @@ FEATURES = ["minute", "hour", "weekday", "day", "month"]
 
 
 class PlainWindows(Dataset[tuple[Tensor, Tensor]]):
-    """One window an item, cut from a DataFrame and scaled when it is asked for."""
+    """One window per item, cut from a DataFrame and scaled on access."""
 
     def __init__(self, candles: pd.DataFrame, starts: Sequence[int], lookback: int, pred_len: int) -> None:
         times = pd.to_datetime(candles["timestamps"]).dt

@@ -1,5 +1,6 @@
-"""The published shapes with random weights: speed does not depend on the values."""
+"""The published shapes with random weights. Speed does not depend on the values."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -37,3 +38,11 @@ def random_pair(shape: str, seed: int = 0) -> tuple[Kronos, KronosTokenizer]:
         model = Kronos(**MODELS[shape], **BITS, **NO_DROPOUT, token_dropout_p=0.0, learn_te=True)
         tokenizer = KronosTokenizer(**TOKENIZER, **BITS, **NO_DROPOUT)
     return model.eval(), tokenizer.eval()
+
+
+def save_random_pair(shape: str, folder: Path) -> dict[str, str]:
+    """Save a random pair below ``folder``, and return the settings that choose it."""
+    paths = {"KRONOS_MODEL": str(folder / "model"), "KRONOS_TOKENIZER": str(folder / "tokenizer")}
+    for module, path in zip(random_pair(shape), paths.values(), strict=True):
+        module.save_pretrained(path)
+    return paths

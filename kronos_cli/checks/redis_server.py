@@ -21,7 +21,7 @@ MAX_MEMORY_SHARE: Final = 0.8
 
 
 def redis_findings(settings: CliSettings) -> list[Finding]:
-    """Whether it answers, and, where it does, whether it is fit to keep jobs."""
+    """Check that Redis answers and that it can hold jobs safely."""
     url = settings.redis_url.get_secret_value()
     with connect(url) as redis:
         answer = _reach(redis, url)
@@ -33,18 +33,18 @@ def redis_findings(settings: CliSettings) -> list[Finding]:
                 findings += check(redis)
             except NoPermissionError as error:
                 remedy = (
-                    "allow it by ACL SETUSER, or leave it: docs/operate/security.md has what each user needs"
+                    "allow the command with ACL SETUSER; docs/operate/security.md lists each user's commands"
                 )
-                findings.append(Finding("redis", "warning", f"not all could be asked: {error}", remedy))
+                findings.append(Finding("redis", "warning", f"a check is not allowed: {error}", remedy))
             except (RedisError, TypeError, ValueError) as error:
-                remedy = "see that nothing stands between that renames or forbids INFO, TIME and LLEN"
-                text = f"not all could be asked: {error or type(error).__name__}"
+                remedy = "check that no proxy or configuration renames or forbids INFO, TIME or LLEN"
+                text = f"a check failed: {error or type(error).__name__}"
                 findings.append(Finding("redis", "warning", text, remedy))
         return findings
 
 
 def server_findings(info: Mapping[str, Any]) -> list[Finding]:
-    """What the answer to INFO says: version, role, memory, persistence."""
+    """Check version, role, memory and persistence in the answer to INFO."""
     return [_version(info), _role(info), *_memory(info), _persistence(info)]
 
 
@@ -55,12 +55,12 @@ def _reach(redis: Redis, url: str) -> Finding:
     try:
         redis.ping()
     except AuthenticationError as error:
-        remedy = "write the right user and password into KRONOS_REDIS_URL: redis://USER:PASSWORD@HOST:6379/0"
+        remedy = "correct user and password in KRONOS_REDIS_URL: redis://USER:PASSWORD@HOST:6379/0"
         return Finding("redis", "failed", f"{place} refuses the password: {error}", remedy)
     except RedisError as error:
         remedy = (
-            "start it, or set KRONOS_REDIS_URL to one that runs; `kronos up` starts one on this machine. "
-            "Where it speaks TLS the URL begins with rediss://"
+            "start it, or set KRONOS_REDIS_URL to a running one; `kronos up` starts one on this machine. "
+            "With TLS the URL begins with rediss://"
         )
         return Finding("redis", "failed", f"{place} does not answer: {error}", remedy)
     return Finding("redis", "ok", f"{place} answers in {1000 * (time.perf_counter() - started):.1f} ms")
@@ -70,18 +70,14 @@ def _transport(url: str) -> Finding:
     parts = urlsplit(url)
     if parts.scheme == TLS_SCHEME:
         if dict(parse_qsl(parts.query)).get(VERIFY) == "none":
-            remedy = f"leave out {VERIFY}=none, and set KRONOS_REDIS_CA_FILE"
-            return Finding("tls", "warning", "TLS, but nobody checks whose server it is", remedy)
+            remedy = f"remove {VERIFY}=none, and set KRONOS_REDIS_CA_FILE"
+            return Finding("tls", "warning", "TLS, but the server is not verified", remedy)
         return Finding("tls", "ok", "TLS, and the server is verified")
     if parts.hostname in LOOPBACK:
         return Finding("tls", "ok", "no TLS, and none is needed on this machine")
     missing = "TLS" if parts.password else "TLS and password"
-    return Finding(
-        "tls",
-        "warning",
-        f"no {missing} on the way to {parts.hostname}",
-        "unless the network is private: rediss:// and users, as docs/operate/security.md has it",
-    )
+    remedy = "unless the network is private, use rediss:// and users (docs/operate/security.md)"
+    return Finding("tls", "warning", f"no {missing} on the way to {parts.hostname}", remedy)
 
 
 def _clock(redis: Redis) -> list[Finding]:
@@ -91,7 +87,7 @@ def _clock(redis: Redis) -> list[Finding]:
     difference_s = seconds + microseconds / 1e6 - (before + after) / 2
     text = f"{abs(difference_s):.1f} s {'ahead of' if difference_s > 0 else 'behind'} this machine's"
     if abs(difference_s) > MAX_CLOCK_DIFFERENCE_S + (after - before) / 2:
-        remedy = "set both by NTP: waiting times and logs are off by as much"
+        remedy = "set both clocks by NTP: waiting times and logs are wrong by this difference"
         return [Finding("clock", "warning", f"Redis's clock is {text}", remedy)]
     return [Finding("clock", "ok", f"Redis's clock is {text}")]
 
@@ -112,9 +108,9 @@ def _version(info: Mapping[str, Any]) -> Finding:
 
 def _role(info: Mapping[str, Any]) -> Finding:
     if info.get("role") == "slave":
-        remedy = "set KRONOS_REDIS_URL to the one that it follows"
-        return Finding("redis role", "failed", "a replica, which takes nothing in", remedy)
-    return Finding("redis role", "ok", "takes writes")
+        remedy = "set KRONOS_REDIS_URL to its primary"
+        return Finding("redis role", "failed", "a replica, which accepts no writes", remedy)
+    return Finding("redis role", "ok", "accepts writes")
 
 
 def _memory(info: Mapping[str, Any]) -> list[Finding]:
@@ -124,7 +120,7 @@ def _memory(info: Mapping[str, Any]) -> list[Finding]:
     if policy == "noeviction":
         findings = [Finding("eviction", "ok", shown)]
     else:
-        remedy = "CONFIG SET maxmemory-policy noeviction, and in redis.conf: else accepted jobs are dropped"
+        remedy = "set maxmemory-policy noeviction (CONFIG SET, redis.conf), or accepted jobs are dropped"
         findings = [Finding("eviction", "failed" if limit else "warning", shown, remedy)]
     if limit:
         share = used / limit
@@ -136,15 +132,13 @@ def _memory(info: Mapping[str, Any]) -> list[Finding]:
 
 
 def _persistence(info: Mapping[str, Any]) -> Finding:
-    for name, field in (
-        ("append-only file", "aof_last_write_status"),
-        ("snapshot", "rdb_last_bgsave_status"),
-    ):
+    states = {"append-only file": "aof_last_write_status", "snapshot": "rdb_last_bgsave_status"}
+    for name, field in states.items():
         if info.get(field, "ok") != "ok":
-            remedy = "look into Redis's log: mostly its disk is full"
+            remedy = "read Redis's log; usually its disk is full"
             return Finding("persistence", "failed", f"the last {name} could not be written", remedy)
     if not int(info.get("aof_enabled", 0)):
-        remedy = "CONFIG SET appendonly yes, and in redis.conf: else a restart of Redis loses queued jobs"
+        remedy = "set appendonly yes (CONFIG SET, redis.conf), or a restart of Redis loses queued jobs"
         return Finding("persistence", "warning", "no append-only file", remedy)
     return Finding("persistence", "ok", "append-only file")
 
@@ -152,6 +146,6 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
 def _dead_messages(redis: Redis) -> list[Finding]:
     num_messages = int(redis.llen(DEAD_KEY))
     if num_messages:
-        remedy = "kronos queues --dead shows them and their senders; --purge-dead deletes them"
+        remedy = "kronos queues --dead shows them; kronos queues --purge-dead deletes them"
         return [Finding("dead messages", "warning", f"{num_messages}", remedy)]
     return [Finding("dead messages", "ok", "none")]

@@ -1,4 +1,4 @@
-"""Checks of the environment: variables that look like settings and are none."""
+"""Checks of the environment for variables that look like settings but are not."""
 
 import os
 from difflib import get_close_matches
@@ -9,17 +9,17 @@ from kronos_cli.settings import CliSettings
 from kronos_client.settings import PREFIX
 
 API_ONLY: Final = ("api_keys", "api_wait_s", "api_max_body_bytes", "api_max_upload_bytes", "api_cors_origins")
-"""Settings of the HTTP API, which the command line does not import."""
+"""Settings of the HTTP API, which this package does not import."""
 
 
 def known_names() -> set[str]:
-    """Every variable that some process of this project reads, without ``KRONOS_``."""
+    """The names of all settings without ``KRONOS_``."""
     names = {name.upper() for name in (*CliSettings.model_fields, *API_ONLY)}
     return names | {f"{name}_FILE" for name in names}
 
 
 def variable_findings() -> list[Finding]:
-    """Name each set variable that begins with ``KRONOS_`` and is no setting."""
+    """A warning for each variable that begins with ``KRONOS_`` and is not a setting."""
     known = known_names()
     findings = []
     for variable in sorted(os.environ):
@@ -27,5 +27,5 @@ def variable_findings() -> list[Finding]:
         if name != variable and name not in known:
             near = get_close_matches(name, known, n=1)
             remedy = f"write {PREFIX}{near[0]}, or unset it" if near else "unset it"
-            findings.append(Finding("settings", "warning", f"{variable} is set and no setting", remedy))
+            findings.append(Finding("settings", "warning", f"{variable} is set but is not a setting", remedy))
     return findings

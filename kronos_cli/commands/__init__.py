@@ -1,1 +1,1 @@
-"""The larger commands of ``kronos``, one each file, with what it needs imported late."""
+"""The commands of ``kronos``, one module each. Slow imports wait until a command needs them."""

@@ -12,7 +12,7 @@ PACKAGES = ("fastapi", "uvicorn", "api_stub")
 @click.command()
 @click.option("--host", help="Address to serve; overrides KRONOS_API_HOST.  [default: 127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Its port; overrides KRONOS_API_PORT.  [default: 8000]"
+    "--port", type=click.IntRange(0, 65535), help="Port to serve; overrides KRONOS_API_PORT.  [default: 8000]"
 )
 def api(host: str | None, port: int | None) -> None:
     """Serve the HTTP API and its web page.

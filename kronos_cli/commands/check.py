@@ -15,17 +15,17 @@ SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "
 
 @click.command()
 @click.option(
-    "--worker", "only_worker", is_flag=True, help="Only whether a worker on this host is ready; fast."
+    "--worker", "only_worker", is_flag=True, help="Check only that a worker on this host is ready; fast."
 )
-@click.option("--no-compute", is_flag=True, help="Leave device and model out, which take seconds.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.option("--no-compute", is_flag=True, help="Skip device and model, which take seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(only_worker: bool, no_compute: bool, as_json: bool) -> None:
-    """Look for what is wrong with this installation, and say what to do about it.
+    """Check this installation, and print a remedy for each problem.
 
-    Redis, versions of packages, folders, ports, device and model, as a worker with these settings would find
-    them on this machine. Nothing is downloaded or changed.
+    Checks Redis, package versions, folders, ports, the device and the model, with the settings that a worker
+    on this machine would read. Nothing is downloaded or changed.
 
-    Exit status: 0, also with warnings; 1 where something failed.
+    Exit status: 0, also with warnings; 1 if a check failed.
     """
     if only_worker:
         findings = [worker_here(get_settings())]
@@ -39,7 +39,7 @@ def check(only_worker: bool, no_compute: bool, as_json: bool) -> None:
 
 
 def print_json(findings: Sequence[Finding]) -> None:
-    """Print the findings as one object, with ``ok`` for all together."""
+    """Print the findings as one object; ``ok`` is true if no check failed."""
     found = [asdict(finding) for finding in findings]
     click.echo(json.dumps({"ok": is_ok(findings), "findings": found}, indent=2))
 
@@ -49,7 +49,7 @@ def _print(findings: Sequence[Finding]) -> None:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
-    except ModuleNotFoundError:  # which is one of the findings
+    except ModuleNotFoundError:  # the findings name it
         for finding in findings:
             click.echo(f"{SIGNS[finding.level][0]} {finding.check}: {finding.message}")
             if finding.remedy:

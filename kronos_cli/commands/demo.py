@@ -1,4 +1,4 @@
-"""``kronos demo``: one forecast from an empty machine to a chart."""
+"""``kronos demo``: one forecast with all its steps, from starting Redis to a chart."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kronos_cli.commands.option_types import COUNT, PATH
 from kronos_cli.files.bulk import default_lookback
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
@@ -37,7 +38,7 @@ from kronos_model.processes.environment import own_environment
 
 ANNOUNCED_TIMEOUT_S = 120  # a worker announces itself as loading once torch is imported
 READY_TIMEOUT_S = 900  # a first start may download a model
-LOOK_INTERVAL_S = 1.0
+CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
 SAMPLE_SEED = 11
 NUM_BARS_SHOWN = 5
@@ -45,7 +46,7 @@ NUM_BARS_SHOWN = 5
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the demo forecasts, with what, and where the chart goes; None: the default."""
+    """The options of the demo. None means the default."""
 
     csv_file: Path | None = None
     lookback: int | None = None
@@ -59,39 +60,33 @@ class DemoOptions:
 
 
 @click.command()
-@click.option(
-    "--csv", "csv_file", type=click.Path(path_type=Path), help="Candles instead of the bundled ones."
-)
-@click.option(
-    "--lookback", type=click.IntRange(min=1), help="Last bars used; 400, or what the model was trained on."
-)
+@click.option("--csv", "csv_file", type=PATH, help="Candles to use instead of synthetic ones.")
+@click.option("--lookback", type=COUNT, help="Last bars used. Default: as in training, else 400.")
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 @click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
-@click.option("--pred-len", default=48, show_default=True, type=click.IntRange(min=1), help="Bars ahead.")
-@click.option("--samples", default=10, show_default=True, type=click.IntRange(min=1), help="Sample paths.")
+@click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
+@click.option("--samples", default=10, show_default=True, type=COUNT, help="Sample paths.")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The chart; output/forecast.png if not given."
-)
-@click.option("--json", "as_json", is_flag=True, help="The forecast as JSON; what happens goes to stderr.")
+@click.option("--output", type=PATH, help="File of the chart.  [default: output/forecast.png]")
+@click.option("--json", "as_json", is_flag=True, help="Print the forecast as JSON; steps go to stderr.")
 def demo(as_json: bool, **given: Any) -> None:
     """Make one forecast, from an empty machine to a chart: Redis, worker, job, result.
 
-    With KRONOS_REDIS_URL set, that Redis is used and none is started. Nothing is left running.
+    If KRONOS_REDIS_URL is set, the demo uses that Redis and starts none. Nothing is left running.
     """
     raise SystemExit(run_demo(DemoOptions(**given), get_settings(), as_json=as_json))
 
 
 def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run the demo and print its steps; returns 0, or 130 when interrupted.
+    """Run the demo and print its steps. Returns 0, or 130 when interrupted.
 
-    With ``as_json`` standard output has only the forecast, and the steps go to standard error.
+    With ``as_json`` standard output holds only the forecast; the steps go to standard error.
 
     Raises:
-        InputError: the CSV file cannot be used.
-        LocalStackError: Redis or the worker cannot be started; the message has the log's last lines.
-        JobError: the forecast failed.
+        InputError: The CSV file cannot be used.
+        LocalStackError: Redis or the worker cannot be started. The message has the log's last lines.
+        JobError: The forecast failed.
     """
     console = Console(highlight=False, stderr=as_json)
     lookback, name = load_lookback(options, settings)
@@ -99,11 +94,11 @@ def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = Fal
     try:
         status, result = _compute(console, options, settings, lookback)
     except KeyboardInterrupt:
-        console.print("Interrupted; all that was started is stopped.")
+        console.print("Interrupted. All started processes are stopped.")
         return 130
     caution = caution_about(result.model.id)
     _report(console, result, status, caution)
-    from kronos_cli.files.chart import draw_forecast  # matplotlib: half a second, needed at the end only
+    from kronos_cli.files.chart import draw_forecast  # matplotlib takes half a second
 
     draw_forecast(lookback, result, chart, name=name, caution=caution)
     console.print(f"\nChart    {chart}", soft_wrap=True)
@@ -116,7 +111,7 @@ def run_demo(options: DemoOptions, settings: CliSettings, *, as_json: bool = Fal
 def _compute(
     console: Console, options: DemoOptions, settings: CliSettings, lookback: pd.DataFrame
 ) -> tuple[ForecastWorkerStatus, ForecastResult]:
-    """Start Redis and a worker, forecast, and stop them; returns the worker's status and the result."""
+    """Start Redis and a worker, forecast, and stop both. Returns the worker's status and the result."""
     with ExitStack() as exits:
         url = settings.redis_url.get_secret_value()
         stack = ProcessStack()
@@ -126,7 +121,7 @@ def _compute(
         else:
             redis = exits.enter_context(LocalRedis())
             exits.enter_context(stack)
-            # The stack ends it after the worker, which writes to it to the last.
+            # The stack stops Redis after the worker, which writes to it until it ends.
             stack.adopt(redis.child)
             url = redis.url
             console.print(f"Redis    started on {redis.address}")
@@ -136,7 +131,7 @@ def _compute(
 
 
 def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataFrame, str]:
-    """The bars to forecast from, and their name; by default as many as the model was trained on."""
+    """The bars to forecast from, and their name. The default number is that of the model's training."""
     model = options.model or settings.model or BUNDLED_MODEL
     num_bars = options.lookback or default_lookback(model, settings.model_folder)
     if options.csv_file is not None:
@@ -145,7 +140,7 @@ def load_lookback(options: DemoOptions, settings: CliSettings) -> tuple[pd.DataF
 
 
 def chart_path(output: Path | None) -> Path:
-    """The chart's path: as given, else below the working folder, else in the temporary folder."""
+    """The chart's path: as given, else in the working folder if writable, else in the temporary folder."""
     if output is not None:
         return output.resolve()
     if os.access(Path.cwd(), os.W_OK):
@@ -156,12 +151,12 @@ def chart_path(output: Path | None) -> Path:
 def _start_worker(
     console: Console, stack: ProcessStack, url: str, choice: dict[str, str], options: DemoOptions
 ) -> ForecastWorkerStatus:
-    """Start a worker and wait until it announces that it is ready; returns its status."""
+    """Start a worker, wait until it is ready, and return its status."""
     environment = {"KRONOS_REDIS_URL": url, **choice}
     if options.device is not None:
         environment["KRONOS_DEVICE"] = options.device
     node = own_node(f"demo-{secrets.token_hex(4)}")
-    # Without asking other workers, which would take a second.
+    # A handshake with other workers would take a second.
     command = own_command("worker", "--hostname", node, "--without-mingle")
     child = stack.start("worker", command, env=own_environment(environment))
     with console.status("Worker   starting, loading the model …"), connect(url) as redis:
@@ -197,7 +192,6 @@ def _indented(child: ChildProcess) -> str:
 def _forecast(
     console: Console, stack: ProcessStack, url: str, lookback: pd.DataFrame, options: DemoOptions
 ) -> ForecastResult:
-    """Enqueue the job and follow it to its result."""
     with ForecastClient(url) as client:
         handle = client.submit(
             lookback, pred_len=options.pred_len, sample_count=options.samples, seed=options.seed
@@ -207,13 +201,13 @@ def _forecast(
         try:
             return _wait(console, stack, handle, options.pred_len * options.samples)
         except KeyboardInterrupt:
-            # On a Redis of the user's it would be computed by the next worker.
+            # In the user's own Redis the job would stay, and another worker would compute it.
             handle.cancel()
             raise
 
 
 def _wait(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bars: int) -> ForecastResult:
-    """The result; shows how far the job is if it takes more than a second."""
+    """Wait for the result. A job of more than a second shows its progress."""
     bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
     progress = Progress(TextColumn("Forecast"), *bars, console=console)
     bar = progress.add_task("forecast", total=num_bars)
@@ -224,7 +218,7 @@ def _wait(console: Console, stack: ProcessStack, handle: ForecastHandle, num_bar
     with ExitStack() as exits:
         while True:
             try:
-                return handle.wait(LOOK_INTERVAL_S, on_progress=show)
+                return handle.wait(CHECK_INTERVAL_S, on_progress=show)
             except JobError as error:
                 if error.code != ErrorCode.TIMEOUT:
                     raise
@@ -238,7 +232,7 @@ def _report(
     console: Console, result: ForecastResult, status: ForecastWorkerStatus, caution: str | None
 ) -> None:
     console.print(f"\nDevice   {result.device}")
-    # The worker's device warning is in its results as well; each text is printed once.
+    # Results repeat the worker's device warning. Each text is printed once.
     for text in dict.fromkeys(filter(None, [result.device_warning, status.device_warning, *result.warnings])):
         console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
     console.print(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
@@ -260,7 +254,7 @@ def _report(
 
 
 def amount_text(value: float) -> str:
-    """With useful decimals: prices of cents and amounts of millions share a table."""
+    """A number with fewer decimals the larger it is."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"

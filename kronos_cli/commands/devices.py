@@ -13,18 +13,17 @@ from worker.inference.probe import ALL, ProbeError, run_probe
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[DEVICE]...")
-@click.option("--model", help="Whose slots are reckoned; overrides KRONOS_MODEL.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@click.option("--model", help="Model for the recommended slots; overrides KRONOS_MODEL.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
-    """Show what each device would resolve to on this machine, with memory and recommended slots.
+    """Show the device that each name resolves to on this machine, with memory and recommended slots.
 
-    auto, cpu, cuda, mps and each GPU where no DEVICE is given. Slots are the sample paths that a worker with
-    these settings computes at once, as KRONOS_MAX_SLOTS bounds them. Nothing is placed on a GPU but a tiny
-    computation.
+    Without DEVICE: auto, cpu, cuda, mps and each GPU. Slots are the sample paths that a worker with these
+    settings computes at once, at most KRONOS_MAX_SLOTS. A GPU runs only a tiny computation.
 
-    Exit status: 0, or 1 where a device cannot be asked for.
+    Exit status: 0, or 1 if a name is not a device.
     """
-    get_settings()  # what cannot be read ends here with one line
+    get_settings()  # an invalid setting ends here with one line
     environment = OFFLINE if model is None else OFFLINE | {"KRONOS_MODEL": model}
     try:
         report = run_probe(

@@ -1,4 +1,4 @@
-"""``kronos finetune``: trains here, or puts a job on Redis and follows it."""
+"""``kronos finetune``: train in this process, or enqueue a job and follow it."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from kronos_cli.commands.option_types import PATH, PRIORITY
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
@@ -23,17 +24,17 @@ from kronos_model.finetuning.config_file import load_config
 
 INTERRUPTED = 130
 NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}
-"""Errors of waiting; the state of the job itself is not known."""
+"""Errors of waiting for a job. The state of the job itself is not known."""
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
-    """What to train with; None: as in the config.
+class TrainingOptions:
+    """The options of a training. None means as in the config.
 
     Attributes:
-        config: a file; None if the overrides have all.
-        data: files or folders of candles; for a job, below the workers' data folder.
-        inline: CSV files that the job carries itself, one instrument each.
+        config: A file. None if the overrides are the whole config.
+        data: Files or folders of candles. For a job they are relative to the workers' data folder.
+        inline: CSV files whose candles are part of the job, one instrument each.
     """
 
     config: Path | None = None
@@ -49,36 +50,34 @@ class FinetuneOptions:
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="What to do, as YAML or JSON.")
+@click.option("--config", type=PATH, help="The config, a YAML or JSON file.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE",
-    help="A field of the config, such as predictor.epochs=3; may be repeated.",
+    help="Override a field of the config, such as predictor.epochs=3. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--data", multiple=True, metavar="PATH",
-    help="CSV or Parquet files or folders, overriding data.path; of a job, below the workers' "
+    help="CSV or Parquet file or folder; overrides data.path. For a job: relative to the workers' "
     "KRONOS_DATA_FOLDER. May be repeated.",
 )  # fmt: skip
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder of a run that is not a job.")
+@click.option("--output", type=PATH, help="Folder of the run, if it is not a job.")
+@click.option("--enqueue", "name", metavar="NAME", help="Enqueue a job. The model is registered as NAME.")
 @click.option(
-    "--enqueue", "name", metavar="NAME",
-    help="Put it on Redis as a job; the model is registered as NAME.",
+    "--inline", multiple=True, type=PATH, metavar="FILE.csv",
+    help="Candles to send in the job, one instrument per file. May be repeated.",
 )  # fmt: skip
+@click.option("--priority", type=PRIORITY, default="normal", show_default=True)
+@click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of training on the CPU.")
 @click.option(
-    "--inline", multiple=True, type=click.Path(path_type=Path), metavar="FILE.csv",
-    help="Candles that the job carries itself, one instrument a file. May be repeated.",
-)  # fmt: skip
-@click.option("--priority", type=click.Choice(["high", "normal", "low"]), default="normal", show_default=True)
-@click.option("--no-fallback", is_flag=True, help="Fail rather than train on the CPU for want of a GPU.")
-@click.option("--deadline", "deadline_s", type=float, metavar="SECONDS", help="When the job is to be done.")
-@click.option("--id", "job_id", help="The job's id; made up where left out.")
+    "--deadline", "deadline_s", type=float, metavar="SECONDS", help="Time in which the job must end."
+)
+@click.option("--id", "job_id", help="The job's id.  [default: a random one]")
 @click.option(
-    "--watch", is_flag=False, flag_value="", metavar="[ID]",
-    help="Follow a job: the one that is enqueued, or another by its id.",
-)  # fmt: skip
-@click.option("--cancel", metavar="ID", help="End a job; its best checkpoint is kept.")
-@click.option("--json", "as_json", is_flag=True, help="Follow by JSON lines.")
+    "--watch", is_flag=False, flag_value="", metavar="[ID]", help="Follow the new job, or the job ID."
+)
+@click.option("--cancel", metavar="ID", help="End the job ID. Its best checkpoint is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def finetune(
     name: str | None, watch: str | None, cancel: str | None, as_json: bool, no_fallback: bool, **given: Any
 ) -> None:
@@ -86,18 +85,18 @@ def finetune(
 
     \b
     kronos finetune --config FILE                      train in this process
-    kronos finetune --config FILE --enqueue NAME       put a job on Redis, print its id
+    kronos finetune --config FILE --enqueue NAME       enqueue a job, print its id
     kronos finetune --watch ID                         follow a job to its end
     kronos finetune --cancel ID                        end a job
 
-    Exit status: 0 when done, 1 when the job failed, 2 where what was given cannot be used.
+    Exit status: 0 when done, 1 when the job failed, 2 if the options cannot be used.
     """
-    options = FinetuneOptions(allow_fallback=not no_fallback, **given)
+    options = TrainingOptions(allow_fallback=not no_fallback, **given)
     raise SystemExit(_run(options, get_settings(), name, watch, cancel, as_json=as_json))
 
 
 def _run(
-    options: FinetuneOptions,
+    options: TrainingOptions,
     settings: CliSettings,
     name: str | None,
     watched: str | None,
@@ -108,12 +107,12 @@ def _run(
     """Run the command; returns the exit status.
 
     Args:
-        name: of the model that a job makes; None trains here.
-        watched: id of the job to follow; empty for the one that is enqueued.
-        cancelled: id of the job to end.
+        name: The model name of a new job; None trains in this process.
+        watched: The id of the job to follow; empty for the new job.
+        cancelled: The id of the job to end.
 
     Raises:
-        click.UsageError: options that do not go together, or cannot be used.
+        click.UsageError: The options exclude each other or cannot be used.
     """
     _check_together(options, name, watched, cancelled)
     if name is None and watched is None and cancelled is None:
@@ -123,7 +122,7 @@ def _run(
             handle = client.finetune_handle(cancelled)
             handle.check()
             handle.cancel()
-            click.echo(f"The job {cancelled} is asked to end.", err=True)
+            click.echo(f"The job {cancelled} was asked to end.", err=True)
             return 0
         if name is None:
             return follow(client.finetune_handle(str(watched)), as_json=as_json)
@@ -139,31 +138,31 @@ def _run(
 
 
 def _check_together(
-    options: FinetuneOptions, name: str | None, watched: str | None, cancelled: str | None
+    options: TrainingOptions, name: str | None, watched: str | None, cancelled: str | None
 ) -> None:
     if sum(choice is not None for choice in (name, watched or None, cancelled)) > 1:
-        raise click.UsageError("--enqueue, --watch ID and --cancel ID are three commands: give one of them")
+        raise click.UsageError("--enqueue, --watch ID and --cancel ID exclude each other: give one of them")
     if watched == "" and name is None:
-        raise click.UsageError("--watch needs the id of a job, or --enqueue")
+        raise click.UsageError("--watch needs the id of a job, or --enqueue NAME")
     is_new = name is not None or (watched is None and cancelled is None)
-    if not is_new and options != FinetuneOptions():
-        raise click.UsageError("a job that is there already takes no further options")
-    if name is None and options != FinetuneOptions(
+    if not is_new and options != TrainingOptions():
+        raise click.UsageError("--watch ID and --cancel ID take no further options")
+    if name is None and options != TrainingOptions(
         options.config, options.overrides, options.data, device=options.device, output=options.output
     ):
         raise click.UsageError(
-            "--inline, --priority, --no-fallback, --deadline and --id are for jobs: give --enqueue NAME"
+            "--inline, --priority, --no-fallback, --deadline and --id need a job: give --enqueue NAME"
         )
     if name is not None and options.output is not None:
-        raise click.UsageError("--output is for training here: a job's model is registered by its name")
+        raise click.UsageError("--output is not for jobs: a job's model is registered by its name")
     if options.inline and options.data:
         raise click.UsageError("give --data or --inline, not both")
     if len({file.stem for file in options.inline}) < len(options.inline):
-        raise click.UsageError("two files of --inline have the same name, which is to be the instrument's")
+        raise click.UsageError("two files of --inline have the same name, the instrument's id: rename one")
 
 
-def train_here(options: FinetuneOptions) -> int:
-    """Train in this process; returns the exit status."""
+def train_here(options: TrainingOptions) -> int:
+    """Train in this process. Returns the exit status."""
     from kronos_model.finetuning.__main__ import main  # torch
 
     arguments = [f"--set={override}" for override in options.overrides]
@@ -176,21 +175,17 @@ def train_here(options: FinetuneOptions) -> int:
 
 
 def enqueue(
-    client: ForecastClient, name: str, options: FinetuneOptions, max_inline_bars: int
+    client: ForecastClient, name: str, options: TrainingOptions, max_inline_bars: int
 ) -> FinetuneHandle:
-    """Put a job on Redis.
-
-    Raises:
-        KronosError, JobError: the options cannot be used, or Redis does not answer.
-    """
+    """Enqueue a job. Raises KronosError or JobError if the options or Redis cannot be used."""
     overrides = list(options.overrides)
     data: dict[str, Any] | None = None
     if options.inline:
-        # One more than the limit, so that too many are refused and not cut.
+        # One bar above the limit: a file that is too long is refused, not cut.
         data = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
-    path = PLACEHOLDER_PATH if data is not None else _one_or_several(options.data)
-    if path is not None:
-        overrides.append(f"data.path={json.dumps(path)}")
+    paths = [PLACEHOLDER_PATH] if options.inline else options.data
+    if paths:
+        overrides.append(f"data.path={json.dumps(paths[0] if len(paths) == 1 else paths)}")
     return client.finetune(
         load_config(options.config, overrides),
         name=name,
@@ -204,29 +199,23 @@ def enqueue(
 
 
 def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:
-    """Print the job's id; hints go to standard error, so that scripts read only the id."""
+    """Print the job's id. Hints go to standard error, so that scripts read only the id."""
     sent = json.dumps({"id": handle.id, "state": "PENDING", "queue": handle.queue})
     click.echo(sent if as_json else handle.id)
-    click.echo(f"Enqueued on {handle.queue}. To watch it: kronos finetune --watch {handle.id}", err=True)
+    click.echo(f"Enqueued on {handle.queue}. To follow it: kronos finetune --watch {handle.id}", err=True)
     if not any(isinstance(worker, FinetuneWorkerStatus) for worker in client.workers()):
         click.echo("No finetuning worker is alive; start one with: kronos worker --role finetune", err=True)
 
 
-def _one_or_several(paths: Sequence[str]) -> str | list[str] | None:
-    if len(paths) > 1:
-        return list(paths)
-    return paths[0] if paths else None
-
-
 def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
-    """Follow a job to its end, live or as JSON lines; returns the exit status."""
+    """Follow a job to its end, live or as JSON lines. Returns the exit status."""
     try:
         _follow_as_json(handle) if as_json else _follow_live(handle)
     except KeyboardInterrupt:
         click.echo(
-            f"Stopped watching; the job goes on.\n"
-            f"To watch again: kronos finetune --watch {handle.id}\n"
-            f"To end it:      kronos finetune --cancel {handle.id}",
+            f"Stopped following; the job continues.\n"
+            f"To follow again: kronos finetune --watch {handle.id}\n"
+            f"To end it:       kronos finetune --cancel {handle.id}",
             err=True,
         )
         return INTERRUPTED
@@ -271,4 +260,4 @@ def _print_error(handle: FinetuneHandle, error: JobError, *, as_json: bool) -> N
         click.echo(json.dumps({"id": handle.id, "state": state, "error": content}))
     click.echo(f"Error: {error}", err=True)
     if error.code == ErrorCode.BROKER_UNREACHABLE:
-        click.echo(f"The job may well go on. To watch again: kronos finetune --watch {handle.id}", err=True)
+        click.echo(f"The job may continue. To follow it again: kronos finetune --watch {handle.id}", err=True)

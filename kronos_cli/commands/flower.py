@@ -13,17 +13,22 @@ COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
 
 
 @click.command()
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where it listens.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to serve.")
 @click.option("--port", default=FLOWER_PORT, show_default=True, type=click.IntRange(1, 65535))
 def flower(address: str, port: int) -> None:
-    """Run Flower, the web page on queues and jobs, behind KRONOS_FLOWER_USER and KRONOS_FLOWER_PASSWORD."""
+    """Run Flower, a web page that shows queues and jobs.
+
+    It asks for KRONOS_FLOWER_USER and KRONOS_FLOWER_PASSWORD.
+    """
     settings = get_settings()
-    if find_spec("flower") is None:  # else Celery says that it knows no such command
+    if find_spec("flower") is None:  # otherwise Celery reports an unknown command
         raise ModuleNotFoundError("No module named 'flower'", name="flower")
     if settings.flower_password is None:
-        raise click.ClickException("set KRONOS_FLOWER_PASSWORD: Flower shows all jobs and can revoke them")
-    # By Flower's own variable, since a command line shows the password to everybody on the machine.
+        raise click.ClickException(
+            "KRONOS_FLOWER_PASSWORD is not set: set it, because Flower shows all jobs and can revoke them"
+        )
+    # In Flower's own variable: every user of the machine can read a command line.
     os.environ["FLOWER_BASIC_AUTH"] = f"{settings.flower_user}:{settings.flower_password.get_secret_value()}"
-    # Names of workers are new with every start: those that are gone are not listed for ever.
+    # Each start of a worker has a new name. Old names are removed after 600 s.
     options = [f"--tasks-columns={COLUMNS}", "--purge-offline-workers=600"]
     run_celery(["flower", f"--address={address}", f"--port={port}", *options])

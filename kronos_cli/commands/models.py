@@ -11,14 +11,12 @@ from kronos_client.registry.model_registry import ModelRegistry
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The folder and the whole metadata, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the folder and all metadata as JSON.")
 def models(as_json: bool) -> None:
-    """Show the registered models, which forecast jobs may name as NAME or NAME@VERSION."""
+    """Show the registered models that forecast jobs can name, as NAME or NAME@VERSION."""
     folder = get_settings().model_folder
     if folder is None:
-        raise click.ClickException(
-            "KRONOS_MODEL_FOLDER is not set: name the folder that finetuning and all workers share"
-        )
+        raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")
     registered = ModelRegistry(folder).list()
     if as_json:
         found = [models_table.as_json(model) for model in registered]

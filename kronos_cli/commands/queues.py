@@ -11,17 +11,17 @@ from kronos_client.redis.connection import connect
 
 
 @click.command()
-@click.option("--dead", is_flag=True, help="Show the messages that no worker can read, the newest first.")
-@click.option("--purge-dead", is_flag=True, help="Delete them for good.")
+@click.option("--dead", is_flag=True, help="Show the messages that no worker can read, newest first.")
+@click.option("--purge-dead", is_flag=True, help="Delete the dead messages for good.")
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
     """Show how many jobs wait, how fast they are taken, and dead messages.
 
-    The wait is that of a job that is sent now with normal priority, at the rate of the last minute.
+    The wait is an estimate for a new job of normal priority, at the rate of the last minute.
     """
     if dead and purge_dead:
-        raise click.UsageError("--dead shows and --purge-dead deletes: give one of them")
+        raise click.UsageError("--dead and --purge-dead exclude each other: give one of them")
     settings = get_settings()
     with connect(settings.redis_url.get_secret_value()) as redis:
         if purge_dead:
@@ -36,7 +36,7 @@ def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
             elif messages:
                 Console().print(queues_table.dead_table(messages))
             else:
-                click.echo("No message is dead.")
+                click.echo("There are no dead messages.")
         else:
             report = queues_table.queues_report(redis, settings.max_queue_jobs)
             if as_json:

@@ -20,16 +20,17 @@ NO_WORKER = "no worker is alive on this Redis; start one with: kronos worker"
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it anew until Ctrl-C; with --json a line each time.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; with --json print one line each time.")
 @click.option(
     "--interval", "interval_s", type=click.FloatRange(min=0.1), default=2.0, show_default=True,
-    metavar="SECONDS", help="How often --watch looks.",
+    metavar="SECONDS", help="Time between two reads with --watch.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The whole announcements, as a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print all fields as a JSON list.")
 def status(watch: bool, interval_s: float, as_json: bool) -> None:
-    """Show the workers that are alive, busy and loading ones included.
+    """Show all live workers, also busy and loading ones.
 
-    Exit status: 0, or 1 where no worker is alive. With --watch it is 0, and goes on while Redis is away.
+    Exit status: 0, or 1 if no worker is alive. With --watch it is 0, and the command continues during an
+    outage of Redis.
     """
     console = Console()
     with connect(get_settings().redis_url.get_secret_value()) as redis:
@@ -40,7 +41,7 @@ def status(watch: bool, interval_s: float, as_json: bool) -> None:
                 else:
                     _watch_live(redis, console, interval_s)
             except KeyboardInterrupt:
-                return  # which is how it ends
+                return
         workers = live_workers(redis)
     if as_json:
         click.echo(json.dumps([worker.as_json() for worker in workers], indent=2))
@@ -51,7 +52,7 @@ def status(watch: bool, interval_s: float, as_json: bool) -> None:
 
 
 def _watch_by_lines(redis: Redis, console: Console, interval_s: float, *, as_json: bool) -> None:
-    """Print the status until KeyboardInterrupt, also while Redis is away."""
+    """Print the status until KeyboardInterrupt, also during an outage of Redis."""
     while True:
         try:
             workers = live_workers(redis)

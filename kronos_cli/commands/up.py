@@ -1,8 +1,9 @@
-"""``kronos up``: Redis, workers, API and Flower on one machine, their logs side by side, until Ctrl-C."""
+"""``kronos up``: Redis, workers, API and Flower on one machine, with their logs, until Ctrl-C."""
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from kronos_cli.commands.option_types import COUNT, PATH
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis
@@ -32,13 +34,13 @@ PORT: Final = click.IntRange(1, 65535)
 REDIS_PORT: Final = 6379
 WORKER_GRACE_S: Final = 60
 FINETUNE_MARGIN_S: Final = 15
-"""In addition to the time that training may take to save its state."""
+"""Added to the time in which training saves its state."""
 STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """``data`` is the folder of jobs, candles and trained models. None: as the settings say."""
+    """The options of ``up``. ``data`` holds jobs, candles and models. None means as in the settings."""
 
     data: Path
     redis_port: int | None = None
@@ -52,58 +54,40 @@ class UpOptions:
     api: bool = True
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """The addresses of what was started; ``--json`` prints them.
-
-    ``redis_url`` is None for a Redis that ran before, ``api_url`` without API, ``flower_password`` if set.
-    """
-
-    redis_url: str | None
-    api_url: str | None
-    flower_url: str
-    flower_user: str
-    flower_password: str | None
-    data_folder: str
-    model_folder: str
-
-
 @click.command()
 @click.option(
-    "--data", type=click.Path(path_type=Path), default=Path("output"), show_default=True,
-    help="Where jobs are kept (redis/), candles for finetuning (data/) and trained models (models/).",
+    "--data", type=PATH, default=Path("output"), show_default=True,
+    help="Folder of jobs (redis/), candles for finetuning (data/) and trained models (models/).",
 )  # fmt: skip
-@click.option("--redis-port", type=PORT, help="6379, or a free one if that is taken.")
-@click.option("--flower-port", type=PORT, help="5555, or a free one if that is taken.")
-@click.option("--api-port", type=PORT, help="KRONOS_API_PORT, or a free one if that is taken.")
+@click.option("--redis-port", type=PORT, help="Default: 6379, or a free port if that is in use.")
+@click.option("--flower-port", type=PORT, help="Default: 5555, or a free port if that is in use.")
+@click.option("--api-port", type=PORT, help="Default: KRONOS_API_PORT, or a free port if that is in use.")
 @click.option(
-    "--workers", "num_workers", default=1, show_default=True, type=click.IntRange(min=1),
-    help="Forecast worker processes, which share the cores.",
+    "--workers", "num_workers", default=1, show_default=True, type=COUNT,
+    help="Number of forecast worker processes. They share the cores.",
 )  # fmt: skip
-@click.option(
-    "--finetune/--no-finetune", default=True, show_default=True, help="A worker that trains models."
-)
-@click.option("--api/--no-api", default=True, show_default=True, help="The HTTP API and its page.")
+@click.option("--finetune/--no-finetune", default=True, show_default=True, help="Run a finetuning worker.")
+@click.option("--api/--no-api", default=True, show_default=True, help="Run the HTTP API and its page.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 @click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 @click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
-@click.option("--json", "as_json", is_flag=True, help="The addresses as JSON; logs go to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
 def up(as_json: bool, **given: Any) -> None:
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
-    With KRONOS_REDIS_URL set, that Redis is used and none is started. Without KRONOS_MODEL it serves the
-    bundled checkpoint. A process that crashes is started again, a few times.
+    If KRONOS_REDIS_URL is set, the command uses that Redis and starts none. Without KRONOS_MODEL it serves
+    the bundled checkpoint. A process that crashes is restarted, at most 5 times in 10 minutes.
     """
     raise SystemExit(run_up(UpOptions(**given), get_settings(), as_json=as_json))
 
 
 def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run until a signal (returns 0), or until a process ends that is not started again (returns 1).
+    """Run until a signal (returns 0), or until a process ends that is not restarted (returns 1).
 
-    With ``as_json`` the first line of standard output is the addresses; logs go to standard error.
+    With ``as_json`` the first line of standard output holds the addresses; logs go to standard error.
 
     Raises:
-        LocalStackError: Redis or a process cannot be started.
+        LocalStackError: Redis or another process cannot be started.
     """
     console = Console(highlight=False, stderr=as_json)
     workers = worker_names(options.num_workers)
@@ -141,56 +125,54 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
             )
         flower_url, flower_password = start_flower(stack, options.flower_port, settings, common)
         api_url = start_api(stack, options.api_port, settings, common, console) if options.api else None
-        addresses = Addresses(
-            redis_url=None if redis is None else url,
-            api_url=api_url,
-            flower_url=flower_url,
-            flower_user=settings.flower_user,
-            flower_password=flower_password,
-            data_folder=folders["KRONOS_DATA_FOLDER"],
-            model_folder=folders["KRONOS_MODEL_FOLDER"],
-        )
+        addresses = {
+            "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
+            "api_url": api_url,
+            "flower_url": flower_url,
+            "flower_user": settings.flower_user,
+            "flower_password": flower_password,  # None if the settings have it
+            "data_folder": folders["KRONOS_DATA_FOLDER"],
+            "model_folder": folders["KRONOS_MODEL_FOLDER"],
+        }
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
             console.print(
-                f"No model is set, so this serves the bundled {BUNDLED_MODEL}; for a published one:\n"
+                f"No model is set, so workers serve the bundled {BUNDLED_MODEL}. For a published model:\n"
                 "  KRONOS_MODEL=NeoQuasar/Kronos-small kronos up"
             )
         if as_json:
-            click.echo(json.dumps(asdict(addresses)))
+            click.echo(json.dumps(addresses))
         else:
             _print_addresses(addresses, console, finetune=options.finetune)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
-            console.print("Stopping; running jobs are finished first. Ctrl-C again ends at once.")
+            console.print("Stopping. Running jobs finish first; Ctrl-C again ends at once.")
             return 0
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
         return 1
 
 
-def _print_addresses(addresses: Addresses, console: Console, *, finetune: bool) -> None:
-    """Print the addresses for people."""
+def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:
     lines = []
-    if addresses.redis_url is not None:
-        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses.redis_url}"]
+    if addresses["redis_url"] is not None:
+        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses['redis_url']}"]
     if finetune:
-        lines.append(
-            f"Candles for finetuning: {addresses.data_folder}, trained models: {addresses.model_folder}"
-        )
-    if addresses.api_url is not None:
-        lines.append(f"API and page: {addresses.api_url}")
-    password = addresses.flower_password
+        data, models = addresses["data_folder"], addresses["model_folder"]
+        lines.append(f"Candles for finetuning: {data}, trained models: {models}")
+    if addresses["api_url"] is not None:
+        lines.append(f"API and page: {addresses['api_url']}")
+    password = addresses["flower_password"]
     shown = "" if password is None else f", password {password}"
-    lines.append(f"Flower: {addresses.flower_url}, user {addresses.flower_user}{shown}")
+    lines.append(f"Flower: {addresses['flower_url']}, user {addresses['flower_user']}{shown}")
     console.print("\n".join(lines) + "\n", soft_wrap=True)
 
 
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
-    """Start crashed processes again; returns the first that is not started again.
+    """Restart crashed processes. Returns the first process that is not restarted.
 
     Raises:
-        KeyboardInterrupt: a signal asked for the end.
-        LocalStackError: a process cannot be started again.
+        KeyboardInterrupt: A signal ends the stack.
+        LocalStackError: A process cannot be restarted.
     """
     while True:
         dead = stack.wait()
@@ -206,11 +188,11 @@ def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> C
 
 
 def prefixed_lines(console: Console, width: int) -> LineSink:
-    """A sink that prints each line with its process's name in front."""
+    """A sink that prints each line after the name of its process."""
 
     def show(name: str, line: str) -> None:
         prefix = Text(f"{name:<{width}} | ", style=STYLES.get(name.partition("-")[0], ""))
-        # Not Text.from_ansi or markup: a log line is printed as it came.
+        # No Text.from_ansi and no markup: a log line is printed unchanged.
         console.print(prefix + Text(line), soft_wrap=True)
 
     return show

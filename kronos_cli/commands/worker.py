@@ -12,8 +12,8 @@ from kronos_cli.settings import get_settings
     "--role", type=click.Choice(["forecast", "finetune"]),
     help="What the worker does; overrides KRONOS_ROLE.  [default: forecast]",
 )  # fmt: skip
-@click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run side by side.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Jobs taken at once.")
+@click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run in parallel.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Number of jobs at once.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 @click.option("--loglevel", default="INFO", show_default=True)
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
@@ -28,13 +28,13 @@ def worker(
     """Run a worker: load the model once, take jobs from the queue of its device.
 
     With `--role finetune` it trains models instead, one at a time, and registers them in KRONOS_MODEL_FOLDER.
-    Further arguments go to `celery worker`.
+    Other arguments are passed to `celery worker`.
     """
-    # Before the settings are read, and for children of a prefork pool as well.
+    # Set before the settings are read. The children of a prefork pool inherit them.
     for name, value in (("KRONOS_ROLE", role), ("KRONOS_DEVICE", device)):
         if value is not None:
             os.environ[name] = value
-    get_settings()  # what cannot be read ends here with one line, in Celery with a traceback
+    get_settings()  # an invalid setting ends here with one line; in Celery it would be a traceback
     arguments = ["worker", "--loglevel", loglevel]
     if pool is not None:
         arguments += ["--pool", pool]
@@ -44,7 +44,7 @@ def worker(
 
 
 def run_celery(arguments: list[str]) -> None:
-    """Do what ``celery -A worker.app …`` does, its exit status included, which ``app.worker_main`` drops."""
-    from celery.bin.celery import celery  # a second, which a wrong setting need not wait for
+    """Run ``celery -A worker.app …`` and exit with its status, which ``app.worker_main`` drops."""
+    from celery.bin.celery import celery  # takes a second
 
     celery(args=["--app", "worker.app", *arguments], prog_name="celery", auto_envvar_prefix="CELERY")

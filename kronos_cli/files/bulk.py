@@ -1,4 +1,4 @@
-"""What is asked for of each file: the options, the candles, and the fingerprint of both."""
+"""The job of one file: its options, its candles, and the fingerprint of both."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ DEFAULT_LOOKBACK: Final = 400
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """The options of every file, as ``ForecastClient.submit`` takes them; ``lookback`` in bars."""
+    """The options of every job, as ``ForecastClient.submit`` takes them. ``lookback`` is in bars."""
 
     lookback: int
     pred_len: int = 48
@@ -47,7 +47,7 @@ class BulkOptions:
         return given
 
     def for_fingerprint(self) -> dict[str, Any]:
-        """The options that decide the forecast; not where and when it is computed."""
+        """The options that change the forecast, without those on where and when it is computed."""
         given = self.for_client()
         for name in ("device", "allow_fallback", "priority", "deadline_s"):
             del given[name]
@@ -56,7 +56,7 @@ class BulkOptions:
 
 @dataclass(frozen=True, eq=False)
 class ForecastWork:
-    """A file with its candles, and the fingerprint of what its forecast is made from."""
+    """A file with its candles, and the fingerprint of candles and options."""
 
     input: ForecastInput
     candles: pd.DataFrame
@@ -66,9 +66,9 @@ class ForecastWork:
 def default_lookback(
     model: str | None, model_folder: Path | None, workers: Sequence[AnyWorkerStatus] = ()
 ) -> int:
-    """What the model was trained on where that is known here, else 400 bars.
+    """The lookback of the model's training if it is known on this machine, else 400 bars.
 
-    A registered model of that name comes first, as it does for workers.
+    A registered model of this name comes first, as for workers.
     """
     ready = [worker.model.id for worker in workers if worker.model]
     name = model or (ready[0] if ready else None)
@@ -77,17 +77,17 @@ def default_lookback(
     try:
         registered = ModelRegistry(model_folder).resolve(name) if model_folder is not None else None
         lookback = registered.metadata.lookback if registered else read_metadata(name).get("lookback")
-    except CheckpointError:  # damaged here; the worker's is its own
+    except CheckpointError:  # damaged on this machine; the worker may have a good copy
         lookback = None
     return lookback if isinstance(lookback, int) else DEFAULT_LOOKBACK
 
 
 def read_work(one: ForecastInput, options: BulkOptions) -> ForecastWork:
-    """Read a file's candles; raises JobError if they cannot be used."""
+    """Read a file's candles. Raises JobError if they cannot be used."""
     try:
         candles = read_candles(one.path, options.lookback)
     except KronosError as error:
-        # With its path: the file is this user's own.
+        # The message keeps the path, since the file is the user's own.
         raise JobError(error.code, error.message, error.field, error.details) from None
     digest = hashlib.sha256(json.dumps(options.for_fingerprint(), sort_keys=True).encode())
     for name in candles:

@@ -17,7 +17,7 @@ NUM_TICKS = 8
 def draw_forecast(
     lookback: pd.DataFrame, result: ForecastResult, path: Path, *, name: str, caution: str | None = None
 ) -> None:
-    """Write a PNG of the result of a job with one series; ``name`` is its title, ``caution`` small print."""
+    """Write a PNG of a result with one series. ``name`` is the title, ``caution`` is small print."""
     series = result.series[0]
     note = f"{result.model.id} on {result.device}, seed {series.seed}"
     if caution is not None:
@@ -36,12 +36,12 @@ def draw_chart(
 ) -> None:
     """Write a PNG to ``path``.
 
-    Bars stand at equal distances, so that nights and weekends leave no gaps.
+    All bars are equally far apart, so nights and weekends leave no gaps.
 
     Args:
         lookback: ``timestamps`` (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
-        max_lookback_bars: how many of its last bars are drawn.
-        note: small print below the title.
+        max_lookback_bars: Number of last bars that are drawn.
+        note: Small print below the title.
     """
     shown = lookback.tail(max_lookback_bars).reset_index(drop=True)
     figure = Figure(
@@ -69,12 +69,12 @@ def draw_chart(
 
 
 def candle_colours(candles: pd.DataFrame) -> list[str]:
-    """One colour a bar: rising when it closes no lower than it opened."""
+    """One colour per bar: rising if it closes no lower than it opens."""
     return [RISING if rises else FALLING for rises in candles["close"] >= candles["open"]]
 
 
 def tick_labels(timestamps: Sequence[str]) -> list[str]:
-    """Dates where every bar is at midnight, else month, day and time; the wall clock as written."""
+    """Dates if every bar is at midnight, else month, day and time, all as written in the file."""
     texts = [text.replace("T", " ") for text in timestamps]
     daily = all(text[11:19] in ("", "00:00", "00:00:00") for text in texts)
     return [text[:10] if daily else text[5:16] for text in texts]
@@ -84,7 +84,7 @@ def _draw_candles(axes: Axes, candles: pd.DataFrame) -> None:
     colours = candle_colours(candles)
     axes.vlines(candles.index, candles["low"], candles["high"], colors=colours, linewidth=0.9)
     body = (candles["close"] - candles["open"]).abs()
-    # A bar that closes where it opened still shows as a line.
+    # A bar that closes at its open is drawn as a line.
     thinnest = 0.0015 * float(candles["high"].max() - candles["low"].min())
     bottom = candles[["open", "close"]].min(axis=1)
     axes.bar(candles.index, body.clip(lower=thinnest), bottom=bottom, width=0.65, color=colours)

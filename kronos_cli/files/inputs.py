@@ -1,4 +1,4 @@
-"""The candle files that a command is given, by name, folder or pattern."""
+"""The candle files that a command names: as files, folders or patterns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,25 +10,22 @@ from kronos_model.errors import InputError
 
 @dataclass(frozen=True)
 class ForecastInput:
-    """A candle file.
-
-    ``name`` is the name of its forecast: the path without suffix, below the folder that was given.
-    """
+    """A candle file. ``name``, its forecast's name, is the path without suffix below the given folder."""
 
     path: Path
     name: str
 
 
 def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
-    """List the files, each once, in the order of ``paths`` and sorted within a folder.
+    """List each file once, in the order of ``paths`` and sorted within a folder.
 
     Args:
-        paths: files; folders, for all CSV and Parquet files below them; and patterns such as
-            ``candles/*_1d.csv``, for shells that do not expand them. Hidden files are left out.
-        output: the file or folder where forecasts go. Files in it are left out.
+        paths: Files; folders, for all CSV and Parquet files below them without hidden ones; and patterns such
+            as ``candles/*_1d.csv``, for shells that do not expand them.
+        output: The file or folder where forecasts go. Files in it are left out.
 
     Raises:
-        InputError: a path does not exist or has no files, lies in ``output``, or two files have one name.
+        InputError: A path does not exist, has no files or lies in ``output``, or two files have one name.
     """
     found: dict[Path, ForecastInput] = {}
     for text in paths:
@@ -41,16 +38,16 @@ def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
             if not resolved.is_relative_to(output.resolve()):
                 found.setdefault(resolved, one)
             elif one.path == Path(text):
-                raise InputError(f"{one.path} lies where the forecasts go: give --output another place")
+                raise InputError(f"{one.path} lies where the forecasts go: give another --output")
     if not found:
-        raise InputError(f"all files lie in {output}, where the forecasts go: give --output another place")
+        raise InputError(f"all files lie in {output}, where the forecasts go: give another --output")
     by_name: dict[str, Path] = {}
     for one in found.values():
-        other = by_name.setdefault(one.name.casefold(), one.path)  # some file systems know no case
+        other = by_name.setdefault(one.name.casefold(), one.path)  # some file systems ignore case
         if other != one.path:
             raise InputError(
-                f"{other} and {one.path} would both be called {one.name!r}: rename one, or name the folder "
-                "above both"
+                f"{other} and {one.path} would both be called {one.name!r}: rename one, or give the folder "
+                "that contains both"
             )
     return list(found.values())
 

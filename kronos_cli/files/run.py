@@ -1,4 +1,4 @@
-"""One run of ``kronos forecast``: asks for forecasts of many files, keeps and counts them."""
+"""One run of ``kronos forecast``: requests the forecasts of many files, stores and counts them."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import ErrorCode, JobError
 
 INTERRUPTED: Final = 130
-OF_ALL: Final = (
+FATAL_CODES: Final = (
     ErrorCode.BROKER_UNREACHABLE,
     ErrorCode.NO_GPU_WORKER,
     ErrorCode.INVALID_DEVICE,
@@ -29,12 +29,12 @@ OF_ALL: Final = (
     ErrorCode.CHECKPOINT_MISMATCH,
     ErrorCode.TIMEZONE_UNKNOWN,
 )
-"""Errors that every further file would meet as well."""
+"""Errors that every other file would have as well."""
 
 
 @dataclass
 class Tally:
-    """What came of the files. ``warnings`` has each text once; ``error`` ended the run early."""
+    """The outcomes of a run. ``warnings`` has each text once. ``error`` ended the run early."""
 
     num_files: int
     num_forecast: int = 0
@@ -58,7 +58,7 @@ class Tally:
         return INTERRUPTED if self.is_interrupted else 1 if self.failed else 0
 
     def as_dict(self, output: Path) -> dict[str, Any]:
-        """For ``--json``."""
+        """The summary that ``--json`` prints."""
         return {
             "output": str(output),
             "files": self.num_files,
@@ -72,75 +72,66 @@ class Tally:
         }
 
 
+@dataclass
 class ForecastRun:
     """One run of the command over its files.
 
-    Args:
-        timeout_s: for each file, from when its job is enqueued.
-        fresh: ask also for what is there unchanged.
-        overwrite: replace also files that no run of this command wrote.
-        plot: draw a chart of each forecast, next to it.
+    Attributes:
+        timeout_s: Longest wait for each job.
+        fresh: Repeat forecasts that already exist.
+        overwrite: Replace also files that no run of this command wrote.
+        plot: Draw a chart of each forecast, next to it.
     """
 
-    def __init__(
-        self,
-        client: ForecastClient,
-        inputs: Sequence[ForecastInput],
-        output: ForecastFolder | ForecastTable,
-        options: BulkOptions,
-        *,
-        max_in_flight: int,
-        timeout_s: float | None,
-        fresh: bool,
-        plot: bool,
-        overwrite: bool = False,
-    ) -> None:
-        self._client = client
-        self._inputs = inputs
-        self._options = options
-        self._max_in_flight = max_in_flight
-        self._timeout_s = timeout_s
-        self._fresh = fresh
-        self._plot = plot
-        self._overwrite = overwrite
-        self._table = output if isinstance(output, ForecastTable) else None
+    client: ForecastClient
+    inputs: Sequence[ForecastInput]
+    output: ForecastFolder | ForecastTable
+    options: BulkOptions
+    max_in_flight: int
+    timeout_s: float | None
+    fresh: bool
+    plot: bool
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        self._table = self.output if isinstance(self.output, ForecastTable) else None
+        self._folder = self.output.parts if isinstance(self.output, ForecastTable) else self.output
+        self.path = self._table.path if self._table else self._folder.folder
+        self._charts = self.path.with_suffix("") if self._table else self.path
         self._up_to_date: set[str] = set()
-        self._folder = output.parts if isinstance(output, ForecastTable) else output
-        self._charts = output.path.with_suffix("") if isinstance(output, ForecastTable) else output.folder
-        self.path = output.path if isinstance(output, ForecastTable) else output.folder
-        self.tally = Tally(len(inputs))
+        self.tally = Tally(len(self.inputs))
 
     def run(self, console: Console) -> Tally:
-        """Forecast all files, with a progress bar on a terminal. What is done before an error is kept.
+        """Forecast all files, with a progress bar on a terminal. An error keeps the finished forecasts.
 
         Raises:
-            OutputExists: before any job is sent.
-            JobError: every further file would fail as well.
-            KronosError: forecasts cannot be written.
+            OutputExists: A file would be replaced. No job was sent.
+            JobError: Every other file would fail as well.
+            KronosError: A forecast cannot be written.
         """
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
         progress = Progress(
             TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
-        bar = progress.add_task("forecast", total=len(self._inputs))
+        bar = progress.add_task("forecast", total=len(self.inputs))
         with _ended_as_by_ctrl_c(), self._folder:
-            if self._table is not None and not self._overwrite:
+            if self._table is not None and not self.overwrite:
                 self._table.check_free()
-            charts = {one.name: [self._chart_of(one)] if self._plot else [] for one in self._inputs}
-            self._folder.claim(charts, overwrite=self._overwrite)
+            charts = {one.name: [self._chart_of(one)] if self.plot else [] for one in self.inputs}
+            self._folder.claim(charts, overwrite=self.overwrite)
             works = self._works(lambda: progress.update(bar, completed=self.tally.num_done))
-            outcomes: Any = self._client.forecast_many(  # closed early, it cancels what is under way
+            outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
                 ((work, work.candles) for work in works),
                 in_order=False,
-                max_in_flight=self._max_in_flight,
-                timeout_s=self._timeout_s,
+                max_in_flight=self.max_in_flight,
+                timeout_s=self.timeout_s,
                 forget=True,
-                **self._options.for_client(),
+                **self.options.for_client(),
             )
             try:
                 with progress, closing(outcomes):
                     for outcome in outcomes:
-                        if outcome.error is not None and outcome.error.code in OF_ALL:
+                        if outcome.error is not None and outcome.error.code in FATAL_CODES:
                             raise outcome.error
                         self._keep(outcome)
                         progress.update(bar, completed=self.tally.num_done)
@@ -148,21 +139,21 @@ class ForecastRun:
                 self.tally.is_interrupted = True
             finally:
                 if self._table is not None:
-                    # Parts that this run has not reached may come from other options.
-                    self._table.write(one.name for one in self._inputs if one.name in self._up_to_date)
+                    # Parts that this run did not reach may come from other options.
+                    self._table.write(one.name for one in self.inputs if one.name in self._up_to_date)
         return self.tally
 
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
-        """Yield the files to forecast; count the others. ``show`` is called before each file."""
-        for one in self._inputs:
+        """Yield the files to forecast, and count the others. ``show`` is called before each file."""
+        for one in self.inputs:
             show()
             try:
-                work = read_work(one, self._options)
+                work = read_work(one, self.options)
             except JobError as error:
                 self.tally.fail(one.path, error)
                 continue
-            charts = [self._chart_of(one)] if self._plot else []
-            if not self._fresh and self._folder.has(one.name, work.fingerprint, charts):
+            charts = [self._chart_of(one)] if self.plot else []
+            if not self.fresh and self._folder.has(one.name, work.fingerprint, charts):
                 self.tally.num_unchanged += 1
                 self._up_to_date.add(one.name)
             else:
@@ -176,13 +167,13 @@ class ForecastRun:
             self.tally.fail(work.input.path, outcome.error)
             return
         caution = caution_about(result.model.id)
-        if self._plot:  # before the record, which claims that all files are there
+        if self.plot:  # before the record, which states that all files exist
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
             chart = self._chart_of(work.input)
             draw_forecast(work.candles, result, chart, name=work.input.name, caution=caution)
         record = forecast_record(work.input.name, work.input.path, outcome.job_id, result)
-        with _without_interruption():  # so that all that is kept is counted
+        with _without_interruption():  # every stored forecast is counted
             self._folder.put(work.fingerprint, record)
             self.tally.num_forecast += 1
             self._up_to_date.add(work.input.name)
@@ -194,12 +185,9 @@ class ForecastRun:
         return self._charts / f"{one.name}.png"
 
 
-INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
 @contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Treat SIGTERM, which service managers send, as Ctrl-C: jobs under way are cancelled."""
+    """Treat SIGTERM, which service managers send, like Ctrl-C: running jobs are cancelled."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -209,14 +197,14 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _without_interruption() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. For the main thread, the one that it interrupts."""
+    """Delay Ctrl-C until the end of the block. Call it in the main thread."""
     pressed = False
 
     def note(*_: object) -> None:
         nonlocal pressed
         pressed = True
 
-    before = {number: signal.signal(number, note) for number in INTERRUPTIONS}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

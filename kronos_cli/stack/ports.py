@@ -7,7 +7,7 @@ FLOWER_PORT: Final = 5555
 
 
 def why_not_free(host: str, port: int) -> str | None:
-    """Why a server could not listen there, or None if it could."""
+    """The reason why a server cannot listen there, or None."""
     try:
         _bound_port(host, port)
     except OSError as error:
@@ -16,7 +16,7 @@ def why_not_free(host: str, port: int) -> str | None:
 
 
 def free_port(preferred: int = 0) -> int:
-    """A free loopback port: the preferred one if it is free."""
+    """A free loopback port, the preferred one if possible."""
     try:
         return _bound_port("127.0.0.1", preferred)
     except OSError:
@@ -24,11 +24,10 @@ def free_port(preferred: int = 0) -> int:
 
 
 def _bound_port(host: str, port: int) -> int:
-    """Listen there for a moment; returns the port. Raises OSError."""
+    """Bind the port for a moment and return it. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family) as probe:
-        # As servers do: a port that was closed a moment ago counts as free.
+        # Like servers: a port that was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
-        bound: int = probe.getsockname()[1]
-        return bound
+        return int(probe.getsockname()[1])

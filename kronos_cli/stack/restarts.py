@@ -1,4 +1,4 @@
-"""Which processes of one machine are started again when they die: 5 times in 10 minutes at most."""
+"""Decides which dead processes are started again: at most 5 times in 10 minutes each."""
 
 import threading
 import time
@@ -11,14 +11,14 @@ from worker.inference.shutdown import EXIT_STATUS
 MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0
 READY_MARK: Final = "ready: "
-"""In the log line of a worker that takes jobs from now on."""
+"""Part of the line that a worker logs when it begins to take jobs."""
 
 
 class Restarts:
-    """Decides by how a process ended, and whether it had been ready. May be shared by threads.
+    """The decision whether to restart, from the exit status and whether the process was ready. Thread-safe.
 
-    A process that crashed is started again: Redis holds its jobs. One that refuses to start would refuse
-    again, and one that got a signal to end has ended.
+    A crashed process is restarted, since Redis holds its jobs. A process that cannot start would fail again,
+    and a process that exits with 0 was stopped on purpose.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,17 +28,17 @@ class Restarts:
         self._restarts: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MAX_RESTARTS))
 
     def note_line(self, name: str, line: str) -> None:
-        """A line that the process of this name printed."""
+        """Read a line that this process printed."""
         if READY_MARK in line:
             with self._lock:
                 self._ready.add(name)
 
     def allow(self, name: str, exit_status: int) -> bool:
-        """Whether to start the process again now; if so, that is counted.
+        """Whether to restart the process now. A restart is counted.
 
         Args:
-            name: of the process.
-            exit_status: negative: the number of the signal that ended it.
+            name: The process's name.
+            exit_status: If negative, the number of the signal that ended the process.
         """
         with self._lock:
             was_ready = name in self._ready

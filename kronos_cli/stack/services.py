@@ -1,4 +1,4 @@
-"""The services that ``kronos up`` starts on one machine, and what each of them is given."""
+"""The services that ``kronos up`` starts on one machine, and their variables."""
 
 import importlib.util
 import secrets
@@ -20,14 +20,14 @@ API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 
 
 def check_ports(wanted: Mapping[str, int | None]) -> None:
-    """Raise LocalStackError if a port that an option asks for is taken: its service would seem to be ours."""
+    """Raise LocalStackError if the port of an option is in use: another service would answer there."""
     for option, port in wanted.items():
         if port is not None and free_port(port) != port:
-            raise LocalStackError(f"port {port} is taken: give {option} another, or leave it out")
+            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
 
 
 def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], grace_s: int) -> None:
-    """Start a worker; ``variables`` name its role."""
+    """Start a worker. ``variables`` include its role."""
     command = own_command("worker")
     stack.start(name, command, env=own_environment(variables), grace_s=grace_s, group="workers")
 
@@ -35,7 +35,7 @@ def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], g
 def start_flower(
     stack: ProcessStack, port: int | None, settings: CliSettings, common: Mapping[str, str]
 ) -> tuple[str, str | None]:
-    """Start Flower; returns its address, and its password if it was made up here."""
+    """Start Flower. Returns its address, and its password if it was generated here."""
     port = port or free_port(FLOWER_PORT)
     given = settings.flower_password
     password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
@@ -48,17 +48,13 @@ def start_flower(
 
 
 def start_api(
-    stack: ProcessStack,
-    port: int | None,
-    settings: CliSettings,
-    common: Mapping[str, str],
-    console: Console,
+    stack: ProcessStack, port: int | None, settings: CliSettings, common: Mapping[str, str], console: Console
 ) -> str | None:
-    """Start the HTTP API and its page; returns its address, or None after it printed the reason."""
+    """Start the HTTP API. Returns its address, or None after printing which package is missing."""
     missing = [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        brings = 'pip install ".[api]" in the checkout brings them'
-        console.print(f"No API and page: {', '.join(missing)} not installed; {brings}", soft_wrap=True)
+        text = f"No API and page: {', '.join(missing)} not installed"
+        console.print(f'{text}; run pip install ".[api]" in the checkout', soft_wrap=True)
         return None
     port = port or free_port(settings.api_port)
     command = module_command("api_stub")
@@ -67,35 +63,31 @@ def start_api(
 
 
 def shared_folders(data: Path, settings: CliSettings) -> dict[str, str]:
-    """Make the folders of candles and of models, which all processes share: as set, else below ``data``.
-
-    Raises LocalStackError if one cannot be made.
-    """
-    folders = {
-        "KRONOS_DATA_FOLDER": settings.data_folder or data / "data",
-        "KRONOS_MODEL_FOLDER": settings.model_folder or data / "models",
-    }
-    is_set = {"KRONOS_DATA_FOLDER": settings.data_folder, "KRONOS_MODEL_FOLDER": settings.model_folder}
-    for name, folder in folders.items():
+    """Create the folders of candles and models: as set, else below ``data``. Raises LocalStackError."""
+    folders = {}
+    for name, given, default in (
+        ("KRONOS_DATA_FOLDER", settings.data_folder, data / "data"),
+        ("KRONOS_MODEL_FOLDER", settings.model_folder, data / "models"),
+    ):
+        folder = given or default
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            given = name if is_set[name] else "--data"
-            raise LocalStackError(
-                f"{folder} cannot be made: {error.strerror}; give {given} a folder that can be written to"
-            ) from error
-    return {name: str(folder.resolve()) for name, folder in folders.items()}
+            remedy = f"give {name if given else '--data'} a folder that can be written"
+            raise LocalStackError(f"{folder} cannot be created: {error.strerror}; {remedy}") from error
+        folders[name] = str(folder.resolve())
+    return folders
 
 
 def worker_names(num_workers: int) -> list[str]:
-    """The names of the workers, which begin the lines of their logs."""
+    """The names of the workers, as their log lines show them."""
     if num_workers == 1:
         return ["worker"]
     return [f"worker-{number}" for number in range(1, num_workers + 1)]
 
 
 def worker_share(settings: CliSettings, index: int, num_workers: int) -> dict[str, str]:
-    """The variables of one of several workers on this machine: its share of cores and ports."""
+    """The variables of one worker on this machine: its share of the cores, and its metrics port."""
     share = metrics_share(settings, index)
     if num_workers > 1 and settings.threads is None:
         share["KRONOS_THREADS"] = str(max(1, num_cores() // num_workers))
@@ -103,7 +95,6 @@ def worker_share(settings: CliSettings, index: int, num_workers: int) -> dict[st
 
 
 def metrics_share(settings: CliSettings, index: int) -> dict[str, str]:
-    """A port of its own for a worker's metrics, if they are served."""
-    return (
-        {} if settings.metrics_port is None else {"KRONOS_METRICS_PORT": str(settings.metrics_port + index)}
-    )
+    """The metrics port of one worker, if metrics are served."""
+    port = settings.metrics_port
+    return {} if port is None else {"KRONOS_METRICS_PORT": str(port + index)}

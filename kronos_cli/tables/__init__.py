@@ -1,1 +1,1 @@
-"""What the commands print: tables for the terminal, and the same as JSON."""
+"""The output of commands: tables for the terminal, and JSON."""

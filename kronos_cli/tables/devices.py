@@ -1,4 +1,4 @@
-"""Devices for the terminal."""
+"""The table of devices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from kronos_cli.tables.parts import simple_table
 
 
 def devices_table(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One row for each device in a probe's report, and below why any differs from the request."""
+    """One row per device in a probe's report, and below it the warnings."""
     table = simple_table(
         "asked for", "device", "name", "free", "memory", "slots", names=("asked for", "device", "name")
     )

@@ -1,4 +1,4 @@
-"""A finetuning job for the terminal: its progress and its result."""
+"""Views of a finetuning job: its progress and its result."""
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -12,24 +12,23 @@ from kronos_client.core.kinds import FinetuneState
 BAR_CHARS = 40
 
 WAITING = {
-    "PENDING": "Queued, until a finetuning worker has room.",
-    "STARTED": "Taken by a worker; training begins.",
+    "PENDING": "Queued until a finetuning worker is free.",
+    "STARTED": "Taken by a worker. Training begins.",
     "PROGRESS": "Reading the candles.",
 }
 
 
 def state_view(state: FinetuneState) -> RenderableType:
-    """The job as it is now: its stage, a bar of the stage's steps, its losses."""
+    """The job's stage, a bar of the stage's steps, and its losses."""
     progress = state.progress
     if progress.stage is None:
         return Text(WAITING.get(state.name, f"{state.name}."))
     parts: list[RenderableType] = [Text(place(progress))]
     if progress.step is not None and progress.num_steps:
         bar = Table.grid(padding=(0, 1))
-        share = progress.step / progress.num_steps
         bar.add_row(
             ProgressBar(total=progress.num_steps, completed=progress.step, width=BAR_CHARS),
-            Text(f"{share:.0%}"),
+            Text(f"{progress.step / progress.num_steps:.0%}"),
             Text("" if progress.seconds_left is None else f"{duration(progress.seconds_left)} left"),
         )
         parts.append(bar)
@@ -39,7 +38,7 @@ def state_view(state: FinetuneState) -> RenderableType:
 
 
 def place(progress: FinetuneProgress) -> str:
-    """As "predictor (stage 2 of 2), epoch 2 of 10, step 120 of 1,000, on cuda:0"."""
+    """Text such as "predictor (stage 2 of 2), epoch 2 of 10, step 120 of 1,000, on cuda:0"."""
     parts = [str(progress.stage)]
     if progress.stage == "evaluation":
         parts = ["evaluation on the held-out end"]
@@ -56,7 +55,7 @@ def place(progress: FinetuneProgress) -> str:
 
 
 def losses(progress: FinetuneProgress) -> str:
-    """The losses that are known, with the learning rate."""
+    """The known losses, with the learning rate."""
     values = {
         "loss": progress.loss,
         "validation": progress.validation_loss,
@@ -69,7 +68,7 @@ def losses(progress: FinetuneProgress) -> str:
 
 
 def state_line(state: FinetuneState) -> str:
-    """The job in one line that changes with each stage and epoch, for output that cannot be redrawn."""
+    """The job in one line that changes only with the stage and the epoch, for output that is not redrawn."""
     progress = state.progress
     if progress.stage is None:
         return WAITING.get(state.name, f"{state.name}.")
@@ -79,7 +78,7 @@ def state_line(state: FinetuneState) -> str:
 
 
 def result_view(result: FinetuneResult) -> RenderableType:
-    """The registered model, its verdict and its warnings. Text of the job is never read as markup."""
+    """The registered model, its verdict and its warnings. The job's text is never markup."""
     table = simple_table("what", "value", texts=("what",), names=("value",), show_header=False)
     rows = [("Model", result.model.id), ("Device", result.device)]
     rows += [("" if index else "Verdict", line) for index, line in enumerate(result.verdict)]

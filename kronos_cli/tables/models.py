@@ -1,4 +1,4 @@
-"""Registered models for the terminal: as a table, and as JSON."""
+"""Registered models as a table and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,18 +11,18 @@ from kronos_client.registry.model_registry import DamagedModel
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 
 SHORT_CHARS: Final = 8
-"""Of a commit or a fingerprint."""
+"""Shown characters of a commit or fingerprint."""
 
 LEGEND: Final = (
-    "tokenizer, predictor: best validation loss. over parent, over last value: how much smaller the pinball "
-    "loss of the close on held-out candles is than theirs."
+    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the pinball loss "
+    "of the close on held-out candles."
 )
 
 
 def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> RenderableType:
-    """One row a version for what it is, one for how good it is, and below the reasons of damaged ones.
+    """Two tables with one row per version: its origin and its quality. Below: the damaged versions.
 
-    Text of the metadata is never read as markup.
+    Text of the metadata is never markup.
     """
     what = simple_table(
         "model", "parent", "created", "data", names=("model", "parent"), texts=("created", "data")
@@ -42,25 +42,18 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
 
 
 def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
-    """The whole metadata, or ``damaged`` with the reason; jobs name the model by ``id``."""
+    """All metadata, or the reason in ``damaged``. Jobs name the model by ``id``."""
     if isinstance(model, DamagedModel):
-        return {
-            "id": model.reference,
-            "name": model.name,
-            "version": model.version,
-            "damaged": model.reason,
-        }
+        return {"id": model.reference, "name": model.name, "version": model.version, "damaged": model.reason}
     return {"id": model.reference, **model.metadata.model_dump(mode="json"), "damaged": None}
 
 
 def _origin(metadata: Metadata) -> tuple[str, ...]:
-    """The cells behind the model: parent, date, data; empty if not known."""
     fingerprint = str(metadata.data_fingerprint or "")[:SHORT_CHARS]
     return _parent(metadata.parent), f"{metadata.created_at:%Y-%m-%d}", fingerprint
 
 
 def _quality(metadata: Metadata) -> tuple[str, ...]:
-    """The cells of the second table; empty if not known."""
     return (
         _loss(_at(metadata.metrics, "tokenizer", "best_loss")),
         _loss(_at(metadata.metrics, "predictor", "best_loss")),

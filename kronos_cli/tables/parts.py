@@ -1,4 +1,4 @@
-"""What the tables for the terminal share."""
+"""Parts that the tables share."""
 
 from collections.abc import Collection
 from typing import Final
@@ -15,10 +15,10 @@ def simple_table(
     """An empty table.
 
     Args:
-        columns: titles, from left to right; columns of numbers, if not one of the following.
-        names: columns of names, which are folded and never cut, as the end of a long name is what differs.
-        texts: columns of words, which stay on one line.
-        show_header: whether the titles are printed.
+        columns: Titles from left to right. A column holds numbers unless it is in one of the next two.
+        names: Columns of names. They are folded and never cut, since long names differ at the end.
+        texts: Columns of words. They stay on one line.
+        show_header: Whether the titles are printed.
     """
     table = Table(box=box.SIMPLE, show_header=show_header, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
@@ -30,7 +30,7 @@ def simple_table(
 
 
 def duration(seconds: float) -> str:
-    """As "12 s", "5 min", "3 h" or "2 d"."""
+    """Text such as "12 s", "5 min", "3 h" or "2 d"."""
     for size, unit in UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"

@@ -1,4 +1,4 @@
-"""Queues and dead messages for the terminal: as tables, and as JSON."""
+"""Queues and dead messages as tables and as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ MAX_MESSAGE_CHARS = 120
 
 
 def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
-    """Count for each queue its jobs, its workers and their rate.
+    """Count the jobs and workers of each queue.
 
-    ``estimated_wait_s`` is for a job of normal priority that comes now, by the rate of the last minute; it is
-    None if there is no rate.
+    ``estimated_wait_s`` is for a new job of normal priority, at the rate of the last minute. It is None if
+    there is no rate.
     """
     lengths, workers = queue_lengths(redis), live_workers(redis)
     queues = []
@@ -50,7 +50,7 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
 
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
-    """One row a queue, and below it what needs attention."""
+    """One row per queue, and below it the problems."""
     table = simple_table(
         "queue", *CELERY_PRIORITIES, "waiting", "workers", "jobs/s", "wait", texts=("queue",)
     )
@@ -73,18 +73,18 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
             )
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"
-        remarks.append(f"{messages} that no worker can read; to see them: kronos queues --dead")
+        remarks.append(f"{messages} that no worker can read; run kronos queues --dead")
     return Group(table, *(Text(remark, style="yellow") for remark in remarks))
 
 
 def dead_messages(redis: Redis) -> list[dict[str, Any]]:
-    """The messages that no worker could read, the newest first."""
+    """The messages that no worker could read, newest first."""
     entries: Any = redis.lrange(DEAD_KEY, 0, -1)
     return [_entry(text) for text in entries]
 
 
 def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Two rows a message. Its text is never read as markup."""
+    """Two rows per message. Its text is never markup."""
     table = simple_table("when", "what", texts=("when",), names=("what",), show_header=False)
     for message in messages:
         at = message.get("at")
@@ -97,7 +97,7 @@ def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def purge_dead(redis: Redis) -> int:
-    """Delete the dead messages, and return how many there were."""
+    """Delete the dead messages, and return their number."""
     with redis.pipeline(transaction=True) as pipe:
         pipe.llen(DEAD_KEY)
         pipe.delete(DEAD_KEY)
@@ -108,11 +108,10 @@ def purge_dead(redis: Redis) -> int:
 def _entry(text: str) -> dict[str, Any]:
     try:
         entry = json.loads(text)
-    except ValueError:  # not ours
+    except ValueError:  # written by another program
         entry = None
     return entry if isinstance(entry, dict) else {"reason": None, "message": text}
 
 
 def _text(text: str) -> Text:
-    """Make a sender's text safe for the terminal."""
     return Text(printable(text))

@@ -1,4 +1,4 @@
-"""Live workers as a table for the terminal."""
+"""Live workers as a table."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,14 +10,14 @@ from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.worker_status import AnyWorkerStatus, FinetuneWorkerStatus, TrainingStatus
 
 MAX_JOBS_SHOWN: Final = 5
-"""Of one worker."""
+"""Per worker."""
 STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
 def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
-    """One row a worker for what it is, one for its load; below its running jobs and device warnings.
+    """Two tables with one row per worker: the worker and its load. Below: running jobs and warnings.
 
-    Text of announcements is never read as markup.
+    Text of announcements is never markup.
     """
     what = simple_table(
         "worker",
@@ -52,7 +52,7 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
 
 
 def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
-    """The progress of running forecast jobs; no table if none runs."""
+    """The table of running forecast jobs, if there are any."""
     table = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
     for worker in workers:
         if isinstance(worker, FinetuneWorkerStatus):
@@ -68,7 +68,7 @@ def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
 
 
 def model_text(worker: AnyWorkerStatus) -> Text:
-    """The model's id with the start of its revision, or the training that runs."""
+    """The model's id with the start of its revision, or the running training."""
     if isinstance(worker, FinetuneWorkerStatus):
         return training_text(worker.training)
     model = worker.model
@@ -78,7 +78,7 @@ def model_text(worker: AnyWorkerStatus) -> Text:
 
 
 def training_text(training: TrainingStatus | None) -> Text:
-    """As "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000"."""
+    """Text such as "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000"."""
     if training is None:
         return Text("finetuning, idle", style="dim")
     parts = [training.stage] if training.stage else []
@@ -92,7 +92,7 @@ def training_text(training: TrainingStatus | None) -> Text:
 
 
 def load_cells(worker: AnyWorkerStatus) -> tuple[str, ...]:
-    """Paths in slots and waiting, slots, mean wait for slots lately, and bars per second."""
+    """Sample paths running and waiting, slots, mean recent wait for slots, and bars per second."""
     if isinstance(worker, FinetuneWorkerStatus):
         return str(int(worker.training is not None)), "", "1", "", ""
     return (

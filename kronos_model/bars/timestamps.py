@@ -130,7 +130,7 @@ def offset_s(wall: datetime, zone: tzinfo) -> int:
 
 
 def exists_in(zone: tzinfo, wall: datetime) -> bool:
-    """Whether a wall-clock time is not among those that the zone skips as clocks go forward."""
+    """Whether a wall-clock time exists in the zone: clocks that go forward skip some times."""
     # In such a gap, and only there, the offset before the change is the smaller one.
     return offset_s(wall, zone) >= offset_s(wall.replace(fold=1), zone)
 

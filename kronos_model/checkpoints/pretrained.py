@@ -46,8 +46,8 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
     """Base of the modules that are published as checkpoints.
 
     A subclass sets ``checkpoint_part``. Its constructor takes exactly the keys of ``config.json``, each
-    annotated with ``int``, ``float`` or ``bool``. The mixin's loading leaves missing tensors random and
-    accepts pickled weights. Loading here is strict, and errors name the defect.
+    annotated with ``int``, ``float`` or ``bool``. The mixin's loading accepts missing tensors and pickled
+    weights. Loading here is strict, and errors name the defect.
 
     Attributes:
         checkpoint_part: the class's half of a pair of checkpoints.

@@ -53,9 +53,7 @@ class WindowArrays:
         if self.bars.ndim != 3 or self.wall.shape != self.bars.shape[:2]:
             raise ValueError(f"bars {self.bars.shape} and wall {self.wall.shape} differ in their windows")
         if not 2 <= self.lookback < self.bars.shape[1]:
-            raise ValueError(
-                f"windows of {self.bars.shape[1]} bars cannot have a lookback of {self.lookback}"
-            )
+            raise ValueError(f"windows of {self.bars.shape[1]} bars have no lookback of {self.lookback}")
 
     def __len__(self) -> int:
         return len(self.bars)

@@ -1,4 +1,4 @@
-"""Training on one's own candles: tokenizer, then predictor, from a checkpoint or from scratch.
+"""Training on your own candles: tokenizer, then predictor, from a checkpoint or from scratch.
 
 From Python:
 
@@ -7,7 +7,7 @@ From Python:
     done = finetune(load_config(Path("finetune.yaml")), Path("output/my-run"))
     KronosPredictor(Kronos.from_pretrained(done.checkpoint), KronosTokenizer.from_pretrained(done.checkpoint))
 
-Names are imported when first used, so that a config can be checked without torch.
+Names are imported on first use, so a config can be checked without torch.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """Finetune from the command line: ``python -m kronos_model.finetuning --config FILE --output FOLDER``.
 
-On several devices: ``torchrun --nproc_per_node=2 -m kronos_model.finetuning …``. Exit status 0 when done, 1
-after an error, 2 for a wrong command line, 75 when stopped by SIGTERM or SIGINT: then the state is saved, and
-the same command goes on from there.
+On several devices: ``torchrun --nproc_per_node=2 -m kronos_model.finetuning …``. The exit status is 0 if
+done, 1 after an error, 2 for a wrong command line, and 75 if stopped by SIGTERM or SIGINT. In that case the
+state is saved, and the same command resumes the run.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from kronos_model.errors import KronosError, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig
@@ -27,9 +27,9 @@ EXIT_STOPPED: Final = 75  # EX_TEMPFAIL: try again later
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line. Returns the exit status."""
     options = _parser().parse_args(arguments)
-    # What libraries print belongs to people, and a parent reads standard output.
+    # A parent process reads standard output, so logs go to standard error.
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     if options.supervised:
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def stop_by(number: int, _: object) -> None:
         stop.set()
-        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_by)
@@ -48,15 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         result = finetune(config, options.output, listeners=[listener], should_stop=stop.is_set)
     except TrainingStopped as stopped:
-        _tell_stopped(listener, options)
+        from kronos_model.finetuning.run_folder import RunFolder
+
+        best = RunFolder(options.output).best_so_far()
+        listener({"event": "stopped", "best_checkpoint": None if best is None else str(best)})
         print(stopped.message, file=sys.stderr)
         return EXIT_STOPPED
     except KronosError as error:
-        _tell_error(listener, error)
+        _report_error(listener, error)
         print(f"{error.code}: {error.message}", file=sys.stderr)
         return EXIT_ERROR
-    except Exception as error:  # a parent must hear of a defect as well
-        _tell_error(listener, KronosError(f"a defect in training: {type(error).__name__}: {error}"))
+    except Exception as error:  # a defect must reach the parent process too
+        _report_error(listener, KronosError(f"a defect in training: {type(error).__name__}: {error}"))
         logging.getLogger(__name__).exception("training failed on a defect")
         return EXIT_ERROR
     if options.progress == "bar" and os.environ.get("RANK", "0") == "0":
@@ -77,15 +80,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device")
     parser.add_argument(
         "--output", type=Path, default=Path("output/finetuning"),
-        help="folder of the run; one that was begun there is taken up again (default: %(default)s)",
+        help="folder of the run; a run that was started there is resumed (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--progress", choices=("bar", "json"), default="bar", help="for people, or as JSON lines for programs"
+        "--progress", choices=("bar", "json"), default="bar", help="bar for people, json for programs"
     )
     parser.add_argument(
         "--supervised",
         action="store_true",
-        help="end at once when standard input closes, as a parent's child",
+        help="end at once when standard input closes, for use as a child process",
     )
     return parser
 
@@ -99,29 +102,14 @@ def _config(options: argparse.Namespace) -> FinetuneConfig:
     return load_config(options.config, overrides)
 
 
-def _tell_error(listener: Listener, error: KronosError) -> None:
-    listener(
-        {
-            "event": "error",
-            "code": error.code,
-            "message": error.message,
-            "field": error.field,
-            "details": error.details,
-        }
-    )
-
-
-def _tell_stopped(listener: Listener, options: argparse.Namespace) -> None:
-    from kronos_model.finetuning.run_folder import RunFolder
-
-    best = RunFolder(options.output).best_so_far()
-    event: dict[str, Any] = {"event": "stopped", "best_checkpoint": None if best is None else str(best)}
-    listener(event)
+def _report_error(listener: Listener, error: KronosError) -> None:
+    content = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
+    listener({"event": "error", **content})
 
 
 def _end_with_parent() -> None:
-    """Nothing is saved: whoever goes on with the run may have begun."""
-    while os.read(sys.stdin.fileno(), 4096):  # a buffered read holds a lock that Python wants as it ends
+    """End the process without a save: another process may have resumed the run already."""
+    while os.read(sys.stdin.fileno(), 4096):  # a buffered read holds a lock that Python needs at exit
         pass
     os._exit(EXIT_STOPPED)
 

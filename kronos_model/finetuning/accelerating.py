@@ -1,4 +1,4 @@
-"""Accelerate, set up for one device: one process, or several where torchrun started them."""
+"""Accelerate, set up for one device: one process, or several if torchrun started them."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from kronos_model.errors import FinetuningConfigError
 
-# Whatever makes Accelerate start a process group, or choose a device by itself.
+# Variables that make Accelerate start a process group, or choose a device itself.
 _LAUNCHER_VARIABLES = (
     *("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
@@ -21,12 +21,12 @@ _DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 @contextmanager
 def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelerator]:
-    """An accelerator on this device, for the length of the block.
+    """Yield an accelerator on this device.
 
-    Under torchrun with several processes there is a process group: NCCL's on CUDA, where each process has
-    the GPU of its local rank, gloo's on the CPU. Otherwise there is none.
+    Under torchrun with several processes there is a process group. On CUDA it is NCCL's, and each process has
+    the GPU of its local rank; on the CPU it is gloo's. Otherwise there is none.
 
-    Raises FinetuningConfigError where the device does not know the precision.
+    Raises FinetuningConfigError if the device cannot train in that precision, or cannot be shared.
     """
     if mixed_precision == "fp16" and device.type == "cpu":
         raise FinetuningConfigError(

@@ -1,4 +1,4 @@
-"""All bars behind each other, with their time features: read by every dataset and kept once."""
+"""All bars in one array, with their time features. All datasets share it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,19 +11,19 @@ from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, time_f
 from kronos_model.bars.instrument import Instrument
 
 CHUNK_BARS: Final = 65_536
-"""Time features are computed in int64, and of so many bars at once."""
+"""Bars whose time features are computed at once, since the computation is in int64."""
 
 
 class BarStore:
-    """N bars of I instruments, in their order.
+    """The N bars of I instruments, in the order of the instruments.
 
     Attributes:
         bars: (N, 6) float32.
         stamps: their time features, (N, 5) int8.
         first: each instrument's first row, (I,) int64.
-        num_bars: each instrument's bars, (I,) int64.
-        instruments: those that were given, whose ``bars`` are rows of the store: keep these and let go of
-            the others, and bars are in memory once.
+        num_bars: each instrument's number of bars, (I,) int64.
+        instruments: copies of the given instruments whose ``bars`` are views of the store. Use them instead
+            of the given ones, so that bars are in memory only once.
     """
 
     def __init__(self, instruments: Sequence[Instrument]) -> None:
@@ -37,7 +37,7 @@ class BarStore:
             for start in range(0, len(each), CHUNK_BARS):
                 features = time_features(each.wall[start : start + CHUNK_BARS])
                 self.stamps[first + start : first + start + len(features)] = features
-        self.bars.flags.writeable = False  # all datasets read the same ones
+        self.bars.flags.writeable = False  # all datasets share them
         self.stamps.flags.writeable = False
         self.instruments: tuple[Instrument, ...] = tuple(
             replace(each, bars=self.bars[first : first + len(each)])

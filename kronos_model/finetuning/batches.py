@@ -1,4 +1,4 @@
-"""Batches of windows: their order in each epoch, and loaders that make them."""
+"""Batches of windows: their order in each epoch, and their loaders."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from kronos_model.finetuning.seeding import window_order
 
 
 class EpochOrder(Sampler[int]):
-    """The order in which an epoch's windows come; another one for each ``epoch``, the same at each start."""
+    """The order of an epoch's windows. It differs between epochs, and a resumed run has the same one."""
 
     def __init__(self, seed: int, stage: str, num_windows: int, num_drawn: int) -> None:
         self._seed, self._stage = seed, stage
@@ -27,15 +27,15 @@ class EpochOrder(Sampler[int]):
 
 
 def steps_per_epoch(config: StageConfig, stage: str, num_windows: int, num_processes: int) -> int:
-    """Whole steps of the optimiser in an epoch; what is left over is drawn again in another one.
+    """Whole optimiser steps in an epoch. Windows left over may be drawn in another epoch.
 
-    Raises FinetuningConfigError where a step takes more windows than there are.
+    Raises FinetuningConfigError if a step takes more windows than there are.
     """
     windows_per_step = config.batch_size * config.gradient_accumulation_steps * num_processes
     if windows_per_step > num_windows:
         raise FinetuningConfigError(
             f"{stage}.batch_size: a step takes {windows_per_step} windows (batch_size · "
-            f"gradient_accumulation_steps · processes), and there are {num_windows} to train on; lower it",
+            f"gradient_accumulation_steps · processes), but there are {num_windows} to train on: lower it",
             field=f"{stage}.batch_size",
             details={"windows_per_step": windows_per_step, "num_windows": num_windows},
         )
@@ -49,7 +49,7 @@ def make_loader(
     device: torch.device,
     order: EpochOrder | None = None,
 ) -> DataLoader[Any]:
-    """Batches in this order, else in the dataset's own; ``num_workers`` processes prepare them."""
+    """A loader of batches in this order, by default the dataset's; ``num_workers`` processes make them."""
     return DataLoader(
         dataset,
         batch_size=batch_size,

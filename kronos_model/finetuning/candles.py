@@ -8,10 +8,10 @@ from kronos_model.finetuning.config import DataConfig
 
 
 def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:
-    """The instruments of ``config.path``, and what was read; see ``read_instruments``.
+    """The instruments of ``config.path``, and a report; see ``read_instruments``.
 
     Raises:
-        TrainingDataError: as ``read_instruments``; ``field`` is the config's.
+        TrainingDataError: for the errors of ``read_instruments``; ``field`` is a field of the config.
     """
     names: dict[str, str] = {str(name): title for name, title in config.columns.items()}
     if config.instrument_column is not None:
@@ -25,5 +25,5 @@ def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataRep
             message, field = error.message, "data.instrument_column"
         else:
             field = f"data.columns.{error.field}"
-            message = f"{error.message}, or say in {field} which one it is"
+            message = f"{error.message}, or name the column in {field}"
         raise TrainingDataError(message, field=field, details=error.details) from None

@@ -1,7 +1,7 @@
-"""What a finetuning run is to do: one frozen, validated value.
+"""The config of a finetuning run: one frozen, validated value.
 
-Defaults of losses, optimiser and schedule are the reference's. No torch here, so that a job can be checked
-before it is sent.
+Defaults of losses, optimiser and schedule are the reference's. No torch here, so clients can check a job
+before they send it.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from kronos_model.seeds import MAX_SEED
 
 
 def _as_text(value: Any) -> Any:
-    """YAML makes dates of texts that look like one."""
+    """Undo YAML's conversion of texts that look like dates."""
     return value.isoformat() if isinstance(value, date) else value
 
 
@@ -36,32 +36,34 @@ DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
 
 
 class DataConfig(ConfigModel):
-    """Which candles, and how they are cut into windows."""
+    """The candles, and how they are cut into windows."""
 
     path: Path | Annotated[tuple[Path, ...], Field(min_length=1)] = Field(
         description="CSV or Parquet files, or folders of them; one instrument a file"
     )
     columns: dict[ColumnName, str] = Field(
-        default={}, description="what the files call a column, where that is not its name: {close: Adj Close}"
+        default={}, description="titles of columns in the files, if not the names here: {close: Adj Close}"
     )
     instrument_column: str | None = Field(
-        default=None, description="column that names the instrument, in files that hold several"
+        default=None, description="column with the instrument's name, for files with several instruments"
     )
     lookback: Annotated[Count, Field(ge=2)] = Field(
-        default=400, description="bars of a window that its scaling is taken from"
+        default=400, description="first bars of a window, which its scaling is taken from"
     )
-    pred_len: Count = Field(default=48, description="bars of a window behind the lookback")
+    pred_len: Count = Field(default=48, description="bars of a window after the lookback")
     stride: Count = Field(default=1, description="bars between the starts of two windows of an instrument")
     validation_fraction: Annotated[Fraction, Field(gt=0)] = Field(
-        default=0.1, description="of the bars, before the test part"
+        default=0.1, description="share of the bars, before the test part"
     )
-    test_fraction: Fraction = Field(default=0.1, description="of the bars, the newest ones")
+    test_fraction: Fraction = Field(default=0.1, description="share of the bars, the newest ones")
     validation_from: Moment | None = Field(
         default=None, description="ISO 8601 time at which validation begins, instead of its fraction"
     )
-    test_from: Moment | None = Field(default=None, description="likewise, for the test part")
+    test_from: Moment | None = Field(
+        default=None, description="ISO 8601 time at which the test part begins, instead of its fraction"
+    )
     gap: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="bars left out before validation and before test; pred_len where not set"
+        default=None, description="bars left out before validation and before test; default: pred_len"
     )
 
     @property
@@ -97,13 +99,13 @@ NameOr = Annotated[
 
 
 class StartConfig(ConfigModel):
-    """What training starts from: a checkpoint by name, or a shape, which starts from scratch."""
+    """The start of training: a checkpoint by name, or a shape, which starts from scratch."""
 
     model: NameOr[PredictorShape] = Field(
         default=DEFAULT_MODEL, description="bundled name, folder or hub id; or a shape"
     )
     tokenizer: NameOr[TokenizerShape] | None = Field(
-        default=None, description="likewise; the one that belongs to the model where left out"
+        default=None, description="bundled name, folder or hub id; or a shape; default: the model's own"
     )
     model_revision: str | None = None
     tokenizer_revision: str | None = None
@@ -124,12 +126,12 @@ class OptimiserConfig(ConfigModel):
 
     learning_rate: Positive = Field(default=2e-4, description="the highest one of the schedule")
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    clip_norm: Positive = Field(default=2.0, description="of all gradients together")
+    clip_norm: Positive = Field(default=2.0, description="largest norm of all gradients together")
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     epsilon: Positive = 1e-8
     schedule: Literal["one_cycle", "constant"] = "one_cycle"
     pct_start: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.03, description="share of the steps in which the rate rises"
+        default=0.03, description="share of the steps during which the rate rises"
     )
     div_factor: Positive = Field(default=10, description="learning_rate over the first rate")
     final_div_factor: Positive = Field(default=1e4, description="the first rate over the last one")
@@ -141,24 +143,25 @@ class OptimiserConfig(ConfigModel):
 
 
 class PredictorOptimiserConfig(OptimiserConfig):
-    """Likewise, with the predictor's defaults."""
+    """AdamW and its schedule, with the predictor's defaults."""
 
     learning_rate: Positive = Field(default=4e-5, description="the highest one of the schedule")
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    clip_norm: Positive = Field(default=3.0, description="of all gradients together")
+    clip_norm: Positive = Field(default=3.0, description="largest norm of all gradients together")
 
 
 class StageConfig(ConfigModel):
-    """How long one stage trains, on how much, and when it stops."""
+    """Length, batches and early stop of one stage."""
 
     epochs: Count = 30
-    batch_size: Count = Field(default=50, description="windows a step and process")
+    batch_size: Count = Field(default=50, description="windows in a batch of one process")
     gradient_accumulation_steps: Count = 1
     windows_per_epoch: Count | None = Field(
-        default=None, description="drawn anew for each epoch; all training windows where not set"
+        default=None, description="windows drawn for each epoch; default: all training windows"
     )
     validation_windows: Count | None = Field(
-        default=2048, description="at most, spread evenly and the same in each epoch; all where not set"
+        default=2048,
+        description="most windows to validate on, spread evenly, the same each epoch; null: all",
     )
     patience: Count | None = Field(
         default=None, description="epochs without a better validation loss before the stage stops early"
@@ -176,7 +179,7 @@ class PredictorStageConfig(StageConfig):
 
     optimiser: PredictorOptimiserConfig = PredictorOptimiserConfig()
     sibling: Literal["sampled", "teacher_forced"] = Field(
-        default="sampled", description="the coarse token that the fine one is predicted from in training"
+        default="sampled", description="coarse token from which training predicts the fine one"
     )
 
 
@@ -184,13 +187,13 @@ class EvaluationConfig(ConfigModel):
     """The comparison after training, on the test part."""
 
     windows: Annotated[int, Field(ge=0)] = Field(
-        default=64, description="spread evenly over the test part; 0 leaves the comparison out"
+        default=64, description="windows, evenly spread over the test part; 0 skips the comparison"
     )
     sample_count: Count = 32
     temperature: Positive = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     season: Count | None = Field(
-        default=None, description="bars of the seasonal forecast's season; a day's bars where not set"
+        default=None, description="bars of the seasonal forecast's season; default: a day's bars"
     )
 
 
@@ -205,7 +208,7 @@ class FinetuneConfig(ConfigModel):
     evaluation: EvaluationConfig = EvaluationConfig()
     max_context: Count | None = Field(
         default=None,
-        description="bars the model sees at most; what its start was published with where not set",
+        description="most bars that the model sees; default: as published with its start",
     )
     clip: Positive = Field(default=5, description="scaled values are clipped to ±clip")
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
@@ -216,12 +219,12 @@ class FinetuneConfig(ConfigModel):
     num_workers: Annotated[int, Field(ge=0, le=64)] = Field(
         default=0, description="processes that prepare windows; 0 prepares them in the training process"
     )
-    save_interval_s: Positive = Field(default=300, description="seconds between two saves of the whole state")
+    save_interval_s: Positive = Field(default=300, description="seconds between saves of the whole state")
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
         if list(self.stages) not in (["tokenizer"], ["predictor"], ["tokenizer", "predictor"]):
-            raise ValueError("stages are tokenizer, predictor, or tokenizer and then predictor")
+            raise ValueError("stages must be tokenizer, predictor, or tokenizer and then predictor")
         if isinstance(self.start.tokenizer, TokenizerShape) and "tokenizer" not in self.stages:
             raise ValueError("a tokenizer from scratch must be trained: add the stage tokenizer")
         if isinstance(self.start.model, PredictorShape) and "predictor" not in self.stages:
@@ -230,7 +233,7 @@ class FinetuneConfig(ConfigModel):
 
 
 def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
-    """A config from what a file or a job holds; raises FinetuningConfigError."""
+    """Check the content of a file or a job; raises FinetuningConfigError."""
     try:
         return FinetuneConfig.model_validate(dict(content))
     except ValidationError as error:
@@ -246,5 +249,5 @@ def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
         raise FinetuningConfigError(message[:500], field=field) from None
 
 
-# pydantic names the member of a union that it tried, between two parts of the path.
+# pydantic puts the tried member of a union between two parts of the path.
 _UNION_TAGS: Final = {"name", "shape", "constrained-str"}

@@ -1,4 +1,4 @@
-"""Configs from YAML and JSON files, with overrides from the command line on top."""
+"""Configs from YAML and JSON files, with overrides from the command line."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from kronos_model.finetuning.config import FinetuneConfig, parse_config
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = (), **fields: Any) -> FinetuneConfig:
-    """A config from a YAML or JSON file, with ``overrides`` such as ``predictor.epochs=3`` on top.
+    """Load a config from a YAML or JSON file.
 
-    ``fields`` are whole top-level fields, put on last. Values of overrides are read as YAML.
+    ``overrides`` such as ``predictor.epochs=3`` replace fields; their values are YAML. ``fields`` are whole
+    top-level fields, which replace both.
 
     Raises FinetuningConfigError, whose ``field`` is the dotted path at fault.
     """
@@ -25,7 +26,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), **field
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml  # who passes a mapping does without it
+    import yaml  # optional: a config from a mapping does not need it
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -33,7 +34,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise FinetuningConfigError(f"{path} cannot be read: {error}", field="config") from error
     if not isinstance(content, dict):
-        raise FinetuningConfigError(f"{path} holds no settings, but {type(content).__name__}", field="config")
+        raise FinetuningConfigError(f"{path} holds no fields, but a {type(content).__name__}", field="config")
     return content
 
 
@@ -44,7 +45,7 @@ def _apply(content: dict[str, Any], override: str) -> None:
     name, has_value, text = override.partition("=")
     *parents, last = name.strip().split(".")
     if not has_value or not last:
-        raise FinetuningConfigError(f"{override!r} is no override; write field.field=value", field="config")
+        raise FinetuningConfigError(f"{override!r} is no override: write field.field=value", field="config")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -1,9 +1,9 @@
-"""Matrix products of float32 training on CPUs where PyTorch's own are slow.
+"""Float32 matrix products for training on CPUs on which PyTorch's own are slow.
 
-PyTorch multiplies float32 matrices by MKL, which takes its AVX2 kernels on processors that are not Intel's;
-oneDNN, which PyTorch carries as well, takes AVX-512 where there is any, and is more than twice as fast. The
-operator that reaches it is not public (PyTorch 2.13: ``aten/src/ATen/native/mkldnn/Linear.cpp``); where it is
-missing or refuses, ``F.linear`` stays what it is.
+PyTorch multiplies float32 matrices with MKL. MKL uses only its AVX2 kernels on processors that are not
+Intel's. oneDNN, also a part of PyTorch, uses AVX-512 there and is more than twice as fast. Its operator is
+not public (PyTorch 2.13: ``aten/src/ATen/native/mkldnn/Linear.cpp``). If it is missing or fails, ``F.linear``
+is left unchanged.
 """
 
 import functools
@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 
 
 def fast_products(device: torch.device) -> AbstractContextManager[Any]:
-    """Have ``F.linear`` multiply by oneDNN inside the block, forward and backward, where that is faster."""
+    """Make ``F.linear`` use oneDNN inside the block, forward and backward, if that is faster."""
     return OneDnnProducts() if device.type == "cpu" and is_onednn_faster() else nullcontext()
 
 
 @functools.cache
 def is_onednn_faster() -> bool:
-    """Whether this is a CPU whose AVX-512 MKL does not use, and oneDNN can be reached."""
+    """Whether MKL does not use this CPU's AVX-512, and oneDNN's operator works."""
     capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
     if "intel" in str(capabilities.get("cpu_name", "intel")).lower() or not capabilities.get("avx512_f"):
         return False
@@ -33,13 +33,13 @@ def is_onednn_faster() -> bool:
     probe = torch.zeros(2, 2)
     try:
         onednn_product(probe.t(), probe.t())
-    except (AttributeError, RuntimeError):  # an operator that this build lacks, or that wants other arguments
+    except (AttributeError, RuntimeError):  # this build lacks the operator, or it needs other arguments
         return False
     return True
 
 
 class OneDnnProducts(TorchFunctionMode):
-    """``F.linear`` of float32 tensors on the CPU, by oneDNN; all else as it is, autocast's products too."""
+    """Computes ``F.linear`` of float32 tensors on the CPU with oneDNN; changes nothing else, nor autocast."""
 
     def __torch_function__(
         self,

@@ -1,4 +1,4 @@
-"""How a run's model does on the test part, against its start and naive forecasts."""
+"""The comparison of a run's model with its start and with naive forecasts, on the test part."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -34,7 +34,7 @@ def evaluate_on_test(
     """Compare the trained pair with its start on windows of the test part.
 
     Returns:
-        The comparison; None if there is no test part, or the config wants none.
+        The comparison; None if there is no test part, or if the config turns it off.
 
     Raises:
         TrainingStopped: ``should_stop`` returned true.
@@ -53,7 +53,7 @@ def evaluate_on_test(
     def progress_of(index: int) -> Callable[[int, int], None]:
         def report(num_done: int, _: int) -> None:
             if should_stop():
-                raise TrainingStopped("the comparison was stopped as asked; start it again to go on")
+                raise TrainingStopped("the comparison was stopped on request: start it again to continue")
             done = index * num_bars + num_done
             listener({"event": "evaluating", "bars_done": done, "bars_total": len(pairs) * num_bars})
 
@@ -90,6 +90,6 @@ def _why_not_evaluated(config: FinetuneConfig, split: Split) -> str | None:
     if not config.data.test_fraction and config.data.test_from is None:
         return "data.test_fraction is 0"
     return (
-        f"a window needs {config.data.window} bars, and no instrument has as many in the test part, which "
-        f"has {split.num_bars['test']} in all; make data.test_fraction larger"
+        f"a window needs {config.data.window} bars, but no instrument has as many in the test part, which "
+        f"has {split.num_bars['test']} in all: make data.test_fraction larger"
     )

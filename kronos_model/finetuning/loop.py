@@ -1,4 +1,4 @@
-"""The training loop of one stage; HuggingFace Accelerate runs it on whatever there is."""
+"""The training loop of one stage; HuggingFace Accelerate runs it on any device."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +27,12 @@ from kronos_model.finetuning.stages import Stage
 from kronos_model.finetuning.state import Progress, load_state, save_state
 
 LOG_INTERVAL_STEPS: Final = 10
-"""Steps between two losses in the metrics; on a GPU also between two looks at the loss, which wait for it."""
+"""Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """How a stage ended. Losses are of validation."""
+    """The result of a stage. The loss is of validation."""
 
     best_loss: float
     best_epoch: int
@@ -42,12 +42,12 @@ class StageResult:
 
 
 class StageLoop:
-    """Trains one stage to its end, or from where an earlier start left it.
+    """Trains one stage to its end, from its saved state if there is one.
 
     Args:
-        listener: receives steps and epochs; in the main process only.
-        should_stop: asked after each step.
-        clock: in seconds.
+        listener: receives steps and epochs, in the main process only.
+        should_stop: called after each step.
+        clock: the time in seconds.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StageLoop:
         self._folder = folder
         self._should_stop = should_stop
         self._clock = clock
-        self._started_s = 0.0  # as if it had never been interrupted
+        self._started_s = 0.0  # of a run without interruptions
         self._stage_config: StageConfig = getattr(config, stage.name)
         optimiser_config: OptimiserConfig = getattr(config, stage.name).optimiser
         self._clip_norm = optimiser_config.clip_norm
@@ -102,14 +102,14 @@ class StageLoop:
         theirs, ours = self._progress.num_processes, self._accelerator.num_processes
         if theirs != ours:
             raise FinetuningConfigError(
-                f"the run in {self._folder.root} was begun by {theirs} processes, and cannot go on with "
-                f"{ours}: start as many, or choose another folder",
+                f"the run in {self._folder.root} was started by {theirs} processes and cannot continue with "
+                f"{ours}: start {theirs}, or choose another folder",
                 field="num_processes",
                 details={"num_processes": theirs},
             )
 
     def train(self) -> StageResult:
-        """Train to the end; the stage's module has its best weights then.
+        """Train to the end. The stage's module then has its best weights.
 
         Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
         """
@@ -132,7 +132,7 @@ class StageLoop:
         return progress.epoch - 1 - progress.best_epoch >= config.patience
 
     def _train_epoch(self) -> None:
-        """What is left of the epoch under way."""
+        """Train the rest of the current epoch."""
         progress = self._progress
         num_batches = self._stage_config.gradient_accumulation_steps
         self._order.epoch = progress.epoch
@@ -145,7 +145,7 @@ class StageLoop:
         batches = self._accelerator.skip_first_batches(self._training, step_of_epoch * num_batches)
         losses: list[dict[str, Tensor]] = []
         for index, batch in enumerate(batches):
-            # A step's losses are looked at once it is whole.
+            # A step's losses are read once it is complete.
             losses.append(self._train_batch(batch, progress.step * num_batches + index % num_batches))
             if (index + 1) % num_batches:
                 continue
@@ -164,7 +164,7 @@ class StageLoop:
         self._count(losses)
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
-        """One batch of this process, ``index`` of all; its losses."""
+        """Train on batch number ``index`` of this process; returns its losses."""
         accelerator = self._accelerator
         seed_step(self._config.seed, self._stage.name, index, accelerator.process_index, accelerator.device)
         with accelerator.accumulate(self._module):
@@ -181,7 +181,7 @@ class StageLoop:
         return {name: value.detach() for name, value in losses.items()}
 
     def _end_epoch(self) -> None:
-        """Validate, keep what is best, save, report."""
+        """Validate, keep the best weights, save, report."""
         progress = self._progress
         losses = self._validate()
         self._events.check_finite(losses["loss"])
@@ -190,7 +190,9 @@ class StageLoop:
         if is_best:
             progress.best_loss, progress.best_epoch = losses["loss"], progress.epoch
             if self._accelerator.is_main_process:
-                self._keep_best()
+                best = self._folder.best(self._stage.name)
+                with disk_errors(best, SafetensorError):
+                    self._stage.trained.save_pretrained(best)
         progress.epoch += 1
         progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
         self._save()
@@ -200,7 +202,7 @@ class StageLoop:
     def _validate(self) -> dict[str, float]:
         accelerator = self._accelerator
         self._module.eval()
-        # The same draws each time, so that epochs can be compared.
+        # The same draws each time make epochs comparable.
         seed_step(
             self._config.seed, self._stage.name, VALIDATION, accelerator.process_index, accelerator.device
         )
@@ -226,7 +228,7 @@ class StageLoop:
         self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)
 
     def _count(self, losses: list[dict[str, Tensor]]) -> None:
-        """Add up losses and empty the list."""
+        """Add the losses to the epoch's sum, and empty the list."""
         if losses:
             total_of_process = torch.stack([one["loss"] for one in losses]).sum()
             total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
@@ -236,14 +238,14 @@ class StageLoop:
             losses.clear()
 
     def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
-        """Save and raise TrainingStopped; ``losses`` are those that are not counted yet."""
+        """If a stop is requested, save and raise TrainingStopped; ``losses`` are not counted yet."""
         if self._is_to_stop():
             self._count(losses)
             self._save()
-            raise TrainingStopped("training was stopped as asked; start it again to go on from here")
+            raise TrainingStopped("training was stopped on request: start it again to continue from here")
 
     def _is_to_stop(self) -> bool:
-        """Whether any process was asked to: they must all stop at the same step."""
+        """Whether any process has a request to stop: all must stop at the same step."""
         if self._accelerator.num_processes == 1:
             return self._should_stop()
         if self._should_stop():
@@ -263,20 +265,15 @@ class StageLoop:
                 self._accelerator.scaler,
             )
 
-    def _keep_best(self) -> None:
-        best = self._folder.best(self._stage.name)
-        with disk_errors(best, SafetensorError):
-            self._stage.trained.save_pretrained(best)
-
     def _result(self) -> StageResult:
         progress = self._progress
         if progress.best_loss is None or progress.best_epoch is None:
-            raise RuntimeError("a stage has one epoch at least")
+            raise RuntimeError("a stage has at least one epoch")
         self._accelerator.wait_for_everyone()  # the first process writes it
         best = type(self._stage.trained).from_pretrained(self._folder.best(self._stage.name))
         self._stage.trained.load_state_dict(best.state_dict())
         self._stage.trained.eval()
-        if self._accelerator.device.type != "cpu":  # there it would ask for GPUs
+        if self._accelerator.device.type != "cpu":  # on the CPU it would still query GPUs
             self._accelerator.free_memory()
         return StageResult(
             progress.best_loss, progress.best_epoch + 1, progress.epoch, progress.step, progress.trained_s

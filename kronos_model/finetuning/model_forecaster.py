@@ -23,20 +23,20 @@ MEDIAN: Final = 0.5
 
 
 class ModelForecaster:
-    """Sampled futures of each window, as their quantiles; the point is their median, as MAE asks for it.
+    """Quantiles of each window's sampled futures; the point is the median, which minimises the MAE.
 
-    The engine takes the weights as they are now, on the device on which they lie. The same windows and seed
-    give the same forecasts: window i is sampled with ``derive_series_seed(seed, i)``, so that two models are
-    compared on the same random numbers.
+    The engine uses the weights as they are now, on their device. The same windows and seed give the same
+    forecasts: window i is sampled with ``derive_series_seed(seed, i)``, so two models are compared on the
+    same random numbers.
 
     Args:
         model, tokenizer: a pair that fits; both are put in eval mode.
-        max_context: bars the model sees at most.
+        max_context: most bars that the model sees.
         clip: scaled values are clipped to ±clip.
         sampling: temperature, filters, paths a window, and the seed.
         max_slots: paths that run together.
-        on_progress: called with bars done and bars in all, over all paths, after each step; what it raises
-            ends the forecast.
+        on_progress: called after each step with the bars done and the bars in all, over all paths. An error
+            that it raises ends the forecast.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ModelForecaster:
                 if self._on_progress is not None:
                     self._on_progress(num_done, num_total)
         finally:
-            for generation in generations:  # a refused or interrupted batch leaves nothing behind
+            for generation in generations:  # also those of a refused or interrupted batch
                 self._engine.cancel(generation)
         return generations
 

@@ -9,7 +9,7 @@ from kronos_model.finetuning.config import OptimiserConfig
 
 
 def make_optimiser(module: nn.Module, config: OptimiserConfig) -> AdamW:
-    """AdamW over every parameter that is trained, weight decay on all of them, as the reference has it."""
+    """AdamW over every trained parameter, with weight decay on all of them, as in the reference."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return AdamW(
         parameters,
@@ -22,11 +22,11 @@ def make_optimiser(module: nn.Module, config: OptimiserConfig) -> AdamW:
 
 
 def make_schedule(optimiser: torch.optim.Optimizer, config: OptimiserConfig, num_steps: int) -> LRScheduler:
-    """The learning rate over ``num_steps`` steps of the optimiser; to be stepped after each."""
+    """The learning rate over ``num_steps`` optimiser steps; step it after each of them."""
     if config.schedule == "constant":
         return ConstantLR(optimiser, factor=1.0)
     total_steps = max(num_steps, 2)
-    if config.pct_start * total_steps == 1:  # it divides by the length of the first phase, which would be 0
+    if config.pct_start * total_steps == 1:  # else OneCycleLR divides by 0, the length of the first phase
         total_steps += 1
     return OneCycleLR(
         optimiser,

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: events, to a file, a progress bar, TensorBoard, or a parent process."""
+"""Events of a training run, for a file, a progress bar, TensorBoard or a parent process."""
 
 import json
 import logging
@@ -14,8 +14,8 @@ from kronos_model.atomic_write import atomic_write, disk_errors
 log = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
-"""JSON-compatible; ``event`` says what it is: started, data, step, epoch, evaluating, evaluation, done, error
-or stopped."""
+"""JSON-compatible; ``event`` is the kind: started, data, step, epoch, evaluating, evaluation, done, error or
+stopped."""
 
 Listener = Callable[[Event], None]
 
@@ -34,34 +34,34 @@ PROGRESS_FIELDS: Final = (
     "best_validation_loss",
     "seconds_left",
 )
-"""What a parent is told of a run under way; None where not known yet."""
+"""Fields of a progress event; None if not known yet."""
 
 
-def tell_all(listeners: Sequence[Listener]) -> Listener:
-    """One listener for several."""
+def broadcast(listeners: Sequence[Listener]) -> Listener:
+    """One listener that sends its events to several."""
 
-    def tell(event: Event) -> None:
+    def send(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
-    return tell
+    return send
 
 
 class MetricsFile:
     """Appends logged steps, epochs and the evaluation to ``metrics.jsonl``.
 
-    Taken up again, a run repeats the steps after its last save: what the file has of them is removed first.
+    A resumed run repeats the steps after its last save, so their lines are removed first.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def forget_after(self, stage: str, step: int) -> None:
-        """Remove the lines of this stage behind this step, and half a line that a crash left."""
+    def remove_after(self, stage: str, step: int) -> None:
+        """Remove this stage's lines after this step, and an incomplete line from a crash."""
         if not self._path.exists():
             return
         kept = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():  # a run's are a few thousand
+        for line in self._path.read_text(encoding="utf-8").splitlines():  # a few thousand a run
             try:
                 entry = json.loads(line)
             except ValueError:
@@ -79,15 +79,15 @@ class MetricsFile:
 
 
 class JsonProgress:
-    """JSON lines for a parent process: how far the run is as ``progress``, all else as it comes.
+    """JSON lines for a parent process: ``progress`` events, and all other events unchanged.
 
-    While training goes on, about one line a second; each has what was last known of ``PROGRESS_FIELDS``.
+    Training sends about one ``progress`` event a second, with the latest values of ``PROGRESS_FIELDS``.
     """
 
     def __init__(self, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
         self._clock = clock
-        self._told_at = float("-inf")
+        self._sent_at_s = float("-inf")
         self._latest: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> None:
@@ -101,8 +101,8 @@ class JsonProgress:
             self._latest = dict.fromkeys(PROGRESS_FIELDS)
         self._latest |= {name: event[name] for name in PROGRESS_FIELDS if name in event}
         now = self._clock()
-        if kind == "epoch" or now - self._told_at >= PROGRESS_INTERVAL_S:
-            self._told_at = now
+        if kind == "epoch" or now - self._sent_at_s >= PROGRESS_INTERVAL_S:
+            self._sent_at_s = now
             self._write({"event": "progress", **self._latest})
 
     def _write(self, event: Event) -> None:
@@ -110,7 +110,7 @@ class JsonProgress:
 
 
 class ProgressBar:
-    """One bar a stage with loss, learning rate and the time left, and a line for each epoch."""
+    """One bar for each stage, with loss, learning rate and time left, and one line for each epoch."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -129,8 +129,8 @@ class ProgressBar:
                 )
             case "started":
                 warning = f"; {event['device_warning']}" if event["device_warning"] else ""
-                again = "taken up again" if event["resumed"] else "started"
-                self._write(f"{again} on {event['device']}{warning}")
+                start = "resumed" if event["resumed"] else "started"
+                self._write(f"{start} on {event['device']}{warning}")
             case "data" | "evaluation":
                 self._close()
                 self._write(event["summary"])
@@ -157,7 +157,7 @@ class ProgressBar:
 
 
 def tensorboard(folder: Path) -> Listener | None:
-    """Writes the scalars of steps and epochs for TensorBoard; None where that is not installed."""
+    """A listener that writes scalars for TensorBoard; None if that is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -166,24 +166,18 @@ def tensorboard(folder: Path) -> Listener | None:
     is_given_up = False
 
     def write(event: Event) -> None:
-        nonlocal writer
-        if not event.get("is_logged"):
-            return
-        writer = writer or SummaryWriter(str(folder))
-        for name, value in event.items():
-            if isinstance(value, float) and name != "seconds_left":
-                writer.add_scalar(f"{event['stage']}/{name}", value, event["step"])
-        if event["event"] == "epoch":
-            writer.flush()
-
-    def write_if_possible(event: Event) -> None:
-        nonlocal is_given_up
-        if is_given_up:
+        nonlocal writer, is_given_up
+        if is_given_up or not event.get("is_logged"):
             return
         try:
-            write(event)
-        except OSError as error:  # the same numbers are in the metrics
+            writer = writer or SummaryWriter(str(folder))
+            for name, value in event.items():
+                if isinstance(value, float) and name != "seconds_left":
+                    writer.add_scalar(f"{event['stage']}/{name}", value, event["step"])
+            if event["event"] == "epoch":
+                writer.flush()
+        except OSError as error:  # the metrics file has the same numbers
             is_given_up = True
-            log.warning("TensorBoard's files cannot be written, going on without: %s", error)
+            log.warning("TensorBoard's files cannot be written, training continues without them: %s", error)
 
-    return write_if_possible
+    return write

@@ -24,7 +24,7 @@ from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
 from kronos_model.finetuning.loop import StageLoop, StageResult
-from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tell_all, tensorboard
+from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, broadcast, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.splits import Split, split_windows
 from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
@@ -35,13 +35,14 @@ from kronos_model.finetuning.windows import WindowDataset
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run made.
+    """The result of a run.
 
     Attributes:
-        checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``, to be loaded by its path.
-        metadata: what that file says: parent, config, data_fingerprint, metrics by stage, evaluation, …; in
-            the first process alone.
-        device, device_warning: where it trained, and why not where it was asked to.
+        checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``; load it by its path.
+        metadata: the content of that file: parent, config, data_fingerprint, metrics by stage, evaluation, …;
+            empty in processes other than the first.
+        device: the device it trained on.
+        device_warning: the reason if that is not the requested device.
     """
 
     checkpoint: Path
@@ -57,17 +58,17 @@ def finetune(
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
-    """Train as the config says, in the folder ``output``; the parent's own files stay as they are.
+    """Train as configured, in the folder ``output``. The starting checkpoint's files are not changed.
 
-    Called again with the same folder, it goes on from the last save, and gives what it would have given
-    without the interruption. Under torchrun each process calls it; only the first one writes and reports.
+    A call with the folder of an interrupted run resumes it from the last save. The result is the same as
+    without the interruption. Under torchrun each process calls this; only the first one writes and reports.
 
     Args:
         listeners: receive events; see ``reporting.py``.
         should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
     Raises:
-        FinetuningError and those below it, CheckpointError and those below it, DeviceError, OutOfMemory.
+        FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
     """
     device, device_warning = resolve_device(config.training_device)
     with accelerated(device, config.mixed_precision) as accelerator:
@@ -76,7 +77,7 @@ def finetune(
         with folder.locked() if is_main else nullcontext():
             run = _Run(config, folder, accelerator, listeners if is_main else (), should_stop)
             run.start(device_warning)
-            # The others do not wait for the comparison, which may take longer than a group waits.
+            # The other processes do not wait for the comparison: it may take longer than a group's timeout.
             metadata = run.finish() if is_main else {}
         return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
@@ -94,11 +95,10 @@ class _Run:
         self._folder = folder
         self._accelerator = accelerator
         self._metrics = MetricsFile(folder.metrics)
-        self._tell = tell_all(listeners)
         self._should_stop = should_stop
-        if accelerator.is_main_process:
-            more = [self._metrics, tensorboard(folder.root / "tensorboard")]
-            self._tell = tell_all([*listeners, *(listener for listener in more if listener is not None)])
+        is_main = accelerator.is_main_process
+        files = [self._metrics, tensorboard(folder.root / "tensorboard")] if is_main else []
+        self._send = broadcast([*listeners, *filter(None, files)])
         self._instruments: list[Instrument]
         self._split: Split
         self._bars: BarStore
@@ -107,17 +107,17 @@ class _Run:
         self._fingerprint = ""
 
     def start(self, device_warning: str | None) -> None:
-        """Read, load and train; every process does."""
+        """Read, load and train, in every process."""
         config = self._config
         is_resumed = self._folder.is_begun
         if is_resumed:
             self._folder.check(config)
-        self._accelerator.wait_for_everyone()  # so that all of them see whether it was begun before
+        self._accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
         started = {"device": str(self._accelerator.device), "device_warning": device_warning}
-        self._tell({"event": "started", **started, "resumed": is_resumed})
+        self._send({"event": "started", **started, "resumed": is_resumed})
         data = self._read_data(is_resumed)
         if self._should_stop():
-            raise TrainingStopped("training was stopped as asked, before it began; start it again")
+            raise TrainingStopped("training was stopped on request before it began: start it again")
         if is_resumed:
             config = self._config = with_revisions(config, self._folder.read("parent.json"))
         self._start = starting_point(config)
@@ -139,7 +139,7 @@ class _Run:
             self._results[stage.name] = self._train(stage, index)
 
     def finish(self) -> dict[str, Any]:
-        """Compare and write the checkpoint; what its metadata says."""
+        """Compare and write the checkpoint; returns its metadata."""
         if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
             metadata = self._folder.read("checkpoint/metadata.json")
         else:
@@ -149,15 +149,15 @@ class _Run:
                 self._instruments,
                 self._split,
                 self._accelerator.device,
-                listener=self._tell,
+                listener=self._send,
                 should_stop=self._should_stop,
             )
             metadata = self._write_checkpoint(evaluation)
-        self._tell({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
+        self._send({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
         return metadata
 
     def _read_data(self, is_resumed: bool) -> dict[str, Any]:
-        """The candles and their windows; the report on them."""
+        """Read the candles and find their windows; returns the report."""
         config = self._config
         self._instruments, report = read_training_candles(config.data)
         self._split = split_windows(self._instruments, config.data)
@@ -167,13 +167,13 @@ class _Run:
         content = {"report": report.as_dict(), "split": self._split.as_dict()}
         if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
             raise TrainingDataError(
-                f"the candles are not those that the run in {self._folder.root} was begun with: restore "
-                "them, or choose another folder",
+                f"the run in {self._folder.root} was started with other candles: restore them, or choose "
+                "another folder",
                 field="data.path",
             )
         windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
         short = content | {"report": report.short()}
-        self._tell({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
+        self._send({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
         return content
 
     def _stages(self) -> list[Stage]:
@@ -188,10 +188,10 @@ class _Run:
         config, data = self._config, self._config.data
         if self._accelerator.is_main_process:
             progress = load_progress(self._folder.state(stage.name))
-            self._metrics.forget_after(stage.name, progress.step if progress else 0)
+            self._metrics.remove_after(stage.name, progress.step if progress else 0)
 
-        def tell(event: Event) -> None:
-            self._tell({**event, "stage_index": index, "num_stages": len(config.stages)})
+        def send(event: Event) -> None:
+            self._send({**event, "stage_index": index, "num_stages": len(config.stages)})
 
         def dataset(part: str) -> WindowDataset:
             windows = getattr(self._split, part)
@@ -208,7 +208,7 @@ class _Run:
             dataset("validation"),
             config,
             self._folder,
-            listener=tell,
+            listener=send,
             should_stop=self._should_stop,
         )
         return loop.train()

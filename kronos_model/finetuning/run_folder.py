@@ -1,4 +1,4 @@
-"""The folder of one run: what lies where in it, and the lock of the process that trains there. No torch."""
+"""The folder of one run: its files, and the lock of the process that trains there. No torch."""
 
 import fcntl
 import json
@@ -14,23 +14,24 @@ from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
 
 LOCK_WAIT_S: Final = 15.0
-"""Processes that load windows outlive one that was killed by some seconds, and hold the lock with it."""
+"""After a kill, the processes that load windows live on for some seconds, and hold the lock."""
 LOCK_POLL_S: Final = 0.1
 BYTES_PER_NUMBER: Final = 4
 NUMBERS_PER_PARAMETER: Final = 5
-"""Weight and two moments in the state, and the weight in the best checkpoint and in the result."""
+"""A weight and two moments in the state, and a weight each in the best checkpoint and the result."""
 
 _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
-"""What may differ between two starts of one run: where and how it computes, not what."""
+"""Fields that may differ between two starts of one run, because they do not change its result."""
 
 
 class RunFolder:
     """The folder of a run, and its files.
 
-    config.json              what the run does
+    config.json              its config
     data.json                the report on its data
+    parent.json              the checkpoints that it started from
     metrics.jsonl            one line for each logged step and each epoch
-    tokenizer/ predictor/    of each stage: state.safetensors, best/ (a checkpoint)
+    tokenizer/ predictor/    for each stage: state.safetensors, best/ (a checkpoint)
     checkpoint/              the result: model/, tokenizer/, metadata.json
     lock                     held by the process that trains
     """
@@ -47,7 +48,7 @@ class RunFolder:
         return self.root / "checkpoint"
 
     def state(self, stage: StageName) -> Path:
-        """Of a stage, to go on from."""
+        """The saved state of a stage."""
         return self.root / stage / "state.safetensors"
 
     def best(self, stage: StageName) -> Path:
@@ -55,13 +56,13 @@ class RunFolder:
         return self.root / stage / "best"
 
     def best_so_far(self) -> Path | None:
-        """The furthest stage's best checkpoint; None before the first validation."""
+        """The latest stage's best checkpoint; None before the first validation."""
         kept = [self.best(stage) for stage in ("predictor", "tokenizer")]
         return next((folder for folder in kept if folder.exists()), None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder; raises RunLocked where another process still does after a few seconds."""
+        """Hold the folder's lock; raises RunLocked if another process still holds it after some seconds."""
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / "lock").open("w")
@@ -71,7 +72,7 @@ class RunFolder:
             yield
 
     def _remove_leftovers(self) -> None:
-        """What saves that were killed have left; whoever holds the lock is the only one to write here."""
+        """Remove the files of interrupted saves: only the holder of the lock writes here."""
         for leftover in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
             if leftover.is_dir():
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -80,37 +81,37 @@ class RunFolder:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a run was begun here; then ``begin`` was called to its end."""
+        """Whether a run was started here; ``begin`` writes this file last."""
         return (self.root / "config.json").exists()
 
     def check(self, config: FinetuneConfig) -> None:
-        """Raises FinetuningConfigError where the run that was begun here is another one."""
+        """Raise FinetuningConfigError if the run here has another config."""
         ours, theirs = (
-            one.model_dump(mode="json", exclude={"data": {"path"}})  # the candles' fingerprint tells
+            one.model_dump(mode="json", exclude={"data": {"path"}})  # the fingerprint is compared instead
             for one in (config, parse_config(self.read("config.json")))
         )
         for field in ours:
             if field not in _MAY_CHANGE and ours[field] != theirs[field]:
                 raise FinetuningConfigError(
-                    f"{self.root} holds a run whose {field} is another: choose another folder, or remove it "
-                    "to begin anew",
+                    f"{self.root} holds a run with another {field}: choose another folder, or remove this "
+                    "one to start again",
                     field=field,
                 )
 
     def begin(self, config: FinetuneConfig, data: Mapping[str, Any], parent: Mapping[str, Any]) -> None:
-        """Make the folder this run's, once its data are read and its start is loaded."""
+        """Record the run in the folder, once its data are read and its start is loaded."""
         self.write("data.json", data)
         self.write("parent.json", parent)
         self.write("config.json", config.model_dump(mode="json"))
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """A JSON file, replaced at once; raises DiskFull."""
+        """Write or replace a JSON file; raises DiskFull."""
         with disk_errors(self.root / name), atomic_write(self.root / name) as staging:
             text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
             staging.write_text(text + "\n", encoding="utf-8")
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file; raises CheckpointError."""
+        """Read a JSON file; raises CheckpointError."""
         try:
             content: dict[str, Any] = json.loads((self.root / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -118,9 +119,9 @@ class RunFolder:
         return content
 
     def check_room(self, num_parameters: int) -> None:
-        """Raises DiskFull where what is saved of so many parameters does not fit on the disk.
+        """Raise DiskFull if the files of that many parameters do not fit on the disk.
 
-        Of everything the old one stays until the new one is whole.
+        Each file needs its room twice: the old one stays until the new one is complete.
         """
         needed = 2 * BYTES_PER_NUMBER * NUMBERS_PER_PARAMETER * num_parameters
         try:
@@ -129,7 +130,7 @@ class RunFolder:
             raise DiskFull(f"the folder {self.root} cannot be used: {error}") from error
         if free < needed:
             raise DiskFull(
-                f"{self.root} has {free / 2**20:.0f} MiB free, and training needs {needed / 2**20:.0f} MiB: "
+                f"{self.root} has {free / 2**20:.0f} MiB free, but training needs {needed / 2**20:.0f} MiB: "
                 "make room, or choose another folder",
                 details={"free_bytes": free, "needed_bytes": needed},
             )

@@ -1,7 +1,7 @@
-"""Seeds of a run: the order of the windows, and the draws of each step.
+"""Seeds of a run, for the order of the windows and the draws of each step.
 
-Every step seeds torch's generators anew, by run, stage, step and process. So a run that is taken up again
-draws what it would have drawn, with no generator's state to be kept, and each process draws its own.
+Every step seeds torch's generators by run, stage, step and process. So a resumed run makes the same draws
+without a saved generator state, and each process makes its own.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ VALIDATION: Final = "validation"
 
 
 def seed_step(seed: int, stage: str, step: int | str, process: int, device: torch.device) -> None:
-    """Seed the generators that dropout and sampling draw from. Touches no other device."""
+    """Seed the generators of dropout and sampling. No other device is touched."""
     value = seed_from_text(f"{seed}:{stage}:{step}:{process}")
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
@@ -26,9 +26,9 @@ def seed_step(seed: int, stage: str, step: int | str, process: int, device: torc
 
 
 def window_order(seed: int, stage: str, epoch: int, num_windows: int, num_drawn: int) -> NDArray[np.int64]:
-    """Indices of an epoch's windows, (num_drawn,) of num_windows, drawn without repetition.
+    """Indices of an epoch's windows, (num_drawn,), drawn from ``num_windows`` without repetition.
 
-    Where fewer were drawn than a step takes, they are gone through again.
+    If ``num_drawn`` is larger, the order starts again from its beginning.
     """
     rng = np.random.default_rng(seed_from_text(f"{seed}:{stage}:epoch:{epoch}"))
     return np.resize(rng.permutation(num_windows), num_drawn)

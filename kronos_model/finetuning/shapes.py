@@ -1,4 +1,4 @@
-"""Shapes of models to be made from scratch, and what all parts of a config have in common. No torch."""
+"""Shapes of models from scratch, and the base of all parts of a config. No torch."""
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -10,7 +10,7 @@ DEPENDENCY_HEADS: Final = 4
 
 
 def _no_truth_value(value: Any) -> Any:
-    """YAML's yes is no number."""
+    """Refuse true and false, such as YAML's yes, which Python would take for numbers."""
     if isinstance(value, bool):
         raise PydanticCustomError("int_type", "Input should be a number, not true or false")
     return value
@@ -22,13 +22,13 @@ Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth_value)]
 
 
 class ConfigModel(BaseModel):
-    """Frozen; unknown fields are refused. A text that is a number is read as one: YAML has 1e-4 as a text."""
+    """A frozen part of a config. Unknown fields are refused. Numbers may be text: YAML reads 1e-4 as text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _check_heads(d_model: int, n_heads: int) -> None:
-    """Heads are equally wide, and evenly, since the halves of one are rotated against each other."""
+    """Refuse heads of unequal or odd width: rotation needs two halves of each."""
     if d_model % (2 * n_heads):
         raise ValueError(f"d_model {d_model} is no multiple of twice {n_heads} heads")
 

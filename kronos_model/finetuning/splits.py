@@ -1,4 +1,4 @@
-"""Training, validation and test: parts of time that follow each other, and the windows that lie in them."""
+"""Training, validation and test: consecutive parts of time, and the windows in each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ PARTS: Final = ("train", "validation", "test")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The windows of each part; no bar is in windows of two of them.
+    """The windows of each part; no bar is in windows of two parts.
 
     Attributes:
-        cuts: the times at which validation and test begin, the same for all instruments; None for a part
-            that is not there.
+        cuts: the times at which validation and test begin, the same for all instruments; None for a missing
+            part.
         num_bars: bars of each part, without those left out after its cut.
         num_left_out: bars left out after the cuts.
     """
@@ -47,14 +47,13 @@ class Split:
 def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Split:
     """Cut all instruments at the same two instants, and find the windows wholly inside one part.
 
-    The cuts are quantiles of all instruments' bars, or the times of the config. After a cut each instrument's
-    first ``gap_bars`` bars are left out, so that what training saw last and what is judged lie apart.
+    The cuts are quantiles of all instruments' bars, or times from the config. After a cut each instrument's
+    first ``gap_bars`` bars are left out, to separate the parts.
 
     Raises:
-        TrainingDataError: no window to train on, or none to validate on where validation is asked for. There
-            may be none to test on.
-        FinetuningConfigError: ``validation_from`` or ``test_from`` that is no time, is written unlike the
-            data's times, or in the wrong order.
+        TrainingDataError: no window to train on, or none in the validation part. The test part may have none.
+        FinetuningConfigError: ``validation_from`` or ``test_from`` is no time, is not written like the data's
+            times, or the two are in the wrong order.
     """
     cuts = _given_cuts(instruments, config) or _quantile_cuts(instruments, config)
     found = [_ranges(each.instants, cuts, config.gap_bars) for each in instruments]
@@ -68,14 +67,14 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
         until = f" before {texts['validation'] or texts['test']}" if cuts[1] is not None else ""
         raise TrainingDataError(
             f"no window to train on: an instrument has at most {longest['train']} bars{until}, and a window "
-            f"needs {_needed(config)}: bring more bars, or ask for less",
+            f"needs {_needed(config)}: give more bars, or lower lookback and pred_len",
             field="data.path",
         )
     if cuts[0] is not None and not len(parts["validation"]):
         raise TrainingDataError(
             f"no window to validate on: an instrument has at most {longest['validation']} bars from "
             f"{texts['validation']} to {texts['test'] or 'the end'}, less a gap of {config.gap_bars}, and a "
-            f"window needs {_needed(config)}: bring more bars, or make the part larger or the gap smaller",
+            f"window needs {_needed(config)}: give more bars, or make the part larger or the gap smaller",
             field="data.validation_fraction" if config.validation_from is None else "data.validation_from",
         )
     num_bars = dict(zip(PARTS, lengths.sum(axis=0).tolist(), strict=True))
@@ -111,7 +110,7 @@ def _given_cuts(instruments: Sequence[Instrument], config: DataConfig) -> tuple[
     if cuts[1] <= cuts[0]:
         raise FinetuningConfigError(
             f"test_from, {config.test_from}, is not after validation_from, {config.validation_from}: "
-            "validation comes before the test",
+            "make it later",
             field="data.test_from",
         )
     return cuts[0], cuts[1]
@@ -147,7 +146,7 @@ def _ranges(
 
 
 def _windows(ranges: NDArray[np.int64], config: DataConfig) -> Windows:
-    """In each instrument's range (I, 2), starting from its beginning, ``stride`` bars apart."""
+    """The windows in each instrument's range (I, 2), ``stride`` bars apart from its beginning."""
     starts = [np.arange(first, end - config.window + 1, config.stride) for first, end in ranges.tolist()]
     counts = [len(each) for each in starts]
     return Windows(

@@ -1,4 +1,4 @@
-"""What a stage's training reports: steps, epochs, and losses that are not finite."""
+"""Events of a stage's training: steps, epochs, and losses that are not finite."""
 
 import math
 from collections.abc import Mapping
@@ -24,46 +24,25 @@ class StageEvents:
 
     @property
     def num_steps(self) -> int:
-        """Optimiser's steps, if the stage is not stopped early."""
+        """Optimiser steps of the stage, unless it stops early."""
         return self._steps_per_epoch * self._num_epochs
 
     def report_step(
         self, losses: Mapping[str, float], learning_rate: float, seconds_per_step: float, *, is_logged: bool
     ) -> None:
-        """A step was made."""
-        num_left = self.num_steps - self._progress.step
-        self._listener(
-            {
-                **self._position(),
-                "event": "step",
-                "is_logged": is_logged,
-                **losses,
-                "learning_rate": learning_rate,
-                "seconds_left": round(num_left * seconds_per_step, 1),
-            }
-        )
+        """Report a step."""
+        seconds_left = round((self.num_steps - self._progress.step) * seconds_per_step, 1)
+        rest = {"learning_rate": learning_rate, "seconds_left": seconds_left}
+        self._send("step", is_logged=is_logged, **losses, **rest)
 
     def report_epoch(self, train_loss: float, validation: Mapping[str, float], *, is_best: bool) -> None:
-        """An epoch ended and is saved; ``validation`` has ``loss`` and its parts."""
+        """Report a saved epoch; ``validation`` has ``loss`` and its parts."""
         parts = {f"validation_{name}": value for name, value in validation.items()}
-        self._listener(
-            {
-                **self._position(),
-                "event": "epoch",
-                "is_logged": True,
-                "train_loss": train_loss,
-                **parts,
-                "is_best": is_best,
-                "trained_s": self._progress.trained_s,
-            }
-        )
+        rest = {"is_best": is_best, "trained_s": self._progress.trained_s}
+        self._send("epoch", is_logged=True, train_loss=train_loss, **parts, **rest)
 
     def check_finite(self, loss: float) -> None:
-        """Refuse a loss that training cannot go on from.
-
-        Raises:
-            TrainingDiverged: it is not finite.
-        """
+        """Raise TrainingDiverged if the loss is not finite."""
         if math.isfinite(loss):
             return
         field = f"{self._stage}.optimiser.learning_rate"
@@ -74,9 +53,9 @@ class StageEvents:
             details={"stage": self._stage, "step": self._progress.step},
         )
 
-    def _position(self) -> dict[str, Any]:
+    def _send(self, kind: str, **content: Any) -> None:
         progress = self._progress
-        return {
+        position = {
             "stage": self._stage,
             "epoch": min(-(-progress.step // self._steps_per_epoch), self._num_epochs),
             "num_epochs": self._num_epochs,
@@ -84,3 +63,4 @@ class StageEvents:
             "num_steps": self.num_steps,
             "best_validation_loss": progress.best_loss,
         }
+        self._listener({**position, "event": kind, **content})

@@ -1,4 +1,4 @@
-"""The two stages of training: what is trained, and the losses of a batch.
+"""The two stages of training: the trained module, and the losses of a batch.
 
 A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; see ``windows.py``.
 """
@@ -22,7 +22,7 @@ Sibling = Literal["sampled", "teacher_forced"]
 class Stage(Protocol):
     """One stage.
 
-    Losses go through ``module``, which is ``trained`` itself or what wraps it for several processes.
+    ``module`` in its methods is ``trained`` itself, or its wrapper for several processes.
     """
 
     name: StageName
@@ -33,7 +33,7 @@ class Stage(Protocol):
         ...
 
     def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """In eval mode, per window: ``loss``, which decides what is best, and its parts; each (B,)."""
+        """In eval mode, per window: ``loss``, which selects the best weights, and its parts; each (B,)."""
         ...
 
 
@@ -46,7 +46,7 @@ class TokenizerStage:
         self.trained: PretrainedModule = tokenizer
 
     def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """``loss``, ``coarse`` and ``full`` reconstruction error, ``quantizer``."""
+        """``loss``, ``coarse`` and ``full`` reconstruction errors, and ``quantizer``."""
         x = batch["x"]
         (coarse, full), quantizer_loss, _, _ = module(x)
         coarse_loss, full_loss = F.mse_loss(coarse, x), F.mse_loss(full, x)
@@ -84,7 +84,7 @@ class PredictorStage:
         return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
 
     def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Likewise. Attention is causal: no position sees what it is to predict."""
+        """``loss``, ``s1`` and ``s2`` per window. Attention is causal: no position sees its target."""
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
             F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
@@ -94,7 +94,7 @@ class PredictorStage:
 
     def predict(self, module: nn.Module, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
-        # In float32 whatever the precision of training: these are the tokens that a forecast is made of.
+        # In float32 for any precision of training: forecasts encode in float32 too.
         with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):
             s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
         targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()

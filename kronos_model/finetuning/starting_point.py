@@ -1,4 +1,4 @@
-"""What a run starts from: loaded checkpoints, or modules made from scratch."""
+"""The start of a run: loaded checkpoints, or modules from scratch."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ FROM_SCRATCH = "from scratch"
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Model and tokenizer to train, and where they come from.
+    """Model and tokenizer to train, and their origin.
 
-    ``parent`` has the keys model, revision, tokenizer, tokenizer_revision, as a registered model tells them.
+    ``parent`` has the keys model, revision, tokenizer, tokenizer_revision, as in a registered model.
     """
 
     model: Kronos
@@ -32,9 +32,9 @@ class StartingPoint:
 
 
 def starting_point(config: FinetuneConfig) -> StartingPoint:
-    """Load what is named, make what is given by its shape, on the CPU.
+    """Load each named checkpoint, and make each module given by its shape, on the CPU.
 
-    The same seed makes the same modules. Raises CheckpointError and those below it.
+    The same seed makes the same modules. Raises CheckpointError and its subclasses.
     """
     start = config.start
     with _drawing(seed_from_text(f"{config.seed}:start")):
@@ -60,7 +60,7 @@ def starting_point(config: FinetuneConfig) -> StartingPoint:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """Draw from this seed, on the CPU. Not by ``torch.random.fork_rng``, which asks for GPUs."""
+    """Draw from this seed on the CPU. ``torch.random.fork_rng`` is not used, since it queries GPUs."""
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:
@@ -70,7 +70,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 
 def with_revisions(config: FinetuneConfig, parent: Mapping[str, str | None]) -> FinetuneConfig:
-    """The config, with the commits that ``parent`` names in place of branches, which may move."""
+    """The config with the commits of ``parent`` in place of branches, which may move."""
     start = config.start.model_copy(
         update={
             field: parent[key]
@@ -82,7 +82,7 @@ def with_revisions(config: FinetuneConfig, parent: Mapping[str, str | None]) -> 
 
 
 def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:
-    """The pair before any training, to compare with; None where there was no such pair."""
+    """The pair before training, for a comparison; None if training starts from scratch."""
     if isinstance(start.model, PredictorShape) or isinstance(start.tokenizer, TokenizerShape):
         return None
     pair = load_pair(
@@ -99,13 +99,13 @@ def _tokenizer(start: StartConfig) -> KronosTokenizer:
         return KronosTokenizer(**start.tokenizer.model_dump())
     name: Any = start.tokenizer
     if name is None:
-        assert isinstance(start.model, str), "the config demands a tokenizer beside a shape"
+        assert isinstance(start.model, str), "the config requires a tokenizer for a shape"
         name = tokenizer_of(start.model)
     return KronosTokenizer.from_pretrained(name, revision=start.tokenizer_revision)
 
 
 def _max_context(config: FinetuneConfig) -> int:
-    """From scratch, a model knows as many positions as its windows have."""
+    """A model from scratch sees as many bars as its windows have."""
     if isinstance(config.start.model, PredictorShape):
         return config.data.window
     return default_max_context(config.start.model)

@@ -1,7 +1,7 @@
-"""The whole state of a stage in one file, so that a save is there whole or not at all.
+"""The state of a stage in one file, so that a save is complete or absent.
 
-Weights and the optimiser's moments as safetensors, counters as JSON in the file's header. Random draws need
-no state: they are seeded anew at each step (``seeding.py``).
+Weights and the optimiser's moments are safetensors; counters are JSON in the file's header. Random draws need
+no state: each step is seeded (``seeding.py``).
 """
 
 import json
@@ -23,15 +23,15 @@ _HEADER = "kronos_training"
 
 @dataclass
 class Progress:
-    """How far a stage is.
+    """The progress of a stage.
 
     Attributes:
-        epoch: that is under way, from 0; all of them once the stage is finished.
-        step: optimiser's steps done, over all epochs.
-        epoch_loss_sum, epoch_num_losses: of the training losses of this epoch so far.
+        epoch: the current epoch, from 0; after the last one the number of epochs.
+        step: optimiser steps done, over all epochs.
+        epoch_loss_sum, epoch_num_losses: sum and number of this epoch's training losses so far.
         best_loss, best_epoch: of validation; None before the first one.
-        trained_s: seconds that training took so far, over all its starts.
-        num_processes: that train together; windows are dealt out among them.
+        trained_s: seconds of training so far, over all starts.
+        num_processes: processes that train together and share the windows.
     """
 
     epoch: int = 0
@@ -53,9 +53,9 @@ def save_state(
     schedule: LRScheduler,
     scaler: torch.amp.GradScaler | None = None,
 ) -> None:
-    """Replace the file at once; raises DiskFull where it cannot be written, and then the old one stays.
+    """Write or replace the file. If it cannot be written, the old one stays and DiskFull is raised.
 
-    ``scaler`` is that of the gradients in half precision.
+    ``scaler`` scales gradients in half precision.
     """
     tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
     state: dict[str, Any] = optimiser.state_dict()
@@ -77,7 +77,7 @@ def save_state(
 
 
 def load_progress(path: Path) -> Progress | None:
-    """How far the saved state is; None where there is none. Raises CheckpointError."""
+    """The saved progress; None if there is none. Raises CheckpointError."""
     return None if not path.exists() else Progress(**_header(path)["progress"])
 
 
@@ -88,11 +88,11 @@ def load_state(
     schedule: LRScheduler,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Progress:
-    """Put the saved state into module, optimiser, schedule and scaler; raises CheckpointError."""
+    """Load the saved state into module, optimiser, schedule and scaler; raises CheckpointError."""
     header = _header(path)
     tensors: dict[str, Tensor] = {}
     with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
+        for name in file.keys():  # noqa: SIM118  # no mapping
             tensors[name] = file.get_tensor(name)
     try:
         module.load_state_dict(_below("module", tensors))
@@ -120,12 +120,12 @@ def _header(path: Path) -> dict[str, Any]:
             header: dict[str, Any] = json.loads(file.metadata()[_HEADER])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is no saved training state: {error}; remove it to begin anew"
+            f"{path} is no saved training state: {error}; remove it to start again"
         ) from error
     return header
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose name begins with the prefix and a point, without it."""
+    """The tensors whose names begin with the prefix and a point, by the rest of their names."""
     start = f"{prefix}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""Windows as a torch dataset: scaled bars and their time features, a whole batch at once."""
+"""Windows as a torch dataset: scaled bars and their time features, in whole batches."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,8 @@ from kronos_model.finetuning.bar_store import BarStore
 class WindowDataset(Dataset[dict[str, torch.Tensor]]):
     """Windows of L = lookback + pred_len bars, each scaled by its own lookback and clipped to ±clip.
 
-    Bars are the store's, and windows count its instruments.
-
-    A batch is gathered at once, so a loader takes it as it is: ``DataLoader(dataset, batch_sampler=…,
-    collate_fn=…)`` with a function that returns its argument.
+    ``windows`` refers to the instruments of ``store``. The dataset makes whole batches, so a loader needs a
+    ``collate_fn`` that returns its argument.
     """
 
     def __init__(self, store: BarStore, windows: Windows, lookback: int, pred_len: int, clip: float) -> None:
@@ -35,7 +33,7 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
         return len(self._start)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        """One window, without the batch dimension."""
+        """One window without the batch dimension."""
         return {name: batch[0] for name, batch in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -49,8 +47,8 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
 
 
 def scale(bars: FloatArray, lookback: int, clip: float) -> FloatArray:
-    """Bars (B, L, 6) as ``candles.Scaling`` of each window's lookback scales and clips them; in place."""
-    # Each column contiguous, as in Scaling.fit: the sums are then added up in the same order.
+    """Scale and clip bars (B, L, 6) in place, each window as ``Scaling`` of its lookback does."""
+    # Contiguous columns, as in Scaling.fit, give the same order of summation.
     past = np.ascontiguousarray(bars[:, :lookback].transpose(0, 2, 1))  # (B, 6, lookback)
     mean, std = past.mean(axis=-1), past.std(axis=-1)  # (B, 6)
     bars -= mean[:, None]

@@ -1,1 +1,1 @@
-"""Child processes: started, read and ended, whatever happens to their parent. No torch, no Celery."""
+"""Starting, reading and ending child processes. No torch, no Celery."""

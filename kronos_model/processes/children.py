@@ -22,8 +22,8 @@ MAX_TAIL_CHARS: Final = 4096
 """Of each line in the tail."""
 MAX_LINE_CHARS: Final = 2**28
 
-# Reads the child's number, then waits for the end of its standard input, which comes when the process that
-# holds the other end is gone, however it went. $1: seconds between SIGTERM and SIGKILL.
+# Reads the child's process id, then waits for the end of its standard input: it comes when the process at
+# the other end is gone for any reason. $1: seconds between SIGTERM and SIGKILL.
 _GUARD = """
 read -r child || exit 0
 read -r _
@@ -36,7 +36,7 @@ LineSink = Callable[[str, str], object]
 
 
 class LocalStackError(RuntimeError):
-    """A process on this machine could not start; the message says what to do."""
+    """A process on this machine could not start; the message has the remedy."""
 
 
 class ChildProcess:
@@ -44,11 +44,11 @@ class ChildProcess:
 
     Args:
         sink: Called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own.
-        error_sink: Called for the lines of stderr instead, on another thread; the tail holds only these then.
-        stdin: Sent to the child, for what must not stand on a command line.
+        error_sink: Called for the lines of stderr instead, on another thread; the tail then holds only these.
+        stdin: Text for the child's standard input, such as secrets that must not be on a command line.
         holds_stdin: Keep the child's standard input open: it closes when this process ends.
-        grace_s: Seconds that the child may take to end after SIGTERM, before SIGKILL.
-        orphan_grace_s: The same once this process is gone; ``grace_s`` by default.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        orphan_grace_s: Seconds between the two if this process is gone; ``grace_s`` by default.
         max_line_chars: A child that prints a longer line is killed.
 
     Raises:
@@ -115,7 +115,7 @@ class ChildProcess:
         for reader in self._readers:
             reader.start()
         assert self._process.stdin is not None
-        # A child that has died already is noticed by its exit status.
+        # A child that has ended already shows in its exit status.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(stdin)
             self._process.stdin.flush()
@@ -128,7 +128,7 @@ class ChildProcess:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; negative: the number of the signal that ended it."""
+        """The exit status: None while it runs; if negative, the number of the signal that ended it."""
         return self._process.poll()
 
     @property
@@ -137,20 +137,20 @@ class ChildProcess:
         return self.exit_status is not None and not any(reader.is_alive() for reader in self._readers)
 
     def tail(self, num_lines: int = 15) -> list[str]:
-        """The last lines that it printed, long ones cut."""
+        """The last lines that it printed; long lines are cut."""
         if self.exit_status is not None:
             self._join_readers()
         return list(self._tail)[-num_lines:]
 
     def terminate(self) -> None:
-        """Send SIGTERM, once, and do not wait; ``grace_s`` runs from now on."""
+        """Send SIGTERM once and return at once; ``grace_s`` starts now."""
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
-            # To the child alone: the child ends its own children in its own order.
+            # Only to the child: it ends its own children in its own order.
             self._process.terminate()
 
     def stop(self) -> int:
-        """End it with SIGTERM, after ``grace_s`` with SIGKILL; returns its exit status."""
+        """End it with SIGTERM, then after ``grace_s`` with SIGKILL; returns its exit status."""
         if self._is_stopped:
             return self._process.wait()
         self.terminate()
@@ -166,7 +166,7 @@ class ChildProcess:
         return status
 
     def kill(self) -> None:
-        """End the child and all processes that it started at once."""
+        """Kill the child and all processes that it started."""
         # macOS answers EPERM instead of ESRCH for a group whose last member is a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ class ChildProcess:
             self._process.stdin.close()
 
     def _dismiss_guard(self) -> None:
-        # Killed before its standard input closes: by then the group's number may be another's.
+        # Kill it before its standard input closes: the process group's id may belong to others by then.
         self._guard.kill()
         self._guard.wait()
         assert self._guard.stdin is not None

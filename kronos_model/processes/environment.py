@@ -11,14 +11,14 @@ PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line. A folder of the module's name in the working folder is not imported instead (-P)."""
+    """The command line. With -P, a folder of that name in the working folder is not imported instead."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def own_environment(settings: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """This process's environment for such a child, with ``settings`` (whole variable names) on top."""
+    """This process's environment for such a child, changed by ``settings`` (by variable name)."""
     paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # A setting and its file are not both set.
+    # A setting and its _FILE variable exclude each other.
     files = {f"{name}_FILE" for name in settings}
     inherited = {name: value for name, value in os.environ.items() if name not in files}
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **settings}

@@ -19,7 +19,7 @@ from kronos_model.processes.children import MAX_LINE_CHARS, POLL_S, ChildProcess
 from kronos_model.processes.environment import own_environment
 
 FIRST_TO_KILL: Final = "1000"
-"""``oom_score_adj``: where memory runs out, Linux ends the child before its parent and other processes."""
+"""``oom_score_adj``: if memory runs out, Linux kills the child before its parent and other processes."""
 ORPHAN_GRACE_S: Final = 1
 
 Event = Mapping[str, Any]
@@ -29,7 +29,7 @@ class ChildEnded(Exception):
     """The child has ended, and all its events are read.
 
     Attributes:
-        exit_status: Negative: the number of the signal that ended it.
+        exit_status: If negative, the number of the signal that ended it.
     """
 
     def __init__(self, name: str, exit_status: int) -> None:
@@ -39,7 +39,7 @@ class ChildEnded(Exception):
 
 
 class JsonChild(ChildProcess):
-    """The parent's end. The child is the first to go where memory runs out.
+    """The parent's end of the pipe. If memory runs out, Linux kills the child first.
 
     Args:
         error_sink: Called with ``(name, line)`` for each line of text: stderr, and stdout that is no event.
@@ -47,7 +47,7 @@ class JsonChild(ChildProcess):
         max_line_chars: A child that prints a longer line is killed.
 
     Raises:
-        LocalStackError: This machine starts no process, or no thread to read it.
+        LocalStackError: The process, or a thread that reads its output, cannot be started.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class JsonChild(ChildProcess):
             )
         except LocalStackError:
             raise
-        except (OSError, RuntimeError) as error:  # of the guard, and of the threads that read
+        except (OSError, RuntimeError) as error:  # from the guard or the reading threads
             raise LocalStackError(f"{name} cannot be started: {error}") from error
         with suppress(OSError):  # it has ended already, or this is not Linux
             Path(f"/proc/{self.pid}/oom_score_adj").write_text(FIRST_TO_KILL)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message, after those before it, and return at once: a child that hangs reads nothing."""
+        """Queue a message and return at once, since a child that hangs reads nothing."""
         given = (json.dumps(message), self._writer)
         self._writer = threading.Thread(
             target=self._write, args=given, name=f"{self.name}-input", daemon=True
@@ -93,14 +93,14 @@ class JsonChild(ChildProcess):
         self._writer.start()
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next event, None if none comes within the time.
+        """The next event; None if none comes within the time.
 
         Raises:
-            ChildEnded: There is none, and there will be none.
+            ChildEnded: All events are read, and no more will come.
         """
         until = time.monotonic() + timeout_s
         while True:
-            is_read = self.is_read  # before the last look at the queue
+            is_read = self.is_read  # read before the queue: no event may come between
             left_s = until - time.monotonic()
             with suppress(queue.Empty):
                 return self._events.get(timeout=0 if is_read else max(0, min(POLL_S, left_s)))
@@ -137,9 +137,9 @@ class JsonChild(ChildProcess):
 
 
 class JsonParent:
-    """The child's end: make one before anything prints. This process ends when its parent does.
+    """The child's end of the pipe. This process ends when its parent does.
 
-    From then on, what libraries print to standard output goes to standard error.
+    Create it before anything prints: from then on, other output to standard output goes to standard error.
     """
 
     def __init__(self) -> None:

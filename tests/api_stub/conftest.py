@@ -1,5 +1,6 @@
-"""The app on a real Redis, in this process; and jobs that end without a worker."""
+"""Fixtures: the app on a real Redis in this process, and a stand-in for a worker."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ STATUS = WORKER_STATUS.validate_python(example_worker_status() | {"node": "worke
 
 @pytest.fixture
 def settings(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> ApiSettings:
-    """The defaults, whatever the environment says; requests do not wait for what nobody computes."""
+    """Default settings, without the environment. Requests do not wait, because no worker runs."""
     settings = ApiSettings.model_construct().with_redis_url(redis_server.url)
     return settings.model_copy(update={"api_wait_s": 0, "data_folder": tmp_path / "data"})
 
@@ -37,15 +38,13 @@ def http(settings: ApiSettings) -> Iterator[TestClient]:
 
 
 class Jobs:
-    """Stands in for a worker: stores and tells what one would."""
+    """Stands in for a worker: stores and publishes the states of jobs."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     def sent(self) -> list[dict[str, Any]]:
         """The jobs in the queues, the oldest first, with their ids."""
-        import base64
-
         found = []
         for queue in ("cpu", "cpu.finetune"):
             for priority in ("", "\x06\x163", "\x06\x166"):
@@ -55,7 +54,7 @@ class Jobs:
                     found.append(body[1]["job"] | {"id": message["headers"]["id"]})
         return found
 
-    def tell(self, job_id: str, status: str, result: Any) -> None:
+    def publish(self, job_id: str, status: str, result: Any) -> None:
         meta = json.dumps({"status": status, "result": result, "task_id": job_id, "children": []})
         if status in ("SUCCESS", "FAILURE"):
             self._redis.hset(job_key(job_id), "ended_at", str(self._redis.time()[0]))
@@ -64,11 +63,11 @@ class Jobs:
 
     def fail(self, job_id: str, code: str, message: str, field: str | None = None, **details: Any) -> None:
         error = {"exc_type": "JobError", "exc_module": "kronos_client.contract.errors"}
-        self.tell(job_id, "FAILURE", error | {"exc_message": [code, message, field, details]})
+        self.publish(job_id, "FAILURE", error | {"exc_message": [code, message, field, details]})
 
     def finish(self, job_id: str, result: dict[str, Any] | None = None) -> dict[str, Any]:
         result = result or example_result()
-        self.tell(job_id, "SUCCESS", result)
+        self.publish(job_id, "SUCCESS", result)
         return result
 
 
@@ -79,12 +78,12 @@ def jobs(redis: Redis) -> Jobs:
 
 @pytest.fixture
 def ready_worker(redis: Redis) -> None:
-    """A worker is announced; there is none."""
+    """Announces a worker that does not exist."""
     announce(redis, STATUS)
 
 
 def series(num_candles: int = 8, num_future: int = 3, **fields: Any) -> dict[str, Any]:
-    """A request for one prediction, five minutes a bar."""
+    """A request for one prediction of five-minute bars."""
     times = [f"2024-06-18T{9 + minute // 60:02}:{minute % 60:02}:00" for minute in range(0, 5 * 100, 5)]
     candles = [
         {"open": 100.0 + bar, "high": 102.0 + bar, "low": 99.0 + bar, "close": 101.0 + bar, "volume": 10.0}

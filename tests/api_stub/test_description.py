@@ -1,4 +1,4 @@
-"""The description says what is really sent: problems, keys, and examples that hold."""
+"""The OpenAPI description matches the service: problems, keys and examples."""
 
 import pytest
 from pydantic import SecretStr
@@ -26,7 +26,7 @@ def operations(described):
     ]
 
 
-def test_problems_are_described_as_what_they_are_sent_as(described):
+def test_problems_are_described_with_their_media_type(described):
     for _, _, operation in operations(described):
         for status in ("4XX", "5XX"):
             (content,) = operation["responses"][status]["content"].items()
@@ -36,7 +36,7 @@ def test_problems_are_described_as_what_they_are_sent_as(described):
     assert {"type", "title", "status", "detail", "code", "field"} <= problem.keys()
 
 
-def test_keys_are_described_where_they_are_needed(settings, described):
+def test_keys_are_described_if_they_are_needed(settings, described):
     keys = SecretStr("a-key-of-sixteen-characters")
     guarded = create_app(settings.model_copy(update={"api_keys": keys})).openapi()
     (name,) = guarded["components"]["securitySchemes"]
@@ -46,7 +46,7 @@ def test_keys_are_described_where_they_are_needed(settings, described):
         assert optional.get("security") == (None if path in OPEN else [{}, {name: []}])
 
 
-def test_the_examples_are_whole_and_hold(http, jobs):
+def test_the_examples_are_complete_and_valid(http, jobs):
     described = http.get("/v1/openapi.json").json()["paths"]
 
     def body(path):

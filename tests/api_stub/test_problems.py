@@ -9,21 +9,21 @@ from api_stub.problems import STATUSES, HttpCode, problem, status_of
 from kronos_client.contract.errors import ErrorCode
 
 
-def test_every_code_has_a_status_and_no_other_has():
+def test_exactly_the_known_codes_have_a_status():
     assert set(STATUSES) == set(ErrorCode) | set(HttpCode)
     assert all(isinstance(status, HTTPStatus) and status >= 400 for status in STATUSES.values())
 
 
-def test_no_code_of_http_is_a_code_of_jobs():
+def test_codes_of_http_and_of_jobs_differ():
     assert not set(HttpCode) & set(ErrorCode)
 
 
-def test_a_code_of_a_newer_worker_is_a_defect_here():
-    assert status_of("NEVER_HEARD_OF") == 500
+def test_an_unknown_code_is_a_500():
+    assert status_of("A_CODE_OF_A_NEWER_WORKER") == 500
 
 
 @pytest.mark.parametrize("code", sorted(STATUSES))
-def test_a_problem_has_what_rfc_9457_wants(code):
+def test_a_problem_has_the_fields_of_rfc_9457(code):
     response = problem(code, "so it is", "candles.0.high", {"retry_after_s": 7}, job_id="x")
     assert response.media_type == "application/problem+json"
     content = problems.Problem.model_validate_json(response.body)

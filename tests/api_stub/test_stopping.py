@@ -1,4 +1,4 @@
-"""A service that is told to end: who waits is answered, and the jobs go on."""
+"""A stopping service answers waiting requests, and the jobs go on."""
 
 import signal
 import time
@@ -21,7 +21,7 @@ TIMEOUT_S = 120
 
 @pytest.fixture
 def service(redis: Redis, redis_server: LocalRedis, tmp_path: Path) -> Iterator[ApiUnderTest]:
-    """A process of its own, in which requests wait for a minute."""
+    """The API as a process in which requests wait for a minute."""
     service = ApiUnderTest(redis_server.url, tmp_path / "api.log", {"KRONOS_API_WAIT_S": "60"})
     yield service
     service.stop()
@@ -35,7 +35,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_whoever_waits_is_told_where_the_job_goes_on(service, jobs):
+def test_waiting_requests_are_answered_with_the_jobs_address(service, jobs):
     process, address = service.process, service.url.rstrip("/")
     with ThreadPoolExecutor(NUM_WAITING + 1) as threads:
         waiting = [
@@ -44,15 +44,15 @@ def test_whoever_waits_is_told_where_the_job_goes_on(service, jobs):
         ]
         job_id = httpx2.post(f"{address}/v1/forecasts", json=example_job()).json()["id"]
         events = threads.submit(httpx2.get, f"{address}/v1/forecasts/{job_id}/events", timeout=TIMEOUT_S)
-        # Each of them, and not only its job.
+        # Every request has begun to wait.
         metric = f"kronos_http_jobs_waited_for {NUM_WAITING + 1}.0"
         until(lambda: metric in httpx2.get(f"{address}/metrics").text)
         process.send_signal(signal.SIGTERM)
         answers = [asked.result(TIMEOUT_S) for asked in waiting]
-        # Before STOP_S (10) is over, at which the server would have ended them.
-        told = events.result(TIMEOUT_S)
+        # In less than STOP_S, after which the server would cancel them.
+        stream = events.result(TIMEOUT_S)
     assert process.wait(TIMEOUT_S) in (0, -signal.SIGTERM)
     assert {answer.status_code for answer in answers} == {202}
     assert {answer.json()["id"] for answer in answers} | {job_id} == {job["id"] for job in jobs.sent()}
     assert all(answer.headers["location"] == answer.json()["url"] for answer in answers)
-    assert (told.status_code, told.text.count("event: ")) == (200, 1)
+    assert (stream.status_code, stream.text.count("event: ")) == (200, 1)

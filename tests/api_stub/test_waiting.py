@@ -1,4 +1,4 @@
-"""Many who wait for jobs need one connection, no threads, and find what was missed."""
+"""Many waiting requests need few connections and no threads, and notice a lost job."""
 
 import asyncio
 import threading
@@ -12,10 +12,10 @@ from tests.api_stub.conftest import ADDRESS, series
 NUM_CLIENTS = 500
 
 
-def test_500_who_wait_leave_health_and_threads_alone(settings, jobs, redis):
+def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, redis):
     app = create_app(settings.model_copy(update={"api_wait_s": 60}))
 
-    num_threads = threading.active_count()  # others' in this process
+    num_threads = threading.active_count()  # threads of other tests
 
     async def ask() -> None:
         transport = httpx2.ASGITransport(app=app)
@@ -44,7 +44,7 @@ def test_500_who_wait_leave_health_and_threads_alone(settings, jobs, redis):
     asyncio.run(ask())
 
 
-def test_a_request_whose_job_redis_forgot_is_told_so(http, settings, redis):
+def test_a_request_is_answered_if_redis_loses_its_job(http, settings, redis):
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 60})
 
     def forget() -> None:

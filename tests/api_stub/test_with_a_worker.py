@@ -1,4 +1,4 @@
-"""A real worker behind the app: the reference's forecast by HTTP, and clients of today's service."""
+"""The app with a real worker: forecasts equal to the reference, and clients of its HTTP service."""
 
 import json
 from collections.abc import Iterator
@@ -13,14 +13,7 @@ from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_stub.conftest import ADDRESS
-from tests.integration.conftest import (  # noqa: F401
-    CASES,
-    PARITY,
-    StartWorker,
-    candles,
-    redis,
-    start_worker,
-)
+from tests.integration.conftest import CASES, PARITY, StartWorker, candles, redis, start_worker  # noqa: F401
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 
@@ -35,7 +28,7 @@ def http(redis: LocalRedis, start_worker: StartWorker) -> Iterator[TestClient]: 
 
 @pytest.fixture(scope="module")
 def greedy(candles: pd.DataFrame) -> dict:  # noqa: F811
-    """The reference's case as a request."""
+    """The reference's greedy case as a request."""
     lookback, pred_len = GREEDY["lookback"], GREEDY["pred_len"]
     past, future = candles[:lookback], candles[lookback : lookback + pred_len]
     return {
@@ -47,7 +40,7 @@ def greedy(candles: pd.DataFrame) -> dict:  # noqa: F811
     }
 
 
-def assert_is_the_reference(prediction: list[dict]) -> None:
+def assert_equals_reference(prediction: list[dict]) -> None:
     expected = pd.read_csv(PARITY / "greedy.0.csv")
     raised = {
         "high": expected[["open", "high", "close"]].max(axis=1),
@@ -60,11 +53,11 @@ def assert_is_the_reference(prediction: list[dict]) -> None:
         np.testing.assert_allclose([point[name] for point in prediction], values, rtol=1e-5)
 
 
-def test_a_single_prediction_is_the_reference(http, greedy):
+def test_a_single_prediction_equals_the_reference(http, greedy):
     answer = http.post("/v1/predict/single", json=greedy)
     assert answer.status_code == 200, answer.text
     content = answer.json()
-    assert_is_the_reference(content["prediction"])
+    assert_equals_reference(content["prediction"])
     assert [datetime.fromisoformat(point["timestamp"]) for point in content["prediction"]] == [
         datetime.fromisoformat(text) for text in greedy["prediction_timestamps"]
     ]
@@ -73,16 +66,16 @@ def test_a_single_prediction_is_the_reference(http, greedy):
     assert http.get(f"/v1/forecasts/{answer.headers['x-job-id']}").json()["state"] == "done"
 
 
-def test_a_batch_is_the_reference_in_order(http, greedy):
+def test_a_batch_equals_the_reference_in_order(http, greedy):
     other = greedy | {"series_id": "y", "overrides": greedy["overrides"] | {"sample_count": 2}}
     answer = http.post("/v1/predict/batch", json={"items": [greedy, other, greedy | {"series_id": None}]})
     assert answer.status_code == 200, answer.text
     assert [one["series_id"] for one in answer.json()] == ["x", "y", None]
     for one in answer.json():
-        assert_is_the_reference(one["prediction"])
+        assert_equals_reference(one["prediction"])
 
 
-def test_quantiles_and_paths_come_where_they_are_asked_for(http, greedy):
+def test_quantiles_and_paths_are_returned_on_request(http, greedy):
     body = greedy | {"overrides": {"sample_count": 4, "seed": 5}}
     plain = http.post("/v1/predict/single", json=body).json()
     assert (plain["quantiles"], plain["paths"]) == (None, None)
@@ -113,12 +106,12 @@ def test_a_forecast_job_goes_from_202_to_its_result(http, greedy):
     view = http.get(accepted.json()["url"]).json()
     assert json.loads(lines[lines.index("event: end") + 1].removeprefix("data: ")) == view
     columns = view["result"]["series"][0]["mean"]
-    assert_is_the_reference(
+    assert_equals_reference(
         [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     )
 
 
-def test_what_only_the_worker_knows_is_told_by_its_code(http, greedy):
+def test_errors_of_the_worker_have_their_code(http, greedy):
     start = datetime(2024, 3, 1)
     times = [str(start + timedelta(minutes=5 * bar)) for bar in range(400)]
     long = greedy | {
@@ -132,7 +125,7 @@ def test_what_only_the_worker_knows_is_told_by_its_code(http, greedy):
         "PRED_LEN_TOO_LONG",
         "overrides.pred_len",
     )
-    other = http.post("/v1/predict/single", json=greedy | {"model": "unheard-of"})
+    other = http.post("/v1/predict/single", json=greedy | {"model": "unknown-model"})
     assert (other.status_code, other.json()["code"], other.json()["field"]) == (
         422,
         "MODEL_NOT_ALLOWED",
@@ -140,7 +133,7 @@ def test_what_only_the_worker_knows_is_told_by_its_code(http, greedy):
     )
 
 
-def test_a_device_that_is_not_there_is_told_with_a_warning(http, greedy):
+def test_a_missing_device_gives_a_warning(http, greedy):
     ready = http.get("/v1/readyz")
     assert ready.status_code == 200
     assert (ready.json()["status"], ready.json()["model_loaded"], ready.json()["device"]) == (
@@ -173,12 +166,12 @@ def test_a_model_that_no_worker_may_load_is_refused(http):
         "MODEL_NOT_ALLOWED",
         "model",
     )
-    nobody = http.post("/v1/models/load", json={"model": "kronos-tiny", "device": "cuda"})
-    assert (nobody.status_code, nobody.json()["code"]) == (503, "MODEL_CAPACITY")
+    missing = http.post("/v1/models/load", json={"model": "kronos-tiny", "device": "cuda"})
+    assert (missing.status_code, missing.json()["code"]) == (503, "MODEL_CAPACITY")
 
 
-def today(num: int, start: datetime | None = None) -> list[str]:
-    """As clients of today's service write times: local ones with microseconds."""
+def reference_times(num: int, start: datetime | None = None) -> list[str]:
+    """Times as clients of the reference's service send them: local, with microseconds."""
     start = start or datetime(2024, 6, 18, 9, 30, 0, 123456)
     return [(start + timedelta(minutes=minute)).isoformat() for minute in range(num)]
 
@@ -198,8 +191,8 @@ def bars(num: int) -> list[dict]:
     ]
 
 
-def test_a_client_of_todays_service_is_answered_as_ever(http):
-    times = today(120)
+def test_a_client_of_the_references_service_gets_the_same_fields(http):
+    times = reference_times(120)
     body = {
         "series_id": "test-series-1",
         "candles": bars(100),
@@ -221,15 +214,22 @@ def test_a_client_of_todays_service_is_answered_as_ever(http):
 @pytest.mark.parametrize(
     "change",
     [
-        {"timestamps": [*today(8)[:5], today(8)[6], today(8)[5], today(8)[7]]},
-        {"candles": [{"open": 100, "high": 95, "low": 105, "close": 100}], "timestamps": today(1)},
+        {
+            "timestamps": [
+                *reference_times(8)[:5],
+                reference_times(8)[6],
+                reference_times(8)[5],
+                reference_times(8)[7],
+            ]
+        },
+        {"candles": [{"open": 100, "high": 95, "low": 105, "close": 100}], "timestamps": reference_times(1)},
         {"candles": [], "timestamps": [], "prediction_timestamps": []},
         {"candles": bars(7)},
     ],
     ids=["order", "high below low", "empty", "lengths"],
 )
-def test_what_todays_service_refuses_as_422_is_refused_so(http, change):
-    times = today(10)
+def test_what_the_references_service_refuses_as_422_is_refused_as_422(http, change):
+    times = reference_times(10)
     body = {"candles": bars(8), "timestamps": times[:8], "prediction_timestamps": times[8:]}
     assert http.post("/v1/predict/single", json=body).status_code == 200
     assert http.post("/v1/predict/single", json=body | change).status_code == 422

@@ -1,4 +1,4 @@
-"""Accounts of a test's jobs: what was accepted, how often each was begun, and the one way each ended."""
+"""Accounts of a test's jobs: which were accepted, how often each began, and how each ended."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ FORMS: Final[dict[str, dict[str, Any]]] = {
     "endless": {"lookback": 8, "pred_len": 120, "sample_count": 2},
     "heavy": {"lookback": 120, "pred_len": 60},
 }
-"""By their steps, which a paced engine makes last: 4, 6, 60, 120; and one that takes long by itself."""
+"""By the number of steps, which a paced engine makes slow: 4, 6, 60, 120; one takes long by itself."""
 
 PRICED: Final = ("small", "wide", "long", "heavy")
 """Those whose undisturbed forecasts are known."""
@@ -50,7 +50,7 @@ Forecasts = dict[tuple[str, int], Any]
 
 
 def undisturbed(client: ForecastClient, candles: pd.DataFrame) -> Forecasts:
-    """The forecast of each priced form and seed, by a worker that nothing happens to."""
+    """The forecast of each priced form and seed, by an undisturbed worker."""
     handles = {
         (form, seed): client.submit(**options_of(candles, form, seed)) for form in PRICED for seed in SEEDS
     }
@@ -59,7 +59,7 @@ def undisturbed(client: ForecastClient, candles: pd.DataFrame) -> Forecasts:
 
 @dataclass(frozen=True)
 class Event:
-    """A state of a job that was told to whoever listens. ``node`` is empty where it does not say."""
+    """A published state of a job. ``node`` is empty if the message has none."""
 
     at: float
     status: str
@@ -67,7 +67,7 @@ class Event:
 
 
 class Listener:
-    """Hears every state of every job. What is told while Redis or its connection is away it misses."""
+    """Receives every state of every job, except while Redis or its connection is away."""
 
     def __init__(self, url: str) -> None:
         self.events: dict[str, list[Event]] = defaultdict(list)
@@ -91,11 +91,11 @@ class Listener:
             ):
                 channel.psubscribe(f"{RESULT_PREFIX}*")
                 while not self._is_over:
-                    told = channel.get_message(timeout=0.2)
-                    if told is not None and told["type"] == "psubscribe":
+                    message = channel.get_message(timeout=0.2)
+                    if message is not None and message["type"] == "psubscribe":
                         self._subscribed.set()
-                    elif told is not None and told["type"] == "pmessage":
-                        self._note(told["channel"].removeprefix(RESULT_PREFIX), told["data"])
+                    elif message is not None and message["type"] == "pmessage":
+                        self._note(message["channel"].removeprefix(RESULT_PREFIX), message["data"])
             time.sleep(0.02)
 
     def _note(self, job_id: str, data: str) -> None:
@@ -149,7 +149,7 @@ class Accounts:
         seed: int | None = None,
         **more: Any,
     ) -> ForecastHandle:
-        """Enqueue one job and count it; what raises is not counted."""
+        """Enqueue one job and count it, unless this raises."""
         job_id = job_id or self.next_id()
         if seed is None:
             seed = int(job_id.rpartition("-")[2]) % len(SEEDS)
@@ -167,7 +167,7 @@ class Accounts:
     def submit_until_accepted(
         self, client: ForecastClient, form: str, timeout_s: float = WAIT_S, **more: Any
     ) -> tuple[ForecastHandle, list[tuple[str, float]]]:
-        """Try again under the same id, as a client should; also each refusal's code and seconds."""
+        """Try again under the same id, as a client should. Also returns each refusal's code and seconds."""
         job_id, refusals = self.next_id(), []
         deadline = time.monotonic() + timeout_s
         while True:
@@ -184,7 +184,7 @@ class Accounts:
                     raise
                 time.sleep(0.2)
 
-    # What became of them
+    # Outcomes
 
     def metas(self, job_ids: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
         """The stored state of each job that has one."""
@@ -199,21 +199,21 @@ class Accounts:
         return found
 
     def ended(self, job_ids: Iterable[str] | None = None) -> set[str]:
-        """Those that came to a result or an error."""
+        """The jobs that ended with a result or an error."""
         return {job_id for job_id, meta in self.metas(job_ids).items() if meta["status"] in ENDED}
 
     def dead(self) -> list[dict[str, Any]]:
-        """What nobody could read or answer."""
+        """The dead messages."""
         return [json.loads(text) for text in self._redis.connection.lrange("kronos:dead", 0, -1)]
 
     def open(self) -> set[str]:
-        """Accepted, and neither ended nor dead."""
+        """The jobs that were accepted and are neither ended nor dead."""
         left = set(self.accepted) - self._known_ended
         self._known_ended |= (ended := self.ended(left))
         return left - ended - {str(entry.get("id")) for entry in self.dead()}
 
     def in_hand(self, node: str) -> set[str]:
-        """Jobs that this worker began last, and whose claim was not released."""
+        """Jobs that this worker was the last to begin, with a claim that was not released."""
         begun = []
         for job_id, events in list(self.listener.events.items()):
             starts = [event for event in events if event.status == "STARTED"]
@@ -222,7 +222,7 @@ class Accounts:
         return {job_id for job_id in self._with_field(begun, "holder") if job_id in self.accepted}
 
     def lost_before(self, job_ids: Iterable[str]) -> set[str]:
-        """Those that a process has died with; a further one makes them suspects, which run one at a time."""
+        """Jobs whose process died once; a second time makes them suspects, which run one at a time."""
         return self._with_field(job_ids, "lost")
 
     def _with_field(self, job_ids: Iterable[str], field: str) -> set[str]:
@@ -234,14 +234,14 @@ class Accounts:
             return {job_id for job_id, has in zip(job_ids, pipe.execute(), strict=True) if has}
 
     def num_starts(self, job_id: str) -> int:
-        """How often a worker was heard to begin it."""
+        """How often a worker published that it began the job."""
         return sum(event.status == "STARTED" for event in self.listener.events.get(job_id, []))
 
     def num_told_outcomes(self, job_id: str) -> int:
         return sum(event.status in ENDED for event in self.listener.events.get(job_id, []))
 
     def await_restart(self, job_ids: Collection[str], since: float) -> float:
-        """Until each was begun anew, or has ended, after that moment; how long the last one took, in s."""
+        """Wait until each job began again or ended after that moment. Returns the seconds of the last one."""
         while True:
             moments = {
                 job_id: [event.at for event in list(self.listener.events[job_id]) if event.at > since]
@@ -260,7 +260,7 @@ class Accounts:
             time.sleep(0.05)
 
     def settle(self, timeout_s: float = WAIT_S) -> None:
-        """Until every accepted job has its outcome."""
+        """Wait until every accepted job has its outcome."""
         deadline = time.monotonic() + timeout_s
         while left := self.open():
             if time.monotonic() > deadline:
@@ -277,12 +277,12 @@ class Accounts:
             time.sleep(0.05)
 
     def num_bars(self) -> int:
-        """What all accepted jobs ask for, over all paths."""
+        """The bars of all accepted jobs, over all paths."""
         forms = [FORMS[entry.form] for entry in self.accepted.values()]
         return sum(form["pred_len"] * form.get("sample_count", 1) for form in forms)
 
     def codes(self) -> Counter[str]:
-        """How they ended: "" for a result, else the error's code."""
+        """The code of each job's outcome: "" for a result."""
         return Counter(code_of(meta) for meta in self.metas().values() if meta["status"] in ENDED)
 
     def assert_balanced(
@@ -320,7 +320,7 @@ class Accounts:
             assert self._fleet.num_repeated() == 0
 
     def assert_computed_once(self) -> None:
-        """Not by how often jobs were begun: one whose beginning was not answered is begun again."""
+        """Not by the number of starts: a job begins again if the answer to its start was lost."""
         assert self._fleet.num_bars() == self.num_bars()
 
     def _assert_undisturbed(self, results: Iterable[str], metas: dict[str, dict[str, Any]]) -> None:
@@ -332,7 +332,7 @@ class Accounts:
                 np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, err_msg=job_id)
 
     def _claims(self) -> set[str]:
-        """Of any job, whoever sent it."""
+        """The results of any job, from any sender."""
         keys = self._redis.connection.scan_iter(job_key("*"), count=1000)
         return self._with_field((key.removeprefix(job_key("")) for key in keys), "holder")
 
@@ -341,7 +341,7 @@ class Accounts:
 
 
 def code_of(meta: dict[str, Any]) -> str:
-    """Of a stored outcome; "" for a result, "UNCODED" for an error that has none."""
+    """The code of a stored outcome; "" for a result, "UNCODED" for an error without a code."""
     if meta["status"] == "SUCCESS":
         return ""
     result = meta.get("result")
@@ -350,7 +350,7 @@ def code_of(meta: dict[str, Any]) -> str:
 
 
 def await_empty(left: Callable[[], Any], what: str, fleet: Fleet, timeout_s: float = WAIT_S) -> None:
-    """Acknowledging follows storing by a moment, and where a connection was lost by a visibility timeout."""
+    """Wait: an acknowledgement comes a moment after the result, or a visibility timeout later."""
     deadline = time.monotonic() + timeout_s
     while found := left():
         assert time.monotonic() < deadline, f"{what}: {found}\n{fleet.logs()}"

@@ -49,7 +49,7 @@ def note(record_property: Callable[[str, object], None]) -> Note:
 
 @pytest.fixture(scope="session")
 def at_length(request: pytest.FixtureRequest) -> bool:
-    """Whether faults last as long as they may in service."""
+    """Whether faults last as long as in service."""
     return bool(request.config.getoption("--faults"))
 
 
@@ -60,7 +60,7 @@ def candles() -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def forecasts(candles: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
-    """What every form and seed gives where nothing happens."""
+    """The undisturbed forecast of every form and seed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     redis = RedisUnderFault(folder / "redis")
     fleet = Fleet(redis, folder)

@@ -29,7 +29,7 @@ step, compute, decode = Engine.step, ModelRunner.compute, ModelRunner.decode
 
 
 def is_asked_for(fault: str) -> bool:
-    """Of the first to look; the file then has the number of its process."""
+    """Take the file as the first process; it then holds the process id."""
     try:
         (FOLDER / fault).rename(FOLDER / f"{fault}-{os.getpid()}")
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def step_or_fail(engine: Engine) -> Any:
 
 
 def fail(phase: str, sequences: Iterable[Sequence]) -> None:
-    """Where any of them has a seed that the phase is to fail for, as allocators do."""
+    """Fail as an allocator does, if the phase should fail for one of the seeds."""
     try:
         seeds = json.loads((FOLDER / "out-of-memory").read_text())
     except FileNotFoundError:

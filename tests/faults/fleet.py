@@ -1,4 +1,4 @@
-"""Workers that a test starts, kills and stops, and what they counted before they went."""
+"""Workers that a test starts, kills and stops, and their last metrics."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ BARS = "kronos_bars_generated_total"
 
 
 class Worker(WorkerUnderTest):
-    """A worker with metrics; what was read last is kept, since a killed one cannot be asked."""
+    """A worker with metrics. The last reading is kept for a killed worker."""
 
     port: int
     num_repeated = 0.0
@@ -32,7 +32,7 @@ class Worker(WorkerUnderTest):
         return self.process.poll() is None
 
     def read_metrics(self) -> dict[str, float]:
-        """Samples by name and labels; empty where it does not answer."""
+        """Samples by name and labels; empty if the worker does not answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
@@ -52,7 +52,7 @@ class Worker(WorkerUnderTest):
         self.process.wait(WAIT_S)
 
     def end(self, *signals: signal.Signals, timeout_s: float = WAIT_S, pause_s: float = 0.3) -> int:
-        """Send these one after the other; the exit status."""
+        """Send these signals one after the other. Returns the exit status."""
         self.read_metrics()
         for number in signals or (signal.SIGTERM,):
             if self.is_running:
@@ -72,7 +72,7 @@ class Fleet:
 
     @property
     def mark(self) -> dict[str, str]:
-        """For the environment of whatever else the test starts."""
+        """Variables for other processes that the test starts."""
         return {MARK: str(self._folder)}
 
     def begin(self, *arguments: str, command: tuple[str, ...] = (), **settings: str) -> Worker:
@@ -102,9 +102,9 @@ class Fleet:
         return [worker for worker in self.workers if worker.is_running]
 
     def num_repeated(self) -> float:
-        """Jobs that were computed a second time, as far as those could tell who live or lived long enough."""
+        """Jobs that were computed twice, by the metrics of workers that lived long enough."""
         for worker in self.running:
-            assert REPEATED in worker.read_metrics(), f"{worker.node} tells nothing"
+            assert REPEATED in worker.read_metrics(), f"{worker.node} has no metrics"
         return sum(worker.num_repeated for worker in self.workers)
 
     def num_bars(self) -> float:
@@ -125,7 +125,7 @@ class Fleet:
         )
 
     def stop(self) -> None:
-        """End all of them well, and see that nothing which they started is left."""
+        """Stop all workers, and check that none of their processes is left."""
         for worker in self.running:
             worker.read_metrics()
             worker.process.send_signal(signal.SIGTERM)
@@ -149,7 +149,7 @@ class Fleet:
             pytest.fail(f"left running: {left}")
 
     def end_all(self) -> None:
-        """Kill whatever carries the mark: all of it was started by this test."""
+        """Kill every process with the mark: this test started all of them."""
         for pid in marked(MARK, str(self._folder)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

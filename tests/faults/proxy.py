@@ -48,9 +48,9 @@ class SilentProxy:
     """Listens on a loopback port and forwards to the server of ``url``.
 
     Attributes:
-        url: as the other one, through the proxy.
-        is_silent: nothing passes, on new connections neither; what was sent meanwhile passes afterwards.
-        lost_answer: a connection that sends these bytes never hears anything again.
+        url: The server's URL, through the proxy.
+        is_silent: Nothing passes, also on new connections. Data sent meanwhile passes afterwards.
+        lost_answer: A connection that sends these bytes never receives anything again.
     """
 
     def __init__(self, url: str) -> None:
@@ -77,7 +77,7 @@ class SilentProxy:
             link.close()
 
     def silence_open_connections(self) -> int:
-        """Those that are open now carry nothing any more; new ones work. How many there were."""
+        """Silence all open connections; new ones work. Returns the number of silenced ones."""
         links = [link for link in self._links if not link.is_silent]
         for link in links:
             link.is_silent = True

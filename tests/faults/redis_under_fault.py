@@ -17,11 +17,11 @@ from kronos_model.processes.children import LocalStackError
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 FIRST_PORT, LAST_PORT = 20_000, 32_000
-"""Below those that outgoing connections are given, so that nobody takes the port while Redis is away."""
+"""Below the ports of outgoing connections, so that none takes the port while Redis is away."""
 
 
 def closed_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection is given."""
+    """A port without a listener, and below those of outgoing connections."""
     for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -50,7 +50,7 @@ class RedisUnderFault:
             raise AssertionError("no Redis could be started")
 
     def start(self, port: int | None = None) -> None:
-        """Begin, with all that was there before."""
+        """Start with all earlier data."""
         self._server = LocalRedis(data=self._folder, port=port or self._port)
         self._server.__enter__()
         self._port = port or self._port
@@ -78,7 +78,7 @@ class RedisUnderFault:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Nobody listens on its port."""
+        """Stop the server: its port refuses connections."""
         self.kill()
         try:
             yield
@@ -96,7 +96,7 @@ class RedisUnderFault:
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
-        """What takes memory is refused."""
+        """Make Redis refuse commands that need memory."""
         self.connection.config_set("maxmemory", 1)
         try:
             yield
@@ -104,7 +104,7 @@ class RedisUnderFault:
             self.connection.config_set("maxmemory", 0)
 
     def kill_connections(self) -> int:
-        """Close every connection but the test's own; how many there were."""
+        """Close every connection except the test's own. Returns their number."""
         closed = 0
         for kind in ("normal", "pubsub"):
             closed += int(self.connection.client_kill_filter(_type=kind, skipme=True))
@@ -122,7 +122,7 @@ class RedisUnderFault:
         return {name: int(self.connection.llen(name)) for name in names if not name.startswith("kronos:")}
 
     def held(self) -> dict[str, int]:
-        """Deliveries that nobody has acknowledged, by key."""
+        """Unacknowledged deliveries, by key."""
         keys = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values(), "unacked", "unacked_index"}
         counts: dict[str, int] = {}
         for key in sorted(keys):

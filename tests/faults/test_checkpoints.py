@@ -122,7 +122,7 @@ def spoiled(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_what_is_wrong_is_said_in_one_line(spoiled: Callable[[str], Path], name: str):
+def test_the_fault_of_a_checkpoint_is_one_line(spoiled: Callable[[str], Path], name: str):
     line = model_report("cpu", WorkerSettings.load(model=str(spoiled(name))))["error"]
     assert line.startswith(f"{DEFECTS[name].code}: ")
     assert DEFECTS[name].text in line
@@ -141,7 +141,7 @@ STARTS = [
     ("config-html", OWN, ()),
 ]
 NUM_SHORT = 2
-"""Of them, where faults are not run at length."""
+"""The cases that run without ``--faults``."""
 
 
 def assert_refused(worker: Worker, code: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A client behind connections that fall silent: it hears, within bounds, what is known of its job."""
+"""A client behind connections that fall silent gets its job's state within bounded time."""
 
 import threading
 import time
@@ -37,13 +37,13 @@ def test_a_client_whose_open_connections_fall_silent(
     assert wait_again(other).series
     waiter.join(90)
     note("client back after s", time.monotonic() - began)
-    assert len(outcomes) == 1, "who waited has no answer"
+    assert len(outcomes) == 1, "the waiting client has no answer"
     accounts.assert_balanced()
     accounts.assert_computed_once()
 
 
 def wait_again(handle: ForecastHandle, tries: int = 3) -> ForecastResult:
-    """As an app should: who hears that Redis does not answer waits once more."""
+    """Wait as an app should: again, if Redis does not answer."""
     for _ in range(tries):
         try:
             return handle.wait(60)
@@ -53,7 +53,7 @@ def wait_again(handle: ForecastHandle, tries: int = 3) -> ForecastResult:
     raise AssertionError(f"Redis was not reached in {tries} tries")
 
 
-def test_an_answer_that_is_lost_is_told_with_the_id_and_may_be_sent_again(
+def test_a_lost_answer_is_an_error_with_the_id_and_the_job_may_be_sent_again(
     fleet: Fleet,
     accounts: Accounts,
     client: ForecastClient,
@@ -70,7 +70,7 @@ def test_an_answer_that_is_lost_is_told_with_the_id_and_may_be_sent_again(
     assert proxy.num_lost_answers == 1
     assert uncertain.value.code == ErrorCode.ENQUEUE_UNCERTAIN
     assert uncertain.value.details["job_id"] == job_id
-    note("told after s", time.monotonic() - began)
+    note("reported after s", time.monotonic() - began)
     proxy.lost_answer = b""
     again = [accounts.submit(client, "small", job_id=job_id) for _ in range(3)]
     fleet.start()

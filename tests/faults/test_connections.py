@@ -1,4 +1,4 @@
-"""Connections closed, or silent without a word: no job is computed twice while its claim lives."""
+"""Connections that are closed or fall silent: no job is computed twice while its claim lasts."""
 
 import time
 

@@ -36,7 +36,7 @@ def test_a_deadline_that_passes_while_a_job_runs_frees_its_slots_at_the_next_ste
     accounts.assert_balanced(allowed={ErrorCode.DEADLINE})
 
 
-def test_a_deadline_that_passes_behind_other_jobs_is_told_as_soon_as_a_worker_looks(
+def test_a_deadline_that_passes_behind_other_jobs_is_reported_when_a_worker_takes_it(
     fleet: Fleet, accounts: Accounts, client: ForecastClient
 ):
     late = [accounts.submit(client, "small", deadline_s=0.5) for _ in range(5)]
@@ -55,7 +55,7 @@ def test_a_deadline_that_passes_behind_other_jobs_is_told_as_soon_as_a_worker_lo
 def test_a_message_that_expires_in_the_queue_is_a_coded_error(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, candles: pd.DataFrame, form: str
 ):
-    """As Celery's own clients send it, who know nothing of deadlines."""
+    """Sent as by Celery's own clients, which have no deadlines."""
     expires = 0.5 if form == "seconds" else datetime.now(UTC) + timedelta(seconds=0.5)
     with Celery(broker=redis.url, backend=redis.url) as app:
         app.conf.task_serializer = "json"

@@ -90,14 +90,14 @@ def losses(result: TrainingResult) -> list[float]:
 
 @pytest.fixture(scope="module")
 def undisturbed(config: FinetuneConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], int]:
-    """The losses of a run that nothing happens to, and how many events it tells."""
+    """The losses and the number of events of an undisturbed run."""
     events: list[Any] = []
     result = finetune(config, tmp_path_factory.mktemp("run") / "run", listeners=[events.append])
     return losses(result), len(events)
 
 
 def assert_intact(folder: RunFolder) -> None:
-    """Whatever is there can be loaded, and nothing half-written is beside it."""
+    """Check that every file can be loaded, and that no partial file is left."""
     for name, part in PARTS.items():
         if folder.state(name).exists():
             assert load_progress(folder.state(name)) is not None
@@ -116,11 +116,11 @@ def test_a_disk_that_fills_up_at_any_moment_ends_the_run_and_it_goes_on_later(
     failed = 0
     for moment in range(1, num_events, 1 if at_length else 7):
         output = disk.path / f"run-{moment}"
-        told: list[Any] = []
+        events: list[Any] = []
 
-        def fill_then(event: Any, told: list[Any] = told, moment: int = moment) -> None:
-            told.append(event)
-            if len(told) == moment:
+        def fill_then(event: Any, events: list[Any] = events, moment: int = moment) -> None:
+            events.append(event)
+            if len(events) == moment:
                 disk.fill(but_kb=room_kb)
 
         try:
@@ -137,9 +137,11 @@ def test_a_run_is_not_taken_up_on_a_read_only_disk_and_is_later(
     config: FinetuneConfig, disk: Disk, undisturbed: tuple[list[float], int]
 ):
     output = disk.path / "run"
-    told: list[Any] = []
+    events: list[Any] = []
     with pytest.raises(TrainingStopped):
-        finetune(config, output, listeners=[told.append], should_stop=lambda: len(told) > undisturbed[1] // 2)
+        finetune(
+            config, output, listeners=[events.append], should_stop=lambda: len(events) > undisturbed[1] // 2
+        )
     disk.make_read_only()
     with pytest.raises(DiskFull, match="Read-only"):
         finetune(config, output)
@@ -152,7 +154,7 @@ def test_a_run_is_not_taken_up_on_a_read_only_disk_and_is_later(
 def test_weights_that_safetensors_cannot_write_are_a_full_disk_too(
     config: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_saved: int
 ):
-    """It wraps the system's errors in one of its own: of best checkpoints, and of the result."""
+    """safetensors wraps the system's errors, for best checkpoints and for the result."""
     saved = iter([True] * num_saved)
 
     def save_or_fail(*arguments: Any, **options: Any) -> None:
@@ -226,7 +228,7 @@ INLINE = {
 
 @pytest.fixture
 def trainer(fleet: Fleet, disk: Disk, config: FinetuneConfig) -> Worker:
-    """Its folder of models is on the disk."""
+    """A worker with its model folder on the disk."""
     (data,) = config.data.path if not isinstance(config.data.path, str) else (config.data.path,)
     return fleet.start(
         KRONOS_ROLE="finetune", KRONOS_MODEL_FOLDER=str(disk.path), KRONOS_DATA_FOLDER=str(Path(data))

@@ -17,7 +17,7 @@ from tests.waiting import await_true
 WHEN_FULL = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
 
 
-def test_what_a_full_redis_refuses_is_a_coded_error(
+def test_a_refusal_of_a_full_redis_is_a_coded_error(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient
 ):
     worker = fleet.start()
@@ -96,12 +96,12 @@ def test_a_redis_that_is_emptied_under_load(
     flushed_at = time.monotonic()
     for waiter in waiters:
         waiter.join(30)
-    note("told after s", time.monotonic() - flushed_at)
+    note("reported after s", time.monotonic() - flushed_at)
     note("ended as", {code: list(codes.values()).count(code) for code in sorted(set(codes.values()))})
     known = {"", ErrorCode.LOST}
-    untold = [one.id for one in handles if codes.get(one.id) not in known]
-    records = {job_id: redis.connection.hgetall(job_key(job_id)) for job_id in untold}
-    assert untold == [], f"{records}, {accounts.metas(untold)}, {redis.queued()}, {redis.held()}"
+    unknown = [one.id for one in handles if codes.get(one.id) not in known]
+    records = {job_id: redis.connection.hgetall(job_key(job_id)) for job_id in unknown}
+    assert unknown == [], f"{records}, {accounts.metas(unknown)}, {redis.queued()}, {redis.held()}"
     assert ErrorCode.LOST in codes.values()
     assert len(fleet.running) == 2, fleet.logs()
     # What was running may still store its outcome; what is new is served as ever.

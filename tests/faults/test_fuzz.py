@@ -1,6 +1,6 @@
-"""Jobs of every kind of wrong: each ends in a result, a coded error or the list of dead messages.
+"""Jobs with all kinds of errors: each ends in a result, a coded error or the list of dead messages.
 
-From hypothesis: a good job of which some parts are replaced, its message likewise, and bytes.
+Hypothesis makes them: a good job or its message with some parts replaced, and random bytes.
 """
 
 import base64
@@ -87,7 +87,7 @@ VALUES = st.recursive(
 )
 
 DEEPER = st.sampled_from([True, True, True, False])
-"""Else most of what is changed is near the top."""
+"""Without this, most changes are near the top."""
 
 
 @st.composite
@@ -125,7 +125,7 @@ def encoded(envelope: Any) -> bytes:
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """What may come on a queue; ``ID`` stands for the job's."""
+    """Content of a queue; ``ID`` stands for the job's id."""
     named = {"headers": {"id": ID}, "properties": {"correlation_id": ID}}
     match draw(st.sampled_from(["job"] * 6 + ["kwargs", "body", "envelope", "bytes", "truncated"])):
         case "job":
@@ -147,14 +147,14 @@ def messages(draw: st.DrawFn) -> bytes:
 
 
 class Sent:
-    """What was put on the queues, and what is to become of it."""
+    """The messages put on the queues, and their expected outcomes."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
         self.num_anonymous = 0
 
     def add(self, raw: bytes) -> bool:
-        """Whether it shall be sent: not what would only run in the years to come."""
+        """Whether to send it: not if it would only run years later."""
         try:
             read = read_message(raw, TASKS)
         except BadMessage as error:

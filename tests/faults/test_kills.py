@@ -89,7 +89,7 @@ def test_kills_of_prefork_children_cost_no_job(
     accounts.assert_balanced()
 
 
-def test_kills_cost_no_job_though_a_worker_serves_a_further_queue(
+def test_kills_cost_no_job_if_a_worker_serves_another_queue(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient
 ):
     control = Celery(broker=redis.url, set_as_current=False).control

@@ -1,4 +1,4 @@
-"""Messages that are none, on the queues of real workers: each is answered or buried, no worker ends."""
+"""Invalid messages on the queues of real workers: each is answered or buried, and no worker ends."""
 
 import base64
 import itertools
@@ -44,7 +44,7 @@ def named(job_id: str, body: Any = None, **headers: Any) -> dict[str, Any]:
 
 
 def anonymous() -> list[bytes]:
-    """What says of no job that it is its."""
+    """Content that names no job."""
     envelopes: list[Any] = [
         5,
         [],
@@ -59,7 +59,7 @@ def anonymous() -> list[bytes]:
 
 
 def signed(marker: Path) -> dict[str, Any]:
-    """What somebody waits for, by id."""
+    """Messages that name a job, by its id."""
     bomb = zlib.compress(b"[" + b" " * 2**28)
     return {
         "number": named("number", body=[5]),
@@ -98,7 +98,7 @@ def rss_mb(worker: Worker) -> float:
         pytest.param("solo", marks=pytest.mark.at_length),
     ],
 )
-def test_what_nobody_can_read_is_answered_or_buried_and_the_worker_goes_on(
+def test_unreadable_messages_are_answered_or_buried_and_the_worker_goes_on(
     pool: str, redis: RedisUnderFault, fleet: Fleet, make_client: MakeClient, candles, tmp_path: Path
 ) -> None:
     num_children = 2 if pool == "prefork" else 1

@@ -15,7 +15,7 @@ from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import await_true
 
 CLIENT_TIMEOUT_S = 25
-"""In which a client tells of a Redis that takes connections and does not answer; 20 s, and a margin."""
+"""A client reports a Redis that does not answer within this time: 20 s, and a margin."""
 
 
 class Feeder:
@@ -47,7 +47,7 @@ class Feeder:
             while not self._is_over.wait(0.05):
                 _, refusals = self._accounts.submit_until_accepted(self._client, self._form, 180)
                 self.refusals += refusals
-        except Exception as error:  # noqa: BLE001 - told to the test's own thread
+        except Exception as error:  # noqa: BLE001 - reported to the test's own thread
             self.error = error
 
     def codes(self) -> set[str]:
@@ -119,7 +119,7 @@ def test_redis_that_does_not_answer_for_long(
     assert feeder.codes() <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
     accounts.assert_balanced(may_repeat=True)
     waiter.join(CLIENT_TIMEOUT_S + outage_s)
-    # Who waits gets the result, or hears within bounds that Redis does not answer, and may wait again.
+    # A waiting client gets the result, or soon an error that Redis does not answer, and may wait again.
     (answer,) = answers
     assert answer == "" or answer == ErrorCode.BROKER_UNREACHABLE
     assert waiting.wait(10).series

@@ -29,7 +29,7 @@ def at_length(*signals: signal.Signals) -> object:
     [(TERM,), at_length(INT), at_length(TERM, TERM), (INT, INT)],
     ids=lambda s: "-".join(x.name for x in s),
 )
-def test_a_worker_that_is_told_to_end_loses_nothing(
+def test_a_worker_that_gets_signals_loses_nothing(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, note: Note, signals
 ):
     worker = fleet.start(KRONOS_MAX_JOBS="16")
@@ -85,7 +85,7 @@ class RedisOfStack(RedisUnderFault):
         self.connection = Redis.from_url(url, decode_responses=True)
 
 
-def test_a_stack_that_is_told_to_end_again_and_again_loses_nothing(
+def test_a_stack_that_is_ended_again_and_again_loses_nothing(
     tmp_path: Path, candles, forecasts, at_length: bool, note: Note
 ):
     """SIGTERM; at length SIGINT, a second one, which ends all at once, and SIGKILL: each time it goes on."""

@@ -34,7 +34,7 @@ REFUSED = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN, "QUEUE_FUL
 
 
 class Load:
-    """A client on a thread of its own, which sends whatever its dice say. A tenth of all ends in errors."""
+    """A client on its own thread that sends random jobs. A tenth of them end in errors."""
 
     def __init__(self, accounts: Accounts, client: ForecastClient, dice: random.Random) -> None:
         self.error: Exception | None = None
@@ -67,7 +67,7 @@ class Load:
                     self.num_refused += 1
                 except (OSError, RedisError):  # the test's own look at Redis, while that is away
                     time.sleep(0.2)
-        except Exception as error:  # noqa: BLE001 - told to the test's own thread
+        except Exception as error:  # noqa: BLE001 - reported to the test's own thread
             self.error = error
 
     def _send_one(self) -> None:

@@ -1,4 +1,4 @@
-"""An engine that hangs ends its worker: its jobs run elsewhere, and nobody counts on it meanwhile."""
+"""An engine that hangs ends its worker. Its jobs run elsewhere, and it counts as not ready meanwhile."""
 
 import re
 import time
@@ -58,9 +58,9 @@ def test_the_worker_ends_at_once_and_another_one_does_its_jobs(
     lines = [line for line in hanging.log.read_text().splitlines() if "CRITICAL" in line]
     assert len(lines) == 1
     assert "KRONOS_STEP_TIMEOUT_S" in lines[0]
-    told = re.findall(rf"{re.escape(accounts.name)}-\d+", lines[0])
-    assert told
-    assert set(told) <= set(job_ids)
+    listed = re.findall(rf"{re.escape(accounts.name)}-\d+", lines[0])
+    assert listed
+    assert set(listed) <= set(job_ids)
     accounts.assert_balanced()
 
 

@@ -1,7 +1,7 @@
 """A training process that trains nothing: it counts steps, and speaks as ``kronos_model.finetuning`` does.
 
 Run as a script: CONFIG OUTPUT DEVICE. A step takes ``FAKE_STEP_S``, or no time once a file
-``hurry`` is beside ``FAKE_LOG``; there are ``predictor.epochs`` of them.
+``hurry`` is next to ``FAKE_LOG``; there are ``predictor.epochs`` of them.
 Each is saved, and written with process and time to the file ``FAKE_LOG``. By the config's seed it misbehaves:
 13 is killed before it saves anything, 14 diverges, 15 ignores SIGTERM.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 PARITY = Path(__file__).parents[1] / "data" / "parity" / "a"
 
 
-def tell(event: str, **content: object) -> None:
+def send(event: str, **content: object) -> None:
     sys.stdout.write(json.dumps({"event": event, **content}) + "\n")
     sys.stdout.flush()
 
@@ -48,7 +48,7 @@ def main() -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            tell("error", code="RUN_LOCKED", message="another process trains there", field=None, details={})
+            send("error", code="RUN_LOCKED", message="another process trains there", field=None, details={})
             return 1
         return train(config, run, device, stop)
 
@@ -58,18 +58,18 @@ def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
     step = int(state.read_text()) if state.exists() else 0
     hurry = Path(os.environ["FAKE_LOG"]).with_name("hurry")
     log("start", step=step, nice=os.nice(0), group="WORLD_SIZE" in os.environ, data=config["data"])
-    tell("started", device=device, device_warning=None, resumed=step > 0)
+    send("started", device=device, device_warning=None, resumed=step > 0)
     (run / "data.json").write_text(json.dumps({"report": {}}))
     num_steps, seed = config["predictor"]["epochs"], config["seed"]
     while step < num_steps:
         if stop.wait(0 if hurry.exists() else float(os.environ["FAKE_STEP_S"])):
-            tell("stopped", best_checkpoint=str(best))
+            send("stopped", best_checkpoint=str(best))
             log("stopped", step=step)
             return 75
         if seed == 13:
             os.kill(os.getpid(), signal.SIGKILL)
         if seed == 14:
-            tell(
+            send(
                 "error",
                 code="TRAINING_DIVERGED",
                 message="loss is nan",
@@ -83,7 +83,7 @@ def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
         staging.replace(state)
         best.mkdir(exist_ok=True)
         log("step", step=step)
-        tell(
+        send(
             "progress", stage="predictor", stage_index=0, num_stages=1, epoch=step, num_epochs=num_steps,
             step=step, num_steps=num_steps, loss=1.0 / step, learning_rate=1e-4, validation_loss=None,
             best_validation_loss=None, seconds_left=float(num_steps - step),
@@ -105,7 +105,7 @@ def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
         "evaluation": None,
     }
     log("done", step=step)
-    tell("done", checkpoint=str(checkpoint), metadata=metadata)
+    send("done", checkpoint=str(checkpoint), metadata=metadata)
     return 0
 
 

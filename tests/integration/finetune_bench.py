@@ -54,7 +54,7 @@ class Bench:
         return self.client.finetune(config, name="mine", data=data, **options)
 
     def hurry(self) -> None:
-        """From now on steps take no time: what was to be seen while it trains was seen."""
+        """Make all further steps take no time."""
         self.log.with_name("hurry").touch()
 
     def lines(self, what: str) -> list[dict[str, Any]]:
@@ -64,12 +64,12 @@ class Bench:
         return [entry for entry in entries if entry["what"] == what]
 
     def await_step(self, step: int) -> int:
-        """Until training has come so far; the process's number."""
+        """Wait until training has reached this step. Returns the process id."""
         await_true(lambda: any(line["step"] >= step for line in self.lines("step")))
         return int(self.lines("step")[-1]["pid"])
 
     def assert_trained_once(self, num_steps: int) -> None:
-        """Each step was trained, and never did two processes train at once."""
+        """Check that each step was trained, and that two processes never trained at once."""
         steps = sorted(self.lines("step"), key=lambda line: line["at"])
         assert {line["step"] for line in steps} == set(range(1, num_steps + 1))
         in_turn = [pid for pid, _ in groupby(line["pid"] for line in steps)]

@@ -33,7 +33,7 @@ def test_the_worker_ends_and_another_one_does_the_job(start_worker, start_dying,
     healthy.stop()
 
 
-def test_the_worker_ends_even_where_its_shutdown_hangs(start_worker, start_dying, client, candles):
+def test_the_worker_ends_even_if_its_shutdown_hangs(start_worker, start_dying, client, candles):
     dying = start_dying(HANGING_SHUTDOWN="1").wait_until_ready()
     handle = client.submit(candles[:40], pred_len=3)
     assert dying.process.wait(WAIT_S) == EXIT_STATUS

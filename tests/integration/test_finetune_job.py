@@ -83,7 +83,7 @@ def test_a_job_that_celery_terminates_is_cancelled_and_the_worker_goes_on(bench,
     worker.stop()
 
 
-def test_a_late_job_and_one_that_does_not_heed_its_end_are_ended(bench):
+def test_a_late_job_and_one_that_ignores_its_end_are_ended(bench):
     worker = bench.worker(KRONOS_FINETUNE_TIME_LIMIT_S="6", KRONOS_FINETUNE_GRACE_S="1").wait_until_ready()
     with pytest.raises(JobError) as ended:
         bench.submit(LONG, deadline_s=2).wait(WAIT_S)

@@ -144,7 +144,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             worker.process.kill()
 
 
-def test_a_worker_that_was_held_up_for_longer_than_its_claim_gives_way(bench, redis):
+def test_a_worker_that_froze_for_longer_than_its_claim_gives_way(bench, redis):
     """Its training process runs on meanwhile, and holds the run's folder."""
     first = bench.worker().wait_until_ready()
     handle = bench.submit(LONG)

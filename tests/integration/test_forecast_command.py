@@ -63,16 +63,16 @@ def test_many_files_stopped_half_way_and_gone_on_with(
         time.sleep(0.01)
     process.send_signal(number)
     output, errors = process.communicate(timeout=WAIT_S)
-    told = json.loads(output)
-    assert (process.returncode, told["interrupted"]) == (130, True), errors
-    assert 3 <= told["forecast"] < NUM_FILES
+    summary = json.loads(output)
+    assert (process.returncode, summary["interrupted"]) == (130, True), errors
+    assert 3 <= summary["forecast"] < NUM_FILES
     first = pd.read_parquet(folder / "all.parquet").set_index("series")
-    assert first.index.nunique() == told["forecast"]
+    assert first.index.nunique() == summary["forecast"]
 
     status, output, errors = forecast(redis, folder, "in", "--output", "all.parquet", "--json", *ASKED)
     again = json.loads(output)
     assert status == 1  # of bad.csv
-    assert (again["unchanged"], again["forecast"]) == (told["forecast"], NUM_FILES - told["forecast"])
+    assert (again["unchanged"], again["forecast"]) == (summary["forecast"], NUM_FILES - summary["forecast"])
     assert [entry["code"] for entry in again["failed"]] == ["INVALID_INPUT"]
     whole = pd.read_parquet(folder / "all.parquet").set_index("series")
     assert whole.index.nunique() == NUM_FILES

@@ -23,13 +23,13 @@ CUDA_WARNING = "CUDA device 'cuda:0' requested but CUDA not available. Falling b
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> WorkerUnderTest:
-    """A worker that was told to use a GPU which is not there."""
+    """A worker whose requested GPU is missing."""
     return start_worker(KRONOS_DEVICE="cuda:0", KRONOS_MAX_BARS="1000").wait_until_ready()
 
 
 @dataclass(frozen=True)
 class RawClient:
-    """Any Celery client: knows the task's name and the queue's, and none of our code."""
+    """Any Celery client: it has the task's name and the queue's, and none of our code."""
 
     app: Celery
 
@@ -214,7 +214,7 @@ def test_bad_jobs_are_a_coded_error(worker, raw, candles, changes, code, field):
         ((), {"job": {}, "more": 1}, ErrorCode.UNKNOWN_FIELD),
     ],
 )
-def test_what_is_not_a_job_is_a_coded_error(worker, raw, args, kwargs, code):
+def test_a_payload_that_is_not_a_job_is_a_coded_error(worker, raw, args, kwargs, code):
     assert error_of(raw.send(*args, **kwargs))[0] == code
 
 
@@ -257,7 +257,7 @@ def test_an_id_that_was_used_is_refused_for_other_content(worker, client, candle
 
 def test_a_job_that_is_submitted_again_has_the_one_outcome(worker, client, candles):
     def submit(job_id: str):
-        # One that shall be cancelled takes seconds: a worker looks once a second whether it shall go on.
+        # A cancellation takes up to a second: a worker checks once a second.
         sample_count = 16 if job_id == "twice" else 256
         return client.submit(candles[:120], pred_len=100, sample_count=sample_count, seed=1, job_id=job_id)
 
@@ -307,7 +307,7 @@ def test_cuda_without_falling_back_is_an_error_at_once(worker, client, candles):
     assert refused.value.code == ErrorCode.NO_GPU_WORKER
 
 
-def test_progress_is_told_and_a_running_job_can_be_cancelled(worker, client, candles):
+def test_progress_is_reported_and_a_running_job_can_be_cancelled(worker, client, candles):
     handle = client.submit(candles[:120], pred_len=120, sample_count=64)  # the window slides: this takes long
     deadline = time.monotonic() + WAIT_S
     while (state := handle.state()).name != "PROGRESS" and time.monotonic() < deadline:

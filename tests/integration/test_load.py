@@ -1,4 +1,4 @@
-"""What workers take off their queue while they are busy, and what they tell of their load."""
+"""What workers take off their queue while they are busy, and how they report their load."""
 
 import random
 import re
@@ -78,7 +78,7 @@ def metrics_of(port: int) -> dict[str, float]:
     return {name: float(value) for name, _, value in samples}
 
 
-def test_metrics_status_and_progress_tell_the_load(
+def test_metrics_status_and_progress_show_the_load(
     start_worker: StartWorker, client: ForecastClient, candles
 ):
     port = free_port()
@@ -88,7 +88,7 @@ def test_metrics_status_and_progress_tell_the_load(
     with pytest.raises(JobError):
         refused.wait(WAIT_S)
     model = result.model.id
-    # Before a job's end is told to its client it is counted.
+    # A job is counted before its client gets the result.
     metrics = metrics_of(port)
     assert metrics['kronos_jobs_total{code="",outcome="done"}'] == 1
     assert metrics['kronos_jobs_total{code="PRED_LEN_TOO_LONG",outcome="failed"}'] == 1

@@ -72,7 +72,7 @@ def test_the_demo_makes_a_chart_and_leaves_nothing_running(
     assert running(environment) == []
 
 
-def test_the_demo_uses_the_redis_it_is_told_and_the_users_candles(
+def test_the_demo_uses_the_given_redis_and_the_users_candles(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     sample = candles(seed=5, bars=120).as_dict()
@@ -106,7 +106,7 @@ def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str],
     assert running(environment) == []
 
 
-def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
+def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     ports = [
@@ -155,9 +155,7 @@ def test_up_serves_jobs_by_api_too_and_flower_until_it_is_told_to_end(
     assert running(environment) == []
 
 
-def test_up_starts_a_killed_worker_again_and_trains_beside_it(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_up_starts_a_killed_worker_again_and_also_trains(environment: dict[str, str], tmp_path: Path) -> None:
     """With logs and addresses as JSON, so that what they say can be read; the stack must read them too."""
     ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port()), "--no-api"]
     log, printed = tmp_path / "up.log", tmp_path / "up.json"

@@ -195,7 +195,7 @@ def test_a_job_sent_through_flower_gets_the_reference_forecast(worker, flower, j
     sent = ask(f"{flower}/api/task/send-task/kronos.forecast", {"kwargs": {"job": job}, "queue": "cpu"})
     deadline = time.monotonic() + 30
     while (result := ask(f"{flower}/api/task/result/{sent['task-id']}"))["state"] in ("PENDING", "STARTED"):
-        assert time.monotonic() < deadline, "the job does not come to an end"
+        assert time.monotonic() < deadline, "the job does not end"
         time.sleep(0.1)
     assert result["state"] == "SUCCESS"
     assert_is_the_reference(result["result"])

@@ -91,12 +91,12 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
             assert handle.wait(WAIT_S).series
         assert client.submit(candles[:40], pred_len=2, job_id="refused").wait(WAIT_S, forget=True).series
         deadline = time.monotonic() + WAIT_S
-        while not any(told.jobs_per_s > 0 for told in client.workers()):
+        while not any(one.jobs_per_s > 0 for one in client.workers()):
             assert time.monotonic() < deadline, client.workers()
             time.sleep(0.2)
 
 
-def test_a_low_job_runs_though_normal_ones_never_end(start, connection, client, candles):
+def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client, candles):
     start(KRONOS_LOW_PRIORITY_MAX_WAIT_S="2")
     low = client.submit(candles[:40], pred_len=2, priority="low")
     submitted_at = time.monotonic()

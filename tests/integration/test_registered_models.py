@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker, folder: Path) -> WorkerUnderTest:
-    """Started before there is a folder, let alone a model in it."""
+    """A worker that started before the model folder existed."""
     settings = {"KRONOS_MODEL_FOLDER": str(folder), "KRONOS_MODELS": TINY, "KRONOS_MAX_MODELS": "3"}
     return start_worker(**settings).wait_until_ready()
 
@@ -58,7 +58,7 @@ def refusal(client, candles, model: str, pred_len: int = 4) -> JobError:
 
 
 def announced(worker: WorkerUnderTest, expected: set[str]) -> bool:
-    """Whether the worker comes to tell that it holds these."""
+    """Whether the worker soon announces that it holds these."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         (status,) = worker.announcements()
@@ -108,7 +108,7 @@ def test_a_registered_model_may_be_asked_for_as_many_bars_as_it_was_trained_to_s
     ["unknown", "desk@9", "../desk", "../../models/desk", "/etc", "desk/../desk", "desk/1", "desk@../1",
      "desk@1/../1", ".", "..", "~", "desk@0"],
 )  # fmt: skip
-def test_what_is_no_registered_model_is_refused(worker, client, candles, registry, name):
+def test_an_unregistered_name_is_refused(worker, client, candles, registry, name):
     register(registry, PARITY, "desk", "job-1")
     error = refusal(client, candles, name)
     assert (error.code, error.field) == (ErrorCode.MODEL_NOT_ALLOWED, "model")
@@ -116,7 +116,7 @@ def test_what_is_no_registered_model_is_refused(worker, client, candles, registr
     assert "kronos models" in error.message
 
 
-def test_a_path_to_a_registered_model_is_no_name_either(worker, client, candles, registry):
+def test_a_path_to_a_registered_model_is_refused_too(worker, client, candles, registry):
     folder = register(registry, PARITY, "desk", "job-1").folder
     assert refusal(client, candles, str(folder)).code == ErrorCode.MODEL_NOT_ALLOWED
 

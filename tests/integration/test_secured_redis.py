@@ -156,7 +156,7 @@ def admin(secured: SecuredRedis) -> Iterator[Redis]:
 
 @pytest.fixture
 def nobody_is_refused(admin: Redis) -> Iterator[None]:
-    """What the users lack would show here, also where whoever lacked it went on without."""
+    """Fail if Redis refused a command to one of the users, even if that user went on without it."""
     admin.acl_log_reset()
     yield
     assert {(one["username"], one["reason"], one["object"]) for one in admin.acl_log()} == set()
@@ -378,7 +378,7 @@ def test_a_worker_with_the_wrong_password_says_so_without_it(secured, tmp_path):
     ],
     ids=lambda command: "_".join(command[:2]).replace(" ", "_")[:20],
 )
-def test_no_user_reaches_what_is_not_ours(secured, user, command):
+def test_no_user_reaches_keys_that_are_not_ours(secured, user, command):
     with (
         Redis.from_url(secured.url_for(user), ssl_ca_certs=secured.certificates["ca.pem"]) as redis,
         pytest.raises(ResponseError, match=r"(?i)no permissions|NOPERM|can't access|access to"),
@@ -397,7 +397,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_one_clear_line(what, secured, tmp_path):
+def test_a_configuration_error_is_one_clear_line(what, secured, tmp_path):
     changes, rewrite, expected = WRONG[what]
     settings = settings_of(secured, "kronos-app", tmp_path)
     settings |= {name: value and secured.certificates[value] for name, value in changes.items()}
@@ -412,7 +412,7 @@ def test_what_is_wrong_is_one_clear_line(what, secured, tmp_path):
     assert_no_secret(line)
 
 
-def test_a_client_with_the_wrong_password_is_told_without_it(secured):
+def test_a_client_with_the_wrong_password_gets_an_error_without_it(secured):
     settings = WorkerSettings.load(
         redis_url=secured.url_for("kronos-app").replace("-s3cretword@", "-not-s3cretword@"),
         redis_ca_file=secured.certificates["ca.pem"],

@@ -78,7 +78,7 @@ def test_a_model_for_which_no_place_is_free_is_a_coded_error(worker, client, can
 @pytest.mark.parametrize(
     ("model", "code"), [("other/model", ErrorCode.MODEL_NOT_ALLOWED), (GONE, ErrorCode.CHECKPOINT_MISSING)]
 )
-def test_a_model_that_cannot_be_had_fails_its_job_alone(worker, client, candles, model, code):
+def test_a_model_that_cannot_be_loaded_fails_only_its_job(worker, client, candles, model, code):
     for _ in range(2):  # the second time is no worse than the first
         with pytest.raises(JobError) as refused:
             client.forecast(candles[:40], pred_len=4, model=model, timeout_s=WAIT_S)

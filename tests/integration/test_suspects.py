@@ -1,4 +1,4 @@
-"""Jobs whose processes end with them, beside healthy ones, on real workers that are started again."""
+"""Jobs that end their processes, together with healthy jobs, on real workers that are started again."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ HOOK = Path(__file__).parent / "watched_engine"
 
 
 class Watched:
-    """What engines are to do with a job, and what they were given; see ``watched_engine``."""
+    """Controls what engines do with a job, and lists their seeds; see ``watched_engine``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -171,7 +171,7 @@ def test_a_job_submitted_again_while_it_runs_is_computed_once(
     workers = [start().wait_until_ready() for _ in range(2)]
     hold = watched.let("hold", HELD)
     handles = [client.submit(candles[:40], pred_len=3, seed=HELD, job_id="twice") for _ in range(2)]
-    put_back = "reject requeue=True: another worker has it"
+    put_back = "reject requeue=True: another worker has the job"
     await_true(lambda: any(put_back in worker.log.read_text() for worker in workers))
     hold.unlink()
     assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 1

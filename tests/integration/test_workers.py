@@ -94,7 +94,7 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
 
 
 def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client, candles, redis):
-    """The GPU worker here is an announcement: routing and taking over know GPU workers by nothing else."""
+    """The GPU worker here is only an announcement; routing and failover read nothing else."""
     connection = Redis.from_url(redis.url, decode_responses=True)
     gpu = fake_worker("gpu", node="gpu@test")
     worker = start_worker(KRONOS_GPU_GRACE_S="1").wait_until_ready()

@@ -1,4 +1,4 @@
-"""The command line: what it shows, and what it does not import."""
+"""The command line: its output, and the packages that it does not import."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_every_command_has_help(command: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))
-def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+def test_the_listed_help_is_the_beginning_of_the_commands_own(name: str) -> None:
     listed = str(cli.commands[name].short_help).removesuffix(".")
     _, command, _ = cli.resolve_command(click.Context(cli), [name])
     assert command is not None
@@ -118,7 +118,7 @@ def test_status_shows_every_live_worker_with_its_warning(
     assert [worker["device_warning"] for worker in announced] == [warning, None]
 
 
-def test_status_shows_how_far_jobs_are(redis: Redis) -> None:
+def test_status_shows_the_progress_of_jobs(redis: Redis) -> None:
     jobs = [{"id": f"job-{number}", "bars_done": 95 - number, "bars_total": 100} for number in range(7)]
     announce(redis, status("celery@one", jobs_running=jobs, num_jobs_running=20))
     announce(redis, status("celery@idle", jobs_running=[], num_jobs_running=0))
@@ -141,7 +141,7 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
 
 
-def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:
+def test_status_without_workers_names_the_command_that_starts_one(redis: Redis) -> None:
     result = run("status")
     assert result.exit_code == 1
     assert "kronos worker" in result.output
@@ -157,21 +157,22 @@ def test_status_without_workers_says_how_to_start_one(redis: Redis) -> None:
         ({"host": "elsewhere"}, 1, "no worker on"),
     ],
 )
-def test_health_is_that_of_this_hosts_worker(
+def test_healthcheck_reads_only_this_hosts_worker(
     redis: Redis, announced: dict[str, str], exit_code: int, reason: str
 ) -> None:
     announce(redis, status("celery@here", **announced))
     result = run("healthcheck")
     assert result.exit_code == exit_code
     assert reason in result.output
-    told = json.loads(run("healthcheck", "--json").stdout)
-    assert (told["ok"], [finding["check"] for finding in told["findings"]]) == (exit_code == 0, ["worker"])
+    report = json.loads(run("healthcheck", "--json").stdout)
+    assert (report["ok"], [finding["check"] for finding in report["findings"]]) == (
+        exit_code == 0,
+        ["worker"],
+    )
 
 
-def test_as_json_an_error_that_ends_a_command_is_an_object(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def told(*arguments: str) -> tuple[int, str]:
+def test_as_json_an_error_is_an_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def error_of(*arguments: str) -> tuple[int, str]:
         outcome = run(*arguments, "--json")
         error = json.loads(outcome.stdout)["error"]
         assert error.keys() == {"code", "message"}
@@ -181,19 +182,19 @@ def test_as_json_an_error_that_ends_a_command_is_an_object(
     (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
     get_settings.cache_clear()
-    assert told("status") == (1, "BROKER_UNREACHABLE")
-    assert told("queues") == (1, "BROKER_UNREACHABLE")
-    assert told("queues", "--purge-dead") == (1, "ABORTED")
-    assert told("queues", "--dead", "--purge-dead") == (2, "USAGE")
-    assert told("no-such-command") == (2, "USAGE")
-    assert told("demo", "--csv", str(tmp_path / "bad.csv")) == (1, "INVALID_INPUT")
-    assert told("finetune", "--watch") == (2, "USAGE")
-    assert told("models") == (1, "FAILED")
+    assert error_of("status") == (1, "BROKER_UNREACHABLE")
+    assert error_of("queues") == (1, "BROKER_UNREACHABLE")
+    assert error_of("queues", "--purge-dead") == (1, "ABORTED")
+    assert error_of("queues", "--dead", "--purge-dead") == (2, "USAGE")
+    assert error_of("no-such-command") == (2, "USAGE")
+    assert error_of("demo", "--csv", str(tmp_path / "bad.csv")) == (1, "INVALID_INPUT")
+    assert error_of("finetune", "--watch") == (2, "USAGE")
+    assert error_of("models") == (1, "FAILED")
     health = run("healthcheck", "--json")
     assert (health.exit_code, json.loads(health.stdout)["ok"]) == (1, False)
     monkeypatch.setenv("KRONOS_MAX_JOBS", "many")
     get_settings.cache_clear()
-    assert told("status") == (1, "SETTINGS")
+    assert error_of("status") == (1, "SETTINGS")
     get_settings.cache_clear()
 
 
@@ -227,7 +228,7 @@ cli(prog_name="kronos")
         ("api", "api"),
     ],
 )
-def test_where_only_the_client_is_installed_one_line_says_what_is_missing(
+def test_if_only_the_client_is_installed_one_line_names_the_extra(
     tmp_path: Path, command: str, extra: str
 ) -> None:
     done = in_client_only(tmp_path, command)
@@ -236,7 +237,7 @@ def test_where_only_the_client_is_installed_one_line_says_what_is_missing(
     assert f'pip install ".[{extra}]"' in done.stderr
 
 
-def test_where_only_the_client_is_installed_check_tells_what_it_finds(tmp_path: Path) -> None:
+def test_if_only_the_client_is_installed_check_runs(tmp_path: Path) -> None:
     done = in_client_only(tmp_path, "check --no-compute")
     assert (done.returncode, done.stderr) == (1, "")
     assert "✗ redis: 127.0.0.1:1 does not answer" in done.stdout
@@ -283,7 +284,7 @@ def test_flower_is_not_started_without_a_password(monkeypatch: pytest.MonkeyPatc
     assert "KRONOS_FLOWER_PASSWORD" in result.output
 
 
-def test_the_demo_names_what_a_csv_file_lacks(tmp_path: Path) -> None:
+def test_the_demo_names_the_missing_column_of_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
     result = run("demo", "--csv", str(tmp_path / "bad.csv"))
     assert result.exit_code == 1
@@ -295,17 +296,17 @@ def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kronos_cli.commands.demo._compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
-    told = json.loads(outcome.stdout)
-    assert (told["chart"], told["caution"]) == (str(tmp_path / "a.png"), caution_about(forecast.model.id))
-    assert told["result"] == forecast.model_dump(mode="json")
+    report = json.loads(outcome.stdout)
+    assert (report["chart"], report["caution"]) == (str(tmp_path / "a.png"), caution_about(forecast.model.id))
+    assert report["result"] == forecast.model_dump(mode="json")
     assert "Chart" in outcome.stderr
 
 
-def test_check_says_what_is_wrong_with_the_remedy(redis: Redis) -> None:
-    told = json.loads(run("check", "--no-compute", "--json").output)
-    assert told["ok"] is True
-    assert {tuple(finding) for finding in told["findings"]} == {("check", "level", "message", "remedy")}
-    found = {finding["check"]: finding["level"] for finding in told["findings"]}
+def test_check_prints_each_problem_with_its_remedy(redis: Redis) -> None:
+    report = json.loads(run("check", "--no-compute", "--json").output)
+    assert report["ok"] is True
+    assert {tuple(finding) for finding in report["findings"]} == {("check", "level", "message", "remedy")}
+    found = {finding["check"]: finding["level"] for finding in report["findings"]}
     assert found.items() >= {"redis": "ok", "packages": "ok", "workers": "warning"}.items()
     announce(redis, status("celery@one", device_warning="CUDA not available"))
     shown = run("check", "--no-compute")
@@ -314,9 +315,7 @@ def test_check_says_what_is_wrong_with_the_remedy(redis: Redis) -> None:
     assert "→ run kronos devices on its machine" in " ".join(shown.output.split())
 
 
-def test_check_fails_where_redis_does_not_answer_or_settings_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_check_fails_without_redis_and_with_invalid_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://:secret-word@127.0.0.1:1/0")
     outcome = run("check", "--no-compute")
     assert outcome.exit_code == 1
@@ -324,9 +323,9 @@ def test_check_fails_where_redis_does_not_answer_or_settings_cannot_be_read(
     assert "folder" in outcome.output  # the other checks go on
     assert "secret-word" not in outcome.output
     monkeypatch.setenv("KRONOS_MAX_JOBS", "many")
-    told = json.loads(run("check", "--json").output)
-    assert (told["ok"], told["findings"][-1]["check"]) == (False, "settings")
-    assert "KRONOS_MAX_JOBS" in told["findings"][-1]["message"]
+    report = json.loads(run("check", "--json").output)
+    assert (report["ok"], report["findings"][-1]["check"]) == (False, "settings")
+    assert "KRONOS_MAX_JOBS" in report["findings"][-1]["message"]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def test_check_of_the_worker_is_the_health_check(
     assert json.loads(run("check", "--worker", "--json").output)["ok"] is (exit_code == 0)
 
 
-def test_devices_are_shown_with_what_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_shown_with_the_device_that_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     warning = "CUDA device 'cuda' requested but CUDA not available. Falling back to CPU."
     what = {"name": "[red]CPU[/]", "memory_free_bytes": 2**30, "memory_total_bytes": None}
     cpu = {"requested": "cpu", "device": "cpu", "warning": None, "description": what, "slots": 64}

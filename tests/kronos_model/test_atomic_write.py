@@ -21,7 +21,7 @@ def test_the_new_content_appears_at_the_end_of_the_block(tmp_path: Path) -> None
         assert (path.read_text(), names(path.parent)) == (text, ["state.json"])
 
 
-def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_a_failure_leaves_only_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text("old")
 
@@ -35,7 +35,7 @@ def test_a_failure_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     assert (path.read_text(), names(tmp_path)) == ("old", ["state.json"])
 
 
-def test_the_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+def test_the_files_mode_follows_the_umask(tmp_path: Path) -> None:
     plain, path = tmp_path / "plain", tmp_path / "state.json"
     plain.touch()
     with atomic_write(path) as staging:

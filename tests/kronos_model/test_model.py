@@ -1,4 +1,4 @@
-"""What the reference's data does not cover: fixed time tables, initialisation, the two uses of attention."""
+"""Parts that the reference's data does not cover: fixed time tables, initialisation, both attentions."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_initialisation_from_scratch():
     assert fused.std() == pytest.approx(math.sqrt(2 / (64 + 32)), rel=0.1)
 
 
-def test_norm_is_computed_in_float32_whatever_the_type():
+def test_norm_is_computed_in_float32_for_any_type():
     x = torch.tensor([[300.0, 400.0]], dtype=torch.float16)  # their squares overflow float16
     root_mean_square = math.sqrt((300**2 + 400**2) / 2)
     normed = RMSNorm(2).half()(x)
@@ -58,7 +58,7 @@ def test_decoding_sees_the_whole_context_and_training_only_the_past():
     changed = context.clone()
     changed[:, 0] += 1
     assert not torch.allclose(model.decode_s2(changed, sibling)[:, -1], newest)
-    # One query attends unrotated: the order of what lies behind it does not matter.
+    # One query attends unrotated: the order of earlier bars does not matter.
     shuffled = torch.cat((context[:, :-1].flip(1), context[:, -1:]), dim=1)
     assert torch.allclose(model.decode_s2(shuffled, sibling)[:, -1], newest, atol=1e-5)
 

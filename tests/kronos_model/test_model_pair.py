@@ -1,4 +1,4 @@
-"""Pairs of model and tokenizer: found together, refused when they do not fit."""
+"""Pairs of model and tokenizer: found together, refused if they do not fit."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ TINY = BUNDLED_FOLDER / "kronos-tiny"
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
-    """The hub ids and revisions asked for; the reference's checkpoint stands in for every one of them."""
+    """The requested hub ids and revisions; the reference's checkpoint stands in for each of them."""
     asked: list[tuple[str, str | None]] = []
     for cls in (Kronos, KronosTokenizer):
         original = cls.from_pretrained
@@ -56,7 +56,7 @@ def test_loads_a_folder_that_holds_a_pair() -> None:
     assert pair.tokenizer.checkpoint.folder == REFERENCE / "tokenizer"
 
 
-def test_loads_two_folders_named_apart() -> None:
+def test_loads_a_model_and_a_tokenizer_folder() -> None:
     pair = load_pair(REFERENCE / "model", REFERENCE / "tokenizer")
     assert pair.model.config["s1_bits"] == pair.tokenizer.config["s1_bits"] == 6
 
@@ -78,14 +78,14 @@ def test_a_published_model_brings_its_tokenizer_and_context(
     assert pair.max_context == max_context
 
 
-def test_a_tokenizer_that_is_named_is_used(requested: list[tuple[str, str | None]]) -> None:
+def test_a_named_tokenizer_is_used(requested: list[tuple[str, str | None]]) -> None:
     load_pair("NeoQuasar/Kronos-small", "me/tokenizer")
     assert requested == [("NeoQuasar/Kronos-small", None), ("me/tokenizer", None)]
 
 
 @pytest.mark.parametrize("model", ["me/model", REFERENCE / "model", str(REFERENCE / "model")])
 def test_an_unknown_model_needs_its_tokenizer_named(model: str | Path) -> None:
-    with pytest.raises(CheckpointError, match=r"tokenizer belongs to '.*model' is not known: name it"):
+    with pytest.raises(CheckpointError, match=r"tokenizer of '.*model' is not known: name it"):
         load_pair(model)
 
 
@@ -99,7 +99,7 @@ def test_a_model_and_tokenizer_that_do_not_fit_are_both_named() -> None:
     json.dumps(caught.value.details)
 
 
-def test_the_same_number_of_bits_split_otherwise_does_not_fit(tmp_path: Path) -> None:
+def test_another_split_of_the_same_bits_does_not_fit(tmp_path: Path) -> None:
     model = Kronos(**Kronos.from_pretrained(REFERENCE).config | {"s1_bits": 5, "s2_bits": 7})
     model.save_pretrained(tmp_path / "model")
     with pytest.raises(CheckpointMismatch, match=r"5 \+ 7 bits.* 6 \+ 6 bits"):
@@ -107,7 +107,7 @@ def test_the_same_number_of_bits_split_otherwise_does_not_fit(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("half", "other"), [("model", "tokenizer"), ("tokenizer", "model")])
-def test_a_half_in_the_place_of_the_other_is_refused(half: str, other: str) -> None:
+def test_swapped_halves_are_refused(half: str, other: str) -> None:
     with pytest.raises(CheckpointError, match="setting"):
         load_pair(**{half: REFERENCE / other, other: REFERENCE / other})
 
@@ -125,7 +125,7 @@ class TestBundled:
     def test_is_small(self) -> None:
         assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) < 2_000_000
 
-    def test_says_that_it_has_been_trained_and_how_far_it_sees(self) -> None:
+    def test_its_metadata_has_training_and_context(self) -> None:
         assert is_trained("kronos-tiny") is True
         assert is_trained(TINY) is True
         metadata = json.loads((TINY / "metadata.json").read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ def test_training_is_read_from_the_metadata(tmp_path: Path, text: str, expected:
     assert is_trained(tmp_path) is expected
 
 
-def test_nothing_is_known_of_the_training_of_others(tmp_path: Path) -> None:
+def test_training_is_unknown_without_metadata(tmp_path: Path) -> None:
     assert is_trained("NeoQuasar/Kronos-small") is None
     assert is_trained(tmp_path) is None
     (tmp_path / "metadata.json").write_text("{")

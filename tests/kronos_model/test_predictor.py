@@ -37,7 +37,7 @@ def test_predict_gives_a_frame_indexed_by_the_future(predictor):
     assert np.isfinite(forecast.to_numpy()).all()
 
 
-def test_series_of_a_batch_get_what_they_get_alone_with_their_own_seed(predictor):
+def test_a_batch_equals_each_series_alone_with_its_own_seed(predictor):
     several = [series(0, 40, 5), series(1, 7, 5), series(2, 90, 5)]
     batch = predictor.predict_batch(*map(list, zip(*several, strict=True)), 5, sample_count=3, seed=4)
     for index, (one, forecast) in enumerate(zip(several, batch, strict=True)):
@@ -80,7 +80,7 @@ def test_paths_quantiles_and_repair(predictor):
     assert not np.array_equal(raw.paths, repaired.paths)
 
 
-def test_a_horizon_beyond_the_context_is_refused_and_leaves_nothing_behind(predictor, monkeypatch):
+def test_a_horizon_beyond_the_context_is_refused_and_frees_the_engine(predictor, monkeypatch):
     engines: list[Engine] = []
 
     def build(*args, **options) -> Engine:
@@ -141,7 +141,7 @@ def test_a_whole_forecast_on_the_cpu_makes_no_cuda_call(no_cuda_calls):
     assert no_cuda_calls == []
 
 
-def test_a_device_that_is_not_there_falls_back_and_says_so(predictor):
+def test_a_missing_device_falls_back_with_a_warning(predictor):
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device: run it with CUDA_VISIBLE_DEVICES=")
     fallen_back = KronosPredictor(predictor.model, predictor.tokenizer, device="cuda:0", max_context=64)
@@ -158,7 +158,7 @@ def test_threads_may_share_a_predictor(predictor):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_weights_of_another_type_are_refused_with_what_to_do(predictor):
+def test_weights_of_another_type_are_refused_with_a_remedy(predictor):
     model = Kronos.from_pretrained("kronos-tiny").to(torch.bfloat16)
     with pytest.raises(InputError, match=r"bfloat16.*\.float\(\)"):
         KronosPredictor(model, predictor.tokenizer, device="cpu")

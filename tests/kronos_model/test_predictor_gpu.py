@@ -1,4 +1,4 @@
-"""On a real GPU: the CPU's numbers, as far as its arithmetic allows, and the same draws in any batch."""
+"""On a real GPU: the CPU's numbers within its arithmetic, and the same draws in any batch."""
 
 import numpy as np
 import pandas as pd

@@ -15,7 +15,7 @@ def quantizer(dim: int = 6, group_size: int = 3) -> BinarySphericalQuantizer:
 
 
 @given(st.integers(0, 2**10 - 1))
-def test_an_index_and_its_signs_are_each_others_inverse(index):
+def test_index_to_signs_inverts_bits_to_index(index):
     signs = index_to_signs(torch.tensor(index), 10)
     assert bits_to_index(signs > 0) == index
 

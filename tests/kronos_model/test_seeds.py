@@ -11,7 +11,7 @@ def test_the_first_series_draws_with_the_jobs_own_seed() -> None:
     assert derive_series_seed(42, 0) == 42
 
 
-def test_further_series_have_sha256_of_seed_and_index() -> None:
+def test_other_series_use_sha256_of_seed_and_index() -> None:
     digest = hashlib.sha256(b"42:3").hexdigest()
 
     assert derive_series_seed(42, 3) == int(digest[:16], 16) % 2**63
@@ -39,6 +39,6 @@ def test_series_of_one_job_do_not_share_a_seed() -> None:
 
 
 @pytest.mark.parametrize(("seed", "index"), [(-1, 0), (2**63, 0), (0, -1)])
-def test_what_is_no_seed_is_refused(seed: int, index: int) -> None:
+def test_invalid_seeds_are_refused(seed: int, index: int) -> None:
     with pytest.raises(ValueError, match=r"seed|index"):
         derive_series_seed(seed, index)

@@ -1,4 +1,4 @@
-"""Text from outside names no path of this machine, steers no terminal, and stays short."""
+"""Text from outside becomes short, safe for terminals, and free of local paths."""
 
 import pytest
 
@@ -25,11 +25,11 @@ from kronos_model.text import cut, dotted, escaped, excerpt, one_line, printable
         ("", None),
     ],
 )
-def test_only_the_last_name_of_an_absolute_path_is_left(text: str, expected: str | None) -> None:
+def test_an_absolute_path_is_cut_to_its_last_name(text: str, expected: str | None) -> None:
     assert without_paths(text) == (text if expected is None else expected)
 
 
-def test_details_are_looked_through() -> None:
+def test_paths_in_nested_details_are_cut() -> None:
     details = {"model": {"id": "'/srv/a'"}, "missing": ["/srv/b", 3, None], "/srv/c": True}
     assert without_paths(details) == {"model": {"id": "'…/a'"}, "missing": ["…/b", 3, None], "…/c": True}
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium, and the HTTP API as a process on the tests' Redis; workers are started as elsewhere."""
+"""Fixtures for page tests: Chromium, and the HTTP API as a process on a Redis of its own."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTE
 
 
 class Visit:
-    """A page that is open, and all that it should not have done: errors, and requests to other hosts."""
+    """A page, with its errors and its requests to other hosts, of which there should be none."""
 
     def __init__(self, context: "BrowserContext", url: str) -> None:
         self.page: Page = context.new_page()
@@ -34,7 +34,7 @@ class Visit:
         self.errors: list[str] = []
         self.foreign: list[str] = []
         self.expected_failures = 0
-        """Requests that the test means to fail: each leaves a line in the browser's console."""
+        """Requests that the test makes fail. Each leaves a line in the browser's console."""
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         context.route("**/*", self._on_request)
@@ -44,7 +44,7 @@ class Visit:
         return self.page
 
     def use_sample(self, **fields: Any) -> "Page":
-        """Open, load the sample, fill fields by their ids."""
+        """Open the page, load the sample, and fill fields by their ids."""
         page = self.open()
         page.click("#sample")
         page.wait_for_selector("#run:enabled")
@@ -53,14 +53,14 @@ class Visit:
         return page
 
     def forecast(self, **fields: Any) -> "Page":
-        """Likewise, and wait for the forecast."""
+        """Forecast from the sample, and wait for the result."""
         page = self.use_sample(**fields)
         page.click("#run")
         page.wait_for_selector("#downloads")
         return page
 
     def shoot(self, name: str) -> None:
-        """Keep the whole page as a picture."""
+        """Save a screenshot of the whole page."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
@@ -81,15 +81,15 @@ class Visit:
 
 
 def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
-    """Until a function in the page is true. Playwright evaluates a text there, which the page forbids."""
+    """Wait until a function returns true. Playwright's own wait evaluates text, which the page forbids."""
     deadline = time.monotonic() + WAIT_MS / 1000
     while not page.evaluate(predicate, argument):
-        assert time.monotonic() < deadline, f"it did not come true: {predicate}"
+        assert time.monotonic() < deadline, f"never became true: {predicate}"
         page.wait_for_timeout(50)
 
 
 def await_frame(page: "Page") -> None:
-    """Until the page has drawn what it was asked to draw: the chart draws with the next frame."""
+    """Wait until the chart is drawn, which happens in the next frame."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -99,7 +99,7 @@ OpenPage = Callable[..., Visit]
 
 @pytest.fixture(scope="module")
 def start_api(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartApi]:  # noqa: F811
-    """Starts the API on the module's Redis, with an empty data folder each, and ends it with it."""
+    """Starts APIs on the module's Redis, each with an empty data folder, and stops them at the end."""
     folder = tmp_path_factory.mktemp("api")
     started: list[ApiUnderTest] = []
 
@@ -118,7 +118,7 @@ def start_api(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="module")
 def api(start_api: StartApi) -> ApiUnderTest:
-    """One with the defaults."""
+    """An API with default settings."""
     return start_api()
 
 
@@ -137,7 +137,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture
 def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
-    """Opens pages, of the module's API where no other is named; in the end none may have done wrong."""
+    """Opens pages of the module's API or another. At the end, none may have errors or foreign requests."""
     opened: list[tuple[BrowserContext, Visit]] = []
 
     def make(at: ApiUnderTest | None = None, **context_options: Any) -> Visit:
@@ -155,5 +155,5 @@ def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def visit(open_page: OpenPage) -> Visit:
-    """A page of the module's API, not opened yet."""
+    """A page of the module's API that is not open yet."""
     return open_page()

@@ -1,4 +1,4 @@
-"""The page reads CSV files by the rules of the Python readers: both are held to the same files."""
+"""The page reads CSV files as the Python readers do: both are tested with the same files."""
 
 import base64
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ async ([name, content]) => {
 
 @pytest.fixture(scope="module")
 def page(browser: "Browser") -> "Iterator[Page]":
-    """An empty page whose modules are the web page's, without a server."""
+    """An empty page that can import the web page's modules, without a server."""
     page = browser.new_page()
     page.route(
         f"{ADDRESS}*.js",
@@ -43,6 +43,6 @@ def page(browser: "Browser") -> "Iterator[Page]":
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_file_is_read_as_by_python(page: "Page", name: str) -> None:
+def test_the_page_reads_a_file_as_python_does(page: "Page", name: str) -> None:
     content = base64.b64encode((FOLDER / name).read_bytes()).decode()
     assert page.evaluate(READ, [name, content]) == EXPECTED[name]

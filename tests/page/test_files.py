@@ -1,4 +1,4 @@
-"""The files that the page is made of."""
+"""The page's files."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ OWN = [
 SEED = 11
 
 
-def test_the_sample_is_what_synthetic_candles_are():
+def test_the_sample_equals_the_synthetic_candles():
     sample = pd.read_csv(PAGE / "sample.csv")
     expected = pd.DataFrame(candles(SEED, len(sample)).as_dict())
     assert list(sample) == list(expected)
@@ -44,7 +44,7 @@ def test_the_charting_library_is_the_published_one_with_its_licence():
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
-def test_nothing_comes_from_another_host_or_stands_inline(path: Path):
+def test_no_file_loads_from_another_host_or_has_inline_code(path: Path):
     text = path.read_text()
     addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert addresses <= {"https://www.tradingview.com/", "http://www.w3.org/2000/svg"}

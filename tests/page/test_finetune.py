@@ -1,4 +1,4 @@
-"""Finetuning on the page: candles are uploaded, losses come live, the model is there to forecast with."""
+"""Finetuning on the page: the upload, the live losses, and a forecast with the new model."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def worker(browser, start_worker: StartWorker, folders: dict[str, str]) -> WorkerUnderTest:
-    """It trains nothing, and tells of it as training does."""
+    """A worker that reports progress as training does, but does not train."""
     log = str(Path(folders["KRONOS_DATA_FOLDER"]).parent / "trainer.log")
     fake = {"KRONOS_ROLE": "finetune", "FAKE_LOG": log, "FAKE_STEP_S": "0.1"}
     return start_worker(*FAKE, **folders, **fake).wait_until_ready()
@@ -43,7 +43,7 @@ def train(visit: Visit, epochs: int):
     return page
 
 
-def test_a_model_is_trained_on_an_upload_with_its_losses_drawn(visit: Visit, folders):
+def test_training_on_an_upload_draws_its_losses(visit: Visit, folders):
     page = train(visit, epochs=30)
     first = page.inner_text("#losses .values")
     assert "loss " in first
@@ -65,7 +65,7 @@ def test_training_can_be_cancelled(visit: Visit):
     assert "(CANCELLED)" in page.inner_text("#training-problem")
 
 
-def test_a_file_that_cannot_be_trained_on_is_refused(visit: Visit, tmp_path: Path):
+def test_an_unusable_file_is_refused(visit: Visit, tmp_path: Path):
     path = tmp_path / "bad.csv"
     path.write_text("a,b\n1,2\n")
     visit.expected_failures = 1
@@ -75,10 +75,10 @@ def test_a_file_that_cannot_be_trained_on_is_refused(visit: Visit, tmp_path: Pat
     assert "(TRAINING_DATA_INVALID)" in page.inner_text("#finetune-form-problem")
 
 
-def test_without_a_file_training_does_not_begin(open_page: OpenPage, start_api: StartApi):
-    visit = open_page(start_api())  # with a data folder that is empty
-    asked: list[str] = []
-    visit.page.on("request", lambda request: asked.append(request.url.removeprefix(visit.url)))
+def test_training_does_not_start_without_a_file(open_page: OpenPage, start_api: StartApi):
+    visit = open_page(start_api())  # its data folder is empty
+    requests: list[str] = []
+    visit.page.on("request", lambda request: requests.append(request.url.removeprefix(visit.url)))
     page = visit.open()
     page.wait_for_selector(".card")
     page.click("#train")
@@ -91,5 +91,5 @@ def test_without_a_file_training_does_not_begin(open_page: OpenPage, start_api: 
     page.wait_for_selector("#finetune-form-problem")
     assert page.inner_text("#finetune-form-problem").startswith("Name of the new model: ")
     assert page.locator("#training").is_hidden()
-    assert "v1/datasets" in asked
-    assert "v1/finetunes" not in asked
+    assert "v1/datasets" in requests
+    assert "v1/finetunes" not in requests

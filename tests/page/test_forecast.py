@@ -32,7 +32,7 @@ def bars() -> pd.DataFrame:
 
 @pytest.fixture
 def csv_file(bars, tmp_path):
-    """As people keep them: other names, another order, a column too many."""
+    """A file with other names, another order and an extra column."""
     path = tmp_path / "my bars.csv"
     columns = ["volume", "close", "open", "high", "low", "timestamps"]
     renamed = bars[columns].rename(columns=str.title).rename(columns={"Timestamps": "Date"})
@@ -59,28 +59,28 @@ def downloaded(page, kind: str, folder):
 
 
 def prices_of(path) -> np.ndarray:
-    """A picture above the volume, whose forecast has the mean path's colour; (rows, columns, 3) of 255."""
+    """The part of a picture above the volume, as (rows, columns, 3) from 0 to 255."""
     picture = matplotlib.image.imread(path)[..., :3] * 255
     return picture[: len(picture) * 2 // 3]
 
 
 def shade(ground, colour, alpha: float) -> np.ndarray:
-    """A colour that is seen through."""
+    """A translucent colour on a ground."""
     return np.multiply(ground, 1 - alpha) + np.multiply(colour, alpha)
 
 
 def is_of(picture: np.ndarray, colour) -> np.ndarray:
-    """Which pixels have that colour."""
+    """The pixels of a colour."""
     return (np.abs(picture - colour) < 2.5).all(axis=-1)
 
 
 def assert_is_filled(picture: np.ndarray, colour) -> None:
     pixels = is_of(picture, colour)
-    assert pixels.any(axis=0).sum() > 50, "it is not drawn"
-    assert pixels.sum(axis=0).max() > 5, "it is a line at most"
+    assert pixels.any(axis=0).sum() > 50, "nothing is drawn"
+    assert pixels.sum(axis=0).max() > 5, "only a line is drawn"
 
 
-def test_a_forecast_by_upload_is_the_one_that_the_client_gets(visit, csv_file, bars, redis, tmp_path):
+def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, tmp_path):
     page = upload(visit, csv_file, **SETTINGS)
     page.wait_for_selector("#downloads")
     with ForecastClient(redis.url) as client:
@@ -108,14 +108,14 @@ def test_a_forecast_by_upload_is_the_one_that_the_client_gets(visit, csv_file, b
     assert np.shape(result["series"][0]["paths"]["close"]) == (SAMPLES, HORIZON)
 
 
-def test_the_chart_shows_the_mean_path_and_what_really_came(visit, tmp_path):
+def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
     page = visit.use_sample(**SETTINGS)
     assert page.input_value("#held-out") == "48"  # as many as the horizon was
     page.fill("#held-out", str(HORIZON))
     page.click("#run")
     page.wait_for_selector("#downloads")
     assert page.locator("#key-of-chart li").all_inner_texts() == [
-        "bars", "what really came", "mean path", "10 % to 90 % of the paths", "25 % to 75 % of the paths",
+        "bars", "actual bars", "mean path", "10 % to 90 % of the paths", "25 % to 75 % of the paths",
     ]  # fmt: skip
     values = page.inner_text("#values")
     assert "Actual: open" in values
@@ -124,31 +124,31 @@ def test_the_chart_shows_the_mean_path_and_what_really_came(visit, tmp_path):
     assert is_mean.any(axis=0).sum() > 20, "the mean path is not drawn"
 
 
-def test_the_fan_and_the_sample_paths_are_drawn_when_there_are_any(visit, tmp_path):
+def test_the_fan_and_the_sample_paths_are_drawn_if_requested(visit, tmp_path):
     page = visit.forecast(**SETTINGS | {"held-out": HORIZON})
     assert "sample paths" not in page.inner_text("#key-of-chart")
     without = prices_of(downloaded(page, "png", tmp_path))
     outer = shade(WHITE, MEAN_COLOUR, 0.16)
     inner = shade(outer, MEAN_COLOUR, 0.24)
-    for colour in (outer, inner):  # over many columns, and more than a line's height
+    for colour in (outer, inner):  # over many columns, and higher than a line
         assert_is_filled(without, colour)
     page.check("#paths")
     assert "sample paths" in page.inner_text("#key-of-chart")
     with_paths = prices_of(downloaded(page, "png", tmp_path))
-    lines = shade(WHITE, MEAN_COLOUR, 0.35)  # where a path leaves the fan
+    lines = shade(WHITE, MEAN_COLOUR, 0.35)  # the part of a path outside the fan
     assert is_of(with_paths, lines).sum() > is_of(without, lines).sum() + 20
     page.uncheck("#paths")
     np.testing.assert_array_equal(prices_of(downloaded(page, "png", tmp_path)), without)
     page.fill("#held-out", "0")
-    page.press("#held-out", "Tab")  # no forecast, and no fan, of these
+    page.press("#held-out", "Tab")  # hides the forecast and its fan
     page.wait_for_selector("#downloads", state="hidden")
     assert "paths" not in page.inner_text("#key-of-chart")
 
 
-def test_paths_that_did_not_come_are_not_passed_over(visit):
+def test_the_page_reports_missing_paths(visit):
     page = visit.use_sample(**SETTINGS)
 
-    def ask_for_none(route):  # as the page does of a forecast of many values
+    def ask_for_none(route):  # as the page does for a forecast with many values
         job = route.request.post_data_json
         route.continue_(post_data=json.dumps(job | {"output": job["output"] | {"paths": False}}))
 
@@ -158,19 +158,18 @@ def test_paths_that_did_not_come_are_not_passed_over(visit):
     assert page.locator("#paths-state").is_hidden()
     page.check("#paths")
     assert page.inner_text("#paths-state") == (
-        "This forecast came without its paths. "
-        f"Forecast again to get them; with seed {SEED} it is the same one."
+        f"This forecast came without its paths. Forecast again to get them; seed {SEED} gives the same one."
     )
     page.uncheck("#paths")
     assert page.locator("#paths-state").is_hidden()
 
 
-def test_a_forecast_is_shown_with_the_bars_that_it_was_made_from(visit, csv_file, tmp_path):
+def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
     page = visit.use_sample(**SETTINGS)
     page.route("**/v1/forecasts", lambda route: setattr(visit, "held", route))
     page.click("#run")
     page.wait_for_selector("#run[aria-disabled=true]")
-    # All of it changes before the service so much as hears of the job.
+    # Every field changes before the service receives the job.
     page.set_input_files("#file", csv_file)
     wait_until(page, "() => document.querySelector('#file-name').textContent.startsWith('my bars.csv')")
     for name, value in {"held-out": 5, "lookback": 20, "samples": 3, "horizon": 2}.items():
@@ -183,7 +182,7 @@ def test_a_forecast_is_shown_with_the_bars_that_it_was_made_from(visit, csv_file
     assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
     assert f"forecast of {HORIZON} bars" in label
     assert "from sample.csv, " in page.inner_text("#made-by")
-    assert "what really came" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
+    assert "actual bars" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
     path = downloaded(page, "json", tmp_path)
     assert path.name == "forecast-sample.json"
     assert json.loads(path.read_text())["series"][0]["id"] == "sample.csv"
@@ -201,7 +200,7 @@ def test_a_forecast_is_shown_with_the_bars_that_it_was_made_from(visit, csv_file
 
 
 def seen(page) -> tuple[float, float]:
-    """The first and the last bar that the chart shows, counted from 0; between two of them is a fraction."""
+    """The visible range in bars, counted from 0; it may begin and end between two bars."""
     await_frame(page)
     chart = page.locator("#chart")
     return float(chart.get_attribute("data-from")), float(chart.get_attribute("data-to"))
@@ -213,7 +212,7 @@ def width(page) -> float:
 
 
 def test_hovering_moving_and_zooming(visit):
-    page = visit.forecast(**SETTINGS)  # shows three times the horizon before it
+    page = visit.forecast(**SETTINGS)  # shows three horizons before the forecast
     box = page.locator("#chart").bounding_box()
     last = page.inner_text("#values")
     page.mouse.move(box["x"] + 100, box["y"] + 100)
@@ -239,7 +238,7 @@ def test_hovering_moving_and_zooming(visit):
     assert moved[1] - moved[0] == pytest.approx(end - first)
 
 
-def test_a_gpu_that_is_not_there_gives_a_warning_in_plain_sight(visit):
+def test_a_missing_gpu_gives_a_visible_warning(visit):
     page = visit.use_sample(**SETTINGS)
     page.select_option("#device", "cuda")
     assert "none is ready now" in page.inner_text("#device option[value=cuda]")
@@ -254,7 +253,7 @@ def test_a_gpu_that_is_not_there_gives_a_warning_in_plain_sight(visit):
     visit.shoot("warning")
 
 
-def test_a_gpu_that_must_be_there_is_refused(visit):
+def test_a_required_gpu_that_is_missing_is_refused(visit):
     visit.expected_failures = 1
     page = visit.use_sample(**SETTINGS)
     page.select_option("#device", "cuda")
@@ -292,13 +291,13 @@ def test_a_bad_file_is_refused_with_line_and_column(visit, tmp_path, content, me
     page.wait_for_selector("#file-problem")
     assert message in page.inner_text("#file-problem")
     assert page.locator("#run").is_disabled()
-    path.write_text(f"{HEADER}2024-01-01,1,2,1,1\n")  # put right, it can be chosen again
+    path.write_text(f"{HEADER}2024-01-01,1,2,1,1\n")  # once corrected, it can be chosen again
     page.set_input_files("#file", path)
     page.wait_for_selector("#run:enabled")
     assert page.locator("#file-problem").is_hidden()
 
 
-def test_what_the_service_refuses_names_the_line_of_the_file(visit, bars, tmp_path):
+def test_a_refusal_names_the_line_of_the_file(visit, bars, tmp_path):
     bars.loc[140, "high"] = bars.loc[140, "low"] - 1
     path = tmp_path / "bad.csv"
     bars.to_csv(path, index=False)
@@ -310,7 +309,7 @@ def test_what_the_service_refuses_names_the_line_of_the_file(visit, bars, tmp_pa
     assert problem.endswith("(HIGH_BELOW_LOW)")
 
 
-def test_what_the_worker_warns_of_is_told(visit):
+def test_the_workers_warnings_are_shown(visit):
     page = visit.forecast(**SETTINGS | {"lookback": 100})
     assert page.inner_text("#job-warning").startswith(
         "Series 'sample.csv': the model was trained on lookbacks"
@@ -318,7 +317,7 @@ def test_what_the_worker_warns_of_is_told(visit):
     assert page.locator("#device-warning").is_hidden()
 
 
-def test_a_field_that_cannot_be_used_is_named(visit):
+def test_an_invalid_field_is_named(visit):
     page = visit.use_sample(**SETTINGS | {"samples": 0})
     page.click("#run")
     page.wait_for_selector("#form-problem")
@@ -326,11 +325,11 @@ def test_a_field_that_cannot_be_used_is_named(visit):
     assert page.evaluate("document.activeElement.id") == "samples"
 
 
-def test_a_running_job_tells_its_progress_and_can_be_cancelled(visit):
+def test_a_running_job_shows_its_progress_and_can_be_cancelled(visit):
     page = visit.use_sample(**SETTINGS | {"samples": 256, "horizon": 160, "lookback": 176})
     with page.expect_request("**/v1/forecasts") as asked:
         page.click("#run")
-    assert asked.value.post_data_json["output"]["paths"] is False  # more values than come unasked
+    assert asked.value.post_data_json["output"]["paths"] is False  # too many values to request without need
     wait_until(page, "() => document.querySelector('#job-progress').value > 0")
     assert page.inner_text("#job-state") == "Computing"
     assert re.fullmatch(r"\d+ %", page.inner_text("#job-share"))
@@ -346,7 +345,7 @@ def test_a_running_job_tells_its_progress_and_can_be_cancelled(visit):
     assert page.locator("#job-problem").is_hidden()
 
 
-def test_all_of_it_by_keyboard(visit):
+def test_the_page_works_by_keyboard(visit):
     page = visit.open()
     page.wait_for_selector("#readiness.ready")
 
@@ -386,14 +385,14 @@ def test_all_of_it_by_keyboard(visit):
     assert first > 1
     assert end < 174
     page.keyboard.press("0")
-    # All 128 bars that the model sees at most here, and 48 held out, to a fraction of a bar.
+    # All 128 bars of the lookback and 48 held out, to a fraction of a bar.
     assert seen(page)[0] < 0.5
     assert seen(page)[1] > 174.5
     page.keyboard.press("Escape")
     assert page.inner_text("#values strong") == last
     page.keyboard.press("ArrowLeft")  # from the last bar again
     assert page.inner_text("#values strong") == last_but_one
-    tab_to("download-csv")  # the chart does not keep the focus
+    tab_to("download-csv")  # the chart does not trap the focus
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.id") == "chart"
 
@@ -413,7 +412,7 @@ def test_a_dropped_file_is_read(visit, csv_file):
     assert page.inner_text("#file-name").startswith("dropped.csv: 150 bars")
 
 
-def test_clocks_that_go_back_and_names_of_markup_do_no_harm(open_page: OpenPage, tmp_path):
+def test_clocks_that_go_back_and_markup_in_names_do_no_harm(open_page: OpenPage, tmp_path):
     times = pd.date_range("2024-10-27T00:00", periods=60, freq="15min", tz="Europe/Berlin")
     rng = np.random.default_rng(1)
     close = 100 + rng.standard_normal(60).cumsum()

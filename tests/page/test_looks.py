@@ -1,4 +1,4 @@
-"""How the page looks and can be used: dark, light and on a phone, as axe-core judges; pictures are kept."""
+"""The page in dark, in light and on a phone, checked by axe-core. Screenshots are saved."""
 
 import io
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ FIELDS = {"horizon": 24, "held_out": 24, "lookback": 128, "seed": 7}
 
 
 def corner(page: "Page") -> tuple[int, ...]:
-    """The colour of the chart's ground."""
+    """The background colour of the chart."""
     with io.BytesIO(page.locator("#chart").screenshot()) as picture:
         pixels = matplotlib.image.imread(picture, format="png")
     return tuple(round(float(value) * 255) for value in pixels[6, 6, :3])
@@ -33,7 +33,7 @@ def worker(browser, start_worker: StartWorker) -> WorkerUnderTest:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_the_page_can_be_read_and_used(open_page: OpenPage, look: str):
+def test_the_page_is_accessible(open_page: OpenPage, look: str):
     visit = open_page(**LOOKS[look])
     page = visit.open()
     visit.shoot(f"{look}-empty")
@@ -49,7 +49,7 @@ def test_the_page_can_be_read_and_used(open_page: OpenPage, look: str):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason).Axe()
     results = axe.run(page)
     assert results.violations_count == 0, results.generate_report()
-    # Of a page that is too wide a phone would show all, and say that it is as wide itself.
+    # A phone shows a page that is too wide in full, and reports that width as its own.
     width = LOOKS[look].get("viewport", {}).get("width", 1280)
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [width, width]
 
@@ -63,7 +63,7 @@ def test_colours_follow_the_system_while_the_page_is_open(open_page: OpenPage):
     assert corner(page) == (0x10, 0x15, 0x1C)
 
 
-def test_a_worker_that_is_not_on_its_device_says_so(open_page: OpenPage):
+def test_the_card_of_a_worker_on_a_fallback_device_has_a_warning(open_page: OpenPage):
     page = open_page().open()
     page.wait_for_selector(".card .warning")
     assert "Falling back to CPU" in page.inner_text(".card .warning")

@@ -1,4 +1,4 @@
-"""What the page says while there is no worker, no API, or no key for it, and that it goes on by itself."""
+"""The page without a worker, the API or a key: it says so, and recovers by itself."""
 
 import json
 from pathlib import Path
@@ -22,11 +22,11 @@ GPU = {
     "jobs_failed": 0,
     "uptime_s": 60,
 }
-"""What a worker that does not exist announces."""
+"""The status of a worker that does not exist."""
 
 
 def announce(visit: Visit, *workers: dict) -> None:
-    """These are all the workers that the page hears of."""
+    """Make these the only workers that the page receives."""
     content = json.dumps({"workers": workers, "queues": {}})
     visit.page.unroute_all()
     visit.page.route(
@@ -43,7 +43,7 @@ def upload(visit: Visit, address: Path = SAMPLE) -> None:
 
 
 def text_begins(visit: Visit, element_id: str, text: str) -> None:
-    """Waits until it does."""
+    """Wait until an element's text begins so."""
     wait_until(
         visit.page,
         "([id, text]) => document.getElementById(id).textContent.startsWith(text)",
@@ -55,9 +55,9 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page = visit.use_sample(**FIELDS)
     page.click("#run")
     page.wait_for_selector("#job")
-    assert page.inner_text("#readiness") == "No worker is there"
+    assert page.inner_text("#readiness") == "No worker is running"
     assert page.inner_text("#job-state") == (
-        "No worker is ready. The job waits in the queue cpu and begins once one is."
+        "No worker is ready. The job waits in the queue cpu until one is."
     )
     assert "kronos worker" in page.inner_text("#worker-cards")
     visit.shoot("no-worker")
@@ -66,7 +66,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     assert "(CANCELLED)" in page.inner_text("#job-problem")
 
 
-def test_a_worker_that_goes_is_told_and_the_next_one_computes_the_job(
+def test_a_stopped_worker_is_reported_and_the_next_one_computes_the_job(
     visit: Visit, start_worker: StartWorker
 ):
     first = start_worker(**TINY).wait_until_ready()
@@ -74,7 +74,7 @@ def test_a_worker_that_goes_is_told_and_the_next_one_computes_the_job(
     page.wait_for_selector("#readiness.ready")
     assert first.stop() == 0
     page.wait_for_selector("#readiness:not(.ready)")
-    assert page.inner_text("#readiness") == "No worker is there"
+    assert page.inner_text("#readiness") == "No worker is running"
     page.click("#run")
     wait_until(
         page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
@@ -86,7 +86,7 @@ def test_a_worker_that_goes_is_told_and_the_next_one_computes_the_job(
 
 
 @pytest.mark.at_length
-def test_a_worker_that_is_killed_while_it_computes_is_told_and_the_next_one_begins_anew(
+def test_a_killed_worker_is_reported_and_the_next_one_starts_the_job_again(
     visit: Visit, start_worker: StartWorker
 ):
     settings = TINY | {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}  # the second soon takes what the first held
@@ -94,14 +94,16 @@ def test_a_worker_that_is_killed_while_it_computes_is_told_and_the_next_one_begi
     page = visit.use_sample(**FIELDS | {"samples": 256, "horizon": 160, "lookback": 176})
     page.click("#run")
     wait_until(page, "() => document.querySelector('#job-progress').value > 0")
-    # There is another one, which has not taken the job.
+    # Another worker is running, but has not taken the job.
     announce(visit, GPU | {"jobs_running": [], "num_jobs_running": 0})
     first.process.kill()
     first.process.wait(10)
-    text_begins(visit, "job-state", "The worker that computed this is gone. The job begins anew once another")
+    text_begins(
+        visit, "job-state", "The worker that computed this is gone. Another worker will start the job again"
+    )
     assert page.get_attribute("#job-progress", "value") is None
     page.unroute_all()
-    wait_until(page, "() => document.querySelector('#readiness').textContent === 'No worker is there'")
+    wait_until(page, "() => document.querySelector('#readiness').textContent === 'No worker is running'")
     second = start_worker(**settings)
     text_begins(visit, "job-state", "Computing")
     page.click("#cancel")
@@ -111,7 +113,7 @@ def test_a_worker_that_is_killed_while_it_computes_is_told_and_the_next_one_begi
 
 
 @pytest.mark.at_length
-def test_a_finetuning_worker_that_is_killed_is_told_and_the_next_one_goes_on(
+def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
     open_page: OpenPage, start_api: StartApi, start_worker: StartWorker, tmp_path: Path
 ):
     (tmp_path / "data").mkdir()
@@ -129,12 +131,14 @@ def test_a_finetuning_worker_that_is_killed_is_told_and_the_next_one_goes_on(
     page.fill("#epochs", "900")
     page.click("#train")
     text_begins(visit, "training-state", "Training the predictor")
-    # There is another one, which has not taken the job.
+    # Another worker is running, but has not taken the job.
     announce(visit, GPU | {"role": "finetune", "training": None})
     first.process.kill()
     first.process.wait(10)
     text_begins(
-        visit, "training-state", "The worker that trained this is gone. The job goes on from its last save"
+        visit,
+        "training-state",
+        "The worker that trained this is gone. Another worker will go on from its last save",
     )
     assert page.inner_text("#training-share") == ""
     page.unroute_all()
@@ -146,7 +150,7 @@ def test_a_finetuning_worker_that_is_killed_is_told_and_the_next_one_goes_on(
     assert second.stop() == 0
 
 
-def test_an_upload_can_be_trained_on_before_a_worker_is_there(visit: Visit):
+def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     visit.expected_failures = 1
     page = visit.open()
     page.route("**/v1/datasets", lambda route: route.fulfill(status=503, json={}), times=1)
@@ -163,8 +167,8 @@ def test_an_upload_can_be_trained_on_before_a_worker_is_there(visit: Visit):
     assert "(CANCELLED)" in page.inner_text("#training-problem")
 
 
-def test_an_upload_can_be_trained_on_before_the_models_are_read(visit: Visit):
-    """The list of models may be slow to come; a click meanwhile trains the one that every worker has."""
+def test_training_can_start_before_the_models_are_read(visit: Visit):
+    """If the list of models is slow, training starts from the bundled model."""
     visit.page.route("**/v1/models", lambda _: None)
     page = visit.open()
     upload(visit)
@@ -177,7 +181,7 @@ def test_an_upload_can_be_trained_on_before_the_models_are_read(visit: Visit):
     assert "(CANCELLED)" in page.inner_text("#training-problem")
 
 
-def test_a_list_of_files_that_could_not_be_read_is_read_again(visit: Visit):
+def test_the_list_of_files_is_read_again_after_a_failure(visit: Visit):
     visit.expected_failures = 2
     failing = {"status": 503, "json": {"detail": "Redis is away"}}
     visit.page.route("**/v1/datasets", lambda route: route.fulfill(**failing), times=1)
@@ -189,17 +193,17 @@ def test_a_list_of_files_that_could_not_be_read_is_read_again(visit: Visit):
     assert page.locator("#datasets-problem").is_hidden()
 
 
-def test_a_service_without_a_data_folder_says_so_once(open_page: OpenPage, start_api: StartApi):
+def test_a_missing_data_folder_is_reported_once(open_page: OpenPage, start_api: StartApi):
     visit = open_page(start_api(KRONOS_DATA_FOLDER=""))
     visit.expected_failures = 1
     page = visit.open()
     text_begins(visit, "datasets-problem", "this service has no data folder (KRONOS_DATA_FOLDER)")
     with page.expect_response("**/v1/workers"):
         pass
-    page.wait_for_timeout(200)  # a second question would leave a second error
+    page.wait_for_timeout(200)  # a second request would leave a second error
 
 
-def test_a_device_stays_chosen_while_nobody_can_be_asked_and_when_it_is_gone(visit: Visit):
+def test_a_device_stays_chosen_during_an_outage_and_after_it_is_gone(visit: Visit):
     announce(visit, GPU)
     page = visit.open()
     page.wait_for_selector("#device option[value='cuda:1']", state="attached")
@@ -227,7 +231,7 @@ def test_a_device_stays_chosen_while_nobody_can_be_asked_and_when_it_is_gone(vis
     assert page.locator("#device option[value='cuda:1']").count() == 0
 
 
-def test_an_api_that_goes_is_told_and_the_job_is_followed_once_it_is_back(
+def test_a_stopped_api_is_reported_and_the_job_is_followed_once_it_is_back(
     open_page: OpenPage, start_api: StartApi
 ):
     api = start_api()
@@ -260,7 +264,7 @@ def locked_api(start_api: StartApi) -> ApiUnderTest:
     return start_api(KRONOS_API_KEYS=KEY)
 
 
-def test_a_key_is_asked_for_and_kept_for_the_tab_alone(open_page: OpenPage, locked_api: ApiUnderTest):
+def test_the_page_asks_for_a_key_and_keeps_it_for_the_tab_only(open_page: OpenPage, locked_api: ApiUnderTest):
     visit = open_page(locked_api)
     visit.expected_failures = 1000
     page = visit.open()
@@ -282,7 +286,7 @@ def test_a_key_is_asked_for_and_kept_for_the_tab_alone(open_page: OpenPage, lock
     assert page.evaluate("[localStorage.length, document.cookie, location.href]") == [0, "", locked_api.url]
 
 
-def test_the_page_may_load_and_run_only_what_is_its_own(visit: Visit):
+def test_the_page_loads_and_runs_only_its_own_files(visit: Visit):
     answer = visit.page.goto(visit.url)
     assert answer is not None
     policy = answer.headers["content-security-policy"]
@@ -297,4 +301,4 @@ def test_the_page_may_load_and_run_only_what_is_its_own(visit: Visit):
     )
     assert refused == "script-src-elem"
     assert visit.page.evaluate("window.ran") is None
-    visit.errors.clear()  # that one
+    visit.errors.clear()  # the refused script

@@ -1,4 +1,4 @@
-"""What the page takes for a job that nobody computes any more."""
+"""How the page detects a job that no worker computes any more."""
 
 from tests.page.conftest import Visit
 
@@ -9,12 +9,12 @@ async () => {
   const silence = new Silence(() => now)
   const seen = []
   const at = (time, act) => { now = time; act(); seen.push(silence.isLong) }
-  at(15000, () => silence.look(false))
-  at(17000, () => silence.look(false))
-  at(18000, () => silence.look(true))
-  at(33000, () => silence.hear(["running", 5]))
-  at(50000, () => silence.hear(["running", 5]))
-  at(51000, () => silence.hear(["running", 6]))
+  at(15000, () => silence.onWorkers(false))
+  at(17000, () => silence.onWorkers(false))
+  at(18000, () => silence.onWorkers(true))
+  at(33000, () => silence.onJob(["running", 5]))
+  at(50000, () => silence.onJob(["running", 5]))
+  at(51000, () => silence.onJob(["running", 6]))
   return seen
 }
 """
@@ -26,17 +26,17 @@ async (workers) => {
 """
 
 
-def test_silence_is_long_where_neither_workers_nor_the_job_told_anything_new(visit: Visit):
+def test_silence_is_long_without_news_from_the_workers_or_the_job(visit: Visit):
     assert visit.open().evaluate(SILENCE) == [False, True, False, False, True, False]
 
 
-def test_a_worker_may_compute_a_job_unless_it_names_all_that_it_computes(visit: Visit):
+def test_a_worker_may_compute_a_job_unless_it_names_only_others(visit: Visit):
     mine, other = {"id": "mine"}, {"id": "other"}
-    told = {
+    expected = {
         True: [{"jobs_running": [other, mine], "num_jobs_running": 2}, {},
                {"jobs_running": [other], "num_jobs_running": 2}],
         False: [{"jobs_running": [], "num_jobs_running": 0}, {"role": "finetune"},
                 {"jobs_running": [other], "num_jobs_running": 1}],
     }  # fmt: skip
-    for may, workers in told.items():
+    for may, workers in expected.items():
         assert visit.open().evaluate(MAY_COMPUTE, workers) == [may] * len(workers)

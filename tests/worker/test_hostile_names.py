@@ -1,4 +1,4 @@
-"""Names in jobs that are meant to lead elsewhere: out of the folders, or to a model nobody listed."""
+"""Hostile names in jobs: paths out of the folders, and models that are not listed."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ from tests.worker.inference.test_model_cache import FakeLoader, loaded
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
-from worker.tasks.payload import job_of
+from worker.tasks.attempt import job_of
 from worker.training.data_folder import DataFolder
 from worker.training.start_models import StartModels
 
@@ -74,7 +74,7 @@ OUTSIDE = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder, with a secret beside it and links to that."""
+    """A data folder, with a secret next to it and links to the secret."""
     data = tmp_path / "data"
     (data / "inside").mkdir(parents=True)
     (data / "inside" / "candles.csv").write_text("x")
@@ -87,12 +87,12 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def told(error: JobError) -> str:
+def text_of(error: JobError) -> str:
     return json.dumps(error.args)
 
 
 def open_data(path: object, folder: Path) -> None:
-    """As a worker does with a job's."""
+    """Resolve as a worker does with a job."""
     data = parse_finetune_job({"name": "mine", "data": {"path": path}}, LIMITS).data
     for one in (data.path,) if isinstance(data.path, str) else data.path or ():
         DataFolder(folder).check(one)
@@ -111,11 +111,11 @@ def test_no_path_of_a_job_leads_out_of_the_data_folder(name: str, folder: Path) 
     assert len(refused.value.message) < 200
     assert refused.value.message.isprintable()
     if str(folder.parent) not in path:
-        assert str(folder.parent) not in told(refused.value)
+        assert str(folder.parent) not in text_of(refused.value)
 
 
 @pytest.mark.parametrize("name", OUTSIDE, ids=lambda name: ascii(name[:30])[1:-1].replace("/", "|"))
-def test_a_job_that_comes_as_far_as_the_data_folder_has_no_other_path(name: str, folder: Path) -> None:
+def test_a_job_that_passes_all_other_checks_has_no_path_outside(name: str, folder: Path) -> None:
     path = written(name, folder)
     for data in (path, [path], ["inside/candles.csv", path]):
         with pytest.raises(JobError) as refused:
@@ -127,7 +127,7 @@ def test_a_job_that_comes_as_far_as_the_data_folder_has_no_other_path(name: str,
 
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever would ask the hub, or anybody, fails the test."""
+    """Make any request to the hub or another server fail the test."""
 
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError(f"the network was asked: {arguments}")
@@ -205,10 +205,10 @@ def test_a_forecast_cannot_name_a_model_that_is_not_listed(
     assert refused.value.field == "model"
     assert len(refused.value.message) < 300
     assert loader.started == []
-    assert str(registry.folder) not in told(refused.value)
+    assert str(registry.folder) not in text_of(refused.value)
 
 
-def test_of_a_damaged_model_jobs_learn_what_is_wrong_and_not_where(
+def test_the_error_of_a_damaged_model_has_no_path(
     engine_thread: EngineThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = FakeLoader()
@@ -221,12 +221,12 @@ def test_of_a_damaged_model_jobs_learn_what_is_wrong_and_not_where(
         with pytest.raises(JobError) as refused:
             assert entry.served
     assert refused.value.message == "…/model.safetensors is damaged"
-    assert "srv" not in told(refused.value)
+    assert "srv" not in text_of(refused.value)
     assert "/srv/models/further/model.safetensors is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("key", ["\ud800", "\n" * 500, "\x1b[31m"])
-def test_what_stands_beside_a_job_is_told_short_and_escaped(key: str) -> None:
+def test_other_arguments_of_a_task_are_shown_short_and_escaped(key: str) -> None:
     with pytest.raises(JobError) as refused:
         job_of((), {"job": {}, key: 1})
     assert len(refused.value.field) < 400
@@ -244,12 +244,12 @@ def test_training_cannot_start_from_a_model_that_is_not_listed(
     payload = {"name": "mine", "data": {"path": "a.csv"}, "config": {"start": {part: name}}}
     with pytest.raises(JobError) as refused:
         StartModels(settings, registry).check(parse_finetune_job(payload, LIMITS).finetune_config())
-    # Of a tokenizer, also the workers' own model is none.
+    # The workers' own model is not a tokenizer.
     assert refused.value.code in {"MODEL_NOT_ALLOWED", "INVALID_CONFIG", "LIMIT_EXCEEDED"}
     assert len(refused.value.message) < 400
     assert refused.value.message.isprintable()
     if str(folder.parent) not in name:
-        assert str(folder.parent) not in told(refused.value)
+        assert str(folder.parent) not in text_of(refused.value)
 
 
 @pytest.mark.usefixtures("no_hub")
@@ -266,7 +266,7 @@ def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../a", "A", "a" * 65, "a\n", "\u0430", "kronos-tiny", "-a", "a@1"]
 )
-def test_no_model_is_registered_by_a_name_that_is_a_path_or_anothers(name: str) -> None:
+def test_no_model_is_registered_under_a_path_or_a_taken_name(name: str) -> None:
     with pytest.raises(JobError) as refused:
         parse_finetune_job({"name": name, "data": {"path": "a.csv"}}, LIMITS)
     assert refused.value.field == "name"

@@ -72,7 +72,7 @@ def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_chi
     assert lifecycle.current.num_children == num_children
 
 
-def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeypatch, caplog):
+def test_a_handler_that_fails_ends_the_worker(monkeypatch, caplog):
     def fail() -> None:
         raise ValueError("a defect")
 
@@ -84,7 +84,7 @@ def test_a_handler_that_fails_ends_the_worker_instead_of_leaving_it_deaf(monkeyp
     assert "the worker cannot start" in caplog.text
 
 
-def test_a_queue_that_was_named_is_not_heeded_and_the_log_says_so(caplog):
+def test_a_named_queue_is_ignored_with_a_warning(caplog):
     chosen("--queues", "mine")
     assert "--queues is ignored" in caplog.text
 
@@ -107,11 +107,11 @@ class FakeProcess:
         self.queue = queue
         self.is_dead = False
         self.error = error
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.metrics = SimpleNamespace(messages_dead=SimpleNamespace(inc=lambda: None))
 
     def __call__(self, settings: object, node: str, *, on_engine_death: Callable[[], None]) -> "FakeProcess":
-        self.told.append(node)
+        self.calls.append(node)
         self.settings = settings
         self.on_engine_death = on_engine_death
         return self
@@ -119,14 +119,14 @@ class FakeProcess:
     def start(self, num_processes: int) -> None:
         if self.error is not None:
             raise self.error
-        self.told.append(num_processes)
+        self.calls.append(num_processes)
 
     def __getattr__(self, name: str) -> Any:
-        return lambda: self.told.append(name)
+        return lambda: self.calls.append(name)
 
 
 class FakeWorker:
-    """As much of Celery's worker as is told which queues to take."""
+    """The part of Celery's worker that selects queues."""
 
     def __init__(self) -> None:
         self.selected: list[str] = []
@@ -144,12 +144,12 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     process, worker = use(monkeypatch, FakeProcess(queue=queue)), FakeWorker()
     lifecycle.set_up("node@host", worker)
     assert worker.selected == [queue]
-    assert process.told == ["node@host", 1]
+    assert process.calls == ["node@host", 1]
     assert lifecycle.current_process() is process
     lifecycle.announce_ready()
     lifecycle.drain()
     lifecycle.stop()
-    assert process.told[2:] == ["ready", "drain", "stop"]
+    assert process.calls[2:] == ["ready", "drain", "stop"]
     assert process.on_engine_death is end_worker
 
 
@@ -187,7 +187,7 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
     monkeypatch.setattr(lifecycle.current, "num_children", 4)
     lifecycle.set_up("node@host", worker)
     assert worker.selected == ["cpu"]
-    assert process.told == []
+    assert process.calls == []
     with pytest.raises(RuntimeError, match="no model is loaded"):
         lifecycle.current_process()
     for signal in (lifecycle.announce_ready, lifecycle.drain, lifecycle.stop):
@@ -203,10 +203,10 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
             "CHECKPOINT_MISSING: no folder",
         ),
         ({"error": "INVALID_DEVICE: tpu"}, "INVALID_DEVICE: tpu"),
-        (ProbeError("died"), "could not be tried: died"),
+        (ProbeError("died"), "could not be tested: died"),
     ],
 )
-def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, caplog, outcome, line):
+def test_prefork_is_refused_if_its_children_could_not_serve(monkeypatch, caplog, outcome, line):
     tried(monkeypatch, outcome)
     monkeypatch.setattr(lifecycle.current, "num_children", 4)
     with pytest.raises(SystemExit):
@@ -214,17 +214,17 @@ def test_prefork_is_refused_where_its_children_could_not_serve(monkeypatch, capl
     assert line in caplog.text
 
 
-def test_each_child_of_prefork_loads_under_a_name_of_its_own(monkeypatch):
+def test_each_child_of_prefork_loads_under_its_own_name(monkeypatch):
     process = use(monkeypatch, FakeProcess())
     monkeypatch.setattr(lifecycle.current, "num_children", 4)
     monkeypatch.setattr(lifecycle.billiard, "current_process", lambda: SimpleNamespace(index=2))
     lifecycle.set_up_child("node@host")
-    assert process.told == ["node@host/2", 4, "ready"]
+    assert process.calls == ["node@host/2", 4, "ready"]
     assert process.on_engine_death is end_child
 
 
 @pytest.mark.parametrize(("port", "expected"), [(None, None), (9100, 9102)])
-def test_each_child_of_prefork_serves_its_metrics_on_a_port_of_its_own(settings, monkeypatch, port, expected):
+def test_each_child_of_prefork_serves_its_metrics_on_its_own_port(settings, monkeypatch, port, expected):
     process = use(monkeypatch, FakeProcess())
     given = settings.model_copy(update={"metrics_port": port})
     monkeypatch.setattr(lifecycle, "get_settings", lambda: given)
@@ -275,7 +275,7 @@ def test_a_worker_that_is_interrupted_has_not_failed_but_one_that_broke_has(monk
 def test_the_solo_pool_does_not_load_twice(monkeypatch):
     process = use(monkeypatch, FakeProcess())
     lifecycle.set_up_child("node@host")  # the signal comes in the only process, which has loaded already
-    assert process.told == []
+    assert process.calls == []
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_a_finetuning_worker_has_one_thread(finetuning, arguments, caplog):
 def test_a_finetuning_worker_refuses_other_pools(finetuning, pool, caplog):
     with pytest.raises(SystemExit):
         chosen("--pool", pool)
-    assert "--pool threads only" in caplog.text
+    assert "use --pool threads" in caplog.text
 
 
 def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, monkeypatch):
@@ -303,7 +303,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}})
     lifecycle.set_up("node@host", worker)
     process = lifecycle.current_process()
-    assert (worker.selected, forecasting.told) == (["gpu.finetune"], [])
+    assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
     assert worker.capacity is process.capacity
     lifecycle.drain()
     assert process.is_draining.is_set()
@@ -321,7 +321,7 @@ def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(fine
 
 
 def named(*arguments: str) -> str:
-    """What a worker started with these arguments is called; ``celery@there`` is Celery's own choice."""
+    """The name of a worker started with these arguments; ``celery@there`` is Celery's own choice."""
     sender = SimpleNamespace(pool_cls=None, concurrency=None, hostname="celery@there")
     context = worker_command.make_context(
         "worker", list(arguments), obj=SimpleNamespace(app=lifecycle.app, quiet=True)
@@ -363,7 +363,7 @@ def test_a_worker_that_is_started_from_code_keeps_its_name():
 
 
 @pytest.mark.parametrize(("role", "arguments"), [("finetune", ()), ("forecast", ("--pool", "prefork"))])
-def test_what_must_not_run_torch_learns_its_device_elsewhere(
+def test_processes_that_must_not_run_torch_probe_their_device(
     settings, monkeypatch, here, tmp_path, role, arguments
 ):
     given = settings.model_copy(update={"role": role, "model_folder": tmp_path, "model": "kronos-tiny"})

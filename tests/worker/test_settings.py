@@ -1,4 +1,4 @@
-"""Every setting comes from its variable, and from nothing else."""
+"""Every setting comes from its own variable only."""
 
 import pytest
 from pydantic import SecretStr
@@ -184,7 +184,7 @@ def test_settings_are_read_once(monkeypatch):
         get_settings.cache_clear()
 
 
-def test_why_a_worker_cannot_start_is_one_line_with_its_way_out():
+def test_a_start_error_is_one_line_with_the_remedy():
     line = explain(CheckpointMissing("the folder /m is not there."))
     assert line.startswith("CHECKPOINT_MISSING: the folder /m is not there.")
     assert "KRONOS_MODEL" in line

@@ -1,9 +1,9 @@
-"""Messages in Redis: how a worker takes them, and what becomes of unreadable ones.
+"""Messages in Redis: how a worker takes them, and what it does with unreadable ones.
 
-transport.py     kombu's Redis transport, with these in place of its own; self_check.py: does kombu fit
-consuming.py     what a worker takes off its queues; messages.py: a message checked before Celery sees it
+transport.py     kombu's Redis transport with our own scripts; self_check.py: whether kombu fits it
+consuming.py     takes messages off the queues; messages.py: checks each before Celery receives it
 deliveries.py    messages taken and not acknowledged yet
-claims.py        a worker's hold on its jobs; result_backend.py: their states and outcomes in Redis
+claims.py        a worker's claims on its jobs; result_backend.py: their states and outcomes in Redis
 ageing.py        moves old messages of low priority up
-queue_watch.py   notices when a queue changes; steps.py: what runs in a worker for all this
+queue_watch.py   notices when a queue changes; steps.py: the steps of Celery's consumer
 """

@@ -1,17 +1,16 @@
-"""Moves jobs of low priority up once they have waited long enough: to the back of the normal list.
+"""Moves jobs of low priority to the back of the normal list once they have waited long enough.
 
-A message does not say when it was enqueued, and may be too large to look into. But a list is served in order,
-and Redis counts how many messages were ever taken off it. Of those that were there at some moment, as many
-are left as there were, less those that were taken since. Redis keeps notes of such moments. The newest note
-that is old enough gives how many messages, at the list's end, have waited so long.
+A message does not say when it was enqueued, and may be too large to parse. But each list is served in order,
+and Redis counts the messages that were ever taken off it. A note holds a moment, with the list's length and
+this count at that moment. Of the messages in the list then, those not taken since are still there, at the
+list's end. The newest note that is old enough gives how many messages have waited long enough.
 
-A message that comes back from a worker counts as one taken less. That is exact if what was taken last comes
-back first. Otherwise a younger message may move in an older one's place, and fewer may move than could; more
-never do.
+A message that comes back from a worker lowers the count by one. This is exact if messages come back in the
+reverse order. Otherwise a younger message may move in place of an older one, and fewer may move than could,
+but never more.
 
-Simpler designs were weighed. One note a list would save ten lines, and move a job up to twice as late. A
-share of turns for the low lists would need no notes, but then ``KRONOS_LOW_PRIORITY_MAX_WAIT_S`` means
-nothing.
+Simpler designs are worse. One note for each list would save ten lines, but jobs would move up to twice as
+late. Turns for the low lists would need no notes, but would not respect ``KRONOS_LOW_PRIORITY_MAX_WAIT_S``.
 """
 
 import logging
@@ -31,21 +30,18 @@ from worker.settings import get_settings
 log = logging.getLogger(__name__)
 
 SWEPT_KEY: Final = f"{KEY_PREFIX}ageing"
-"""It exists while no worker needs to sweep."""
-
+"""This key exists while no worker needs to sweep."""
 MAX_MOVED: Final = 100
-"""Messages of one list in one sweep."""
+"""Messages of one list that one sweep may move."""
 MAX_MOVED_BYTES: Final = 16 * 2**20
-"""In one sweep, but for its last message: while they are copied, Redis serves nobody else."""
-
+"""Bytes that one sweep may move, not counting its last message: Redis serves no one else meanwhile."""
 SWEEPS_PER_WAIT: Final = 100
 MIN_INTERVAL_S: Final = 0.5
-
 SWEEP: Final = read_script("age", SCRIPTS)
 
 
 class Ageing:
-    """Moves up what has waited for ``max_wait_s`` in the lists below normal priority, of all our queues."""
+    """Moves up the messages below normal priority that have waited for ``max_wait_s``, in all our queues."""
 
     def __init__(self, redis: Redis, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
@@ -60,15 +56,15 @@ class Ageing:
                     self._keys += [source, f"{SWEPT_KEY}:{source}", list_key(queue, normal)]
 
     def sweep(self) -> int:
-        """Move up what is old enough, unless a worker did within the interval; how many messages moved."""
-        # A little less than the interval, lest a worker that sweeps alone comes too early every second time.
+        """Move old messages up, unless a worker did so within the interval. Returns how many moved."""
+        # Less than the interval: otherwise a single worker would be too early for every second sweep.
         throttle_s = 0.9 * self.interval_s
         args = [self._max_wait_s, throttle_s, MAX_MOVED, MAX_MOVED_BYTES]
         return int(self._run(keys=self._keys, args=args))
 
 
 class AgeingSweep(bootsteps.StartStopStep):
-    """Sweeps every few seconds, in the consumer's own thread."""
+    """Sweeps every few seconds, on the consumer's thread."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -80,7 +76,7 @@ class AgeingSweep(bootsteps.StartStopStep):
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Called at every (re)connection."""
+        """Celery calls it at every (re)connection."""
         self._timer = consumer.timer.call_repeatedly(self._ageing.interval_s, self._sweep)
 
     def stop(self, consumer: Any) -> None:
@@ -92,7 +88,7 @@ class AgeingSweep(bootsteps.StartStopStep):
         try:
             num_moved = self._ageing.sweep()
         except RedisError as error:
-            log.warning("jobs of low priority could not be looked after, trying again: %s", error)
+            log.warning("jobs of low priority could not be moved up, trying again: %s", error)
             return
         if num_moved:
             log.info("%d jobs of low priority waited long enough: they count as normal now", num_moved)

@@ -1,4 +1,4 @@
-"""The jobs that this process works on: a claim on each, and how long it surely lasts."""
+"""This process's claims on its jobs, and how long each claim surely lasts."""
 
 import logging
 import threading
@@ -13,21 +13,21 @@ from kronos_client.redis.job_store import JobStore
 log = logging.getLogger(__name__)
 
 SAFE_SHARE: Final = 0.4
-"""Of the timeout: with less left, the work is to end."""
+"""With less than this share of the timeout left, the work should end."""
 LAST_SHARE: Final = 0.15
-"""With less left, it must end now: another worker may begin it when the claim is over."""
+"""With less than this share left, it must end now: another worker may begin the job soon."""
 
 
 class Claim:
     """This process's claim on one job.
 
-    How much is left is counted on this process's clock, from the moment before Redis was asked: it ends here
-    no later than there. It needs no answer of Redis, which may be away.
+    The time left is counted on this process's clock, from just before the request to Redis. So the claim ends
+    here no later than in Redis, even if Redis is away.
 
     Args:
         job_id: The job's id.
-        timeout_s: Seconds that a claim lives without a renewal.
-        asked_at: When Redis was asked for it, by ``time.monotonic``.
+        timeout_s: Seconds that a claim lasts without a renewal.
+        asked_at: The moment of the request to Redis, by ``time.monotonic``.
         chore: Called about once a second while Redis answers.
     """
 
@@ -42,21 +42,21 @@ class Claim:
 
     @property
     def left_s(self) -> float:
-        """Seconds for which no other process can have it; below 0 if one may."""
+        """Seconds for which no other process can have the job; below 0 if one may have it."""
         return float("-inf") if self.is_taken_away else self._good_until - time.monotonic()
 
     @property
     def is_safe(self) -> bool:
-        """Whether there is time to go on."""
+        """Whether there is enough time to continue."""
         return self.left_s > SAFE_SHARE * self._timeout_s
 
     @property
     def is_running_out(self) -> bool:
-        """Whether the work must be over at once."""
+        """Whether the work must end at once."""
         return self.left_s < LAST_SHARE * self._timeout_s
 
     def renew(self, asked_at: float) -> None:
-        """It lives as long again, from that moment."""
+        """Extend the claim to its full time from that moment."""
         self._good_until = asked_at + self._timeout_s
 
 
@@ -64,8 +64,8 @@ class Claims:
     """The claims of a process. May be shared by threads.
 
     Args:
-        store: Where they are kept.
-        timeout_s: Seconds that a claim lives without a renewal.
+        store: Holds the claims in Redis.
+        timeout_s: Seconds that a claim lasts without a renewal.
     """
 
     def __init__(self, store: JobStore, timeout_s: float) -> None:
@@ -77,7 +77,7 @@ class Claims:
     def hold(
         self, job_id: str, tag: str, asked_at: float, chore: Callable[[], object] = lambda: None
     ) -> Claim:
-        """Redis granted it, asked at this moment of ``time.monotonic``."""
+        """Note a claim that Redis granted; ``asked_at`` is the moment of the request."""
         claim = Claim(job_id, self.timeout_s, asked_at, chore)
         with self._lock:
             self._held[tag] = claim
@@ -89,12 +89,12 @@ class Claims:
             return any(claim.job_id == job_id for claim in self._held.values())
 
     def drop(self, tag: str) -> None:
-        """The work is over; Redis has the outcome, or gives the job to another."""
+        """Forget a claim: the outcome is stored, or another worker gets the job."""
         with self._lock:
             self._held.pop(tag, None)
 
     def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
-        """As ``JobStore.release``, also for a claim that was asked for and may have been granted."""
+        """As ``JobStore.release``. Also for a request whose answer was lost: the claim may exist."""
         self.drop(tag)
         try:
             self._store.release(job_id, tag, is_lost=is_lost)
@@ -102,7 +102,7 @@ class Claims:
             log.warning("job %s: its claim could not be released, it ends by itself: %s", job_id, error)
 
     def take_away(self, tag: str) -> bool:
-        """The job is another's, or ended elsewhere. Whether the claim is one of these, and this is news."""
+        """Mark a claim as lost to another worker. Returns True the first time, False for unknown tags."""
         with self._lock:
             claim = self._held.get(tag)
             if claim is None or claim.is_taken_away:
@@ -112,7 +112,7 @@ class Claims:
         return True
 
     def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> None:
-        """As ``JobStore.renew``; also of claims that another process of this worker works under."""
+        """As ``JobStore.renew``. Also renews claims that prefork children of this worker hold."""
         asked_at = time.monotonic()
         for tag, lives in self._store.renew(claims, others).items():
             if not lives:
@@ -121,7 +121,7 @@ class Claims:
                 claim.renew(asked_at)
 
     def do_chores(self) -> None:
-        """Do what each claim has to be done about once a second."""
+        """Call the chore of each claim; to be called about once a second."""
         with self._lock:
             claims = list(self._held.values())
         for claim in claims:

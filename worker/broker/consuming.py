@@ -1,4 +1,4 @@
-"""What a worker takes off its queues: checked, then handed over to Celery or buried. No kombu."""
+"""Takes messages off the queues, checks them, and hands them to Celery or buries them. No kombu."""
 
 import logging
 import threading
@@ -19,26 +19,23 @@ from worker.broker.messages import BadMessage, TaskMessage, read_message, too_la
 log = logging.getLogger(__name__)
 
 TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK, STATUS_TASK))
-"""The tasks that a message may name. Celery's own tasks could run ours past all checks."""
-
-LOOK_INTERVAL_S: Final = 1.0
-"""Seconds after which an idle worker looks for messages, in case a notification was lost."""
-
+"""The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
+CHECK_INTERVAL_S: Final = 1.0
+"""Seconds between checks of an idle worker for messages, in case a notification was lost."""
 MAX_DELAY_S: Final = 7 * 24 * 3600
-"""Seconds that a message may wait for its ETA: the record of its job lives no longer."""
-
+"""Seconds that a message may wait for its ETA: its job's record does not live longer."""
 MAX_TAKEN_AT_ONCE: Final = 100
-"""Messages taken in a row; the rest of Celery's event loop runs after them."""
+"""Messages taken in a row; then the rest of Celery's event loop runs."""
 
 
 class MessageConsumer:
-    """What one process takes off its queues, and what becomes of it.
+    """Takes one process's messages off its queues.
 
     Args:
         deliveries: The messages that workers have taken.
-        max_bytes: Of a message.
-        answer: Called with the id of a job and the error that it ends with. Returns False if the job does not
-            end so, since a worker has it.
+        max_bytes: Size limit of a message.
+        answer: Called with a job's id and error, to end the job with it. Returns False if it does not end
+            because a worker has it.
     """
 
     def __init__(
@@ -50,16 +47,16 @@ class MessageConsumer:
         self._answer = answer
         self._put_back: set[str] = set()
         self._is_rung = threading.Event()
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._wake: Callable[[], object] = lambda: None
 
     def ring(self) -> None:
-        """There may be messages. May be called from any thread."""
+        """Note that there may be messages. May be called from any thread."""
         self._is_rung.set()
         self._wake()
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Set what makes Celery's event loop take messages soon; it is called from any thread."""
+        """Set the function that makes Celery's event loop run soon; any thread may call it."""
         self._wake = wake
 
     def take(
@@ -68,25 +65,25 @@ class MessageConsumer:
         has_room: Callable[[], bool],
         hand_over: Callable[[Delivery, str, int, TaskMessage], object],
     ) -> None:
-        """Take messages while there are some and there is room for them.
+        """Take messages until there are none or there is no room.
 
         Args:
             queues: In the order in which they are served.
-            has_room: Asked before each message.
-            hand_over: Called with a delivery, its queue, its priority step and its message. An error that it
-                raises buries the message; an error of Redis leaves it to be delivered again.
+            has_room: Called before each message.
+            hand_over: Called with a delivery, its queue, its priority step and its message. If it raises a
+                Redis error, the message is delivered again. Any other error buries the message.
 
         Raises:
             RedisError: The connection to Redis is lost.
         """
-        if not self._is_rung.is_set() and time.monotonic() < self._next_look:
+        if not self._is_rung.is_set() and time.monotonic() < self._next_check:
             return
         lists = [list_key(queue, step) for step in PRIORITY_STEPS for queue in queues]
         for _ in range(MAX_TAKEN_AT_ONCE):
             if not has_room():
                 return
-            self._is_rung.clear()  # before the look: a later message rings again
-            self._next_look = time.monotonic() + LOOK_INTERVAL_S
+            self._is_rung.clear()  # before the take: a later message rings again
+            self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
                 delivery = self.deliveries.take(lists)
                 if delivery is None:
@@ -94,18 +91,18 @@ class MessageConsumer:
                 self._is_rung.set()
                 self._deliver(delivery, hand_over)
             except ResponseError as error:  # Redis is full, or a key has another type
-                log.error("Redis refuses what taking a job needs, trying again: %s", error)
+                log.error("Redis refuses the command that takes a job, trying again: %s", error)
                 self._is_rung.clear()
                 return
         self._wake()
 
     def put_back(self, delivery_tag: str, delay_s: float) -> None:
-        """Have a message delivered again after this time. Celery may then reject it, to have it requeued."""
+        """Have a message delivered again after this time. Celery may then reject and requeue it."""
         self.deliveries.put_back(delivery_tag, delay_s)
         self._put_back.add(delivery_tag)
 
     def requeue(self, delivery_tag: str) -> None:
-        """Have a message delivered again, as Celery asks for it."""
+        """Have a message delivered again, at Celery's request."""
         if delivery_tag in self._put_back:
             self._put_back.discard(delivery_tag)
         else:
@@ -129,15 +126,15 @@ class MessageConsumer:
             if self._is_of_this_time(delivery, message):
                 hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
-            raise  # it is delivered again
+            raise  # the message is delivered again
         except BadMessage as error:
             self._bury(delivery.tag, raw, queue, error)
-        except Exception:  # an error of Celery's must not end the worker, nor repeat
+        except Exception:  # a Celery error must not end the worker or repeat
             log.exception("Celery cannot read a message")
             self._bury(delivery.tag, raw, queue, BadMessage("Celery cannot read it", _job_id(raw)))
 
     def _is_of_this_time(self, delivery: Delivery, message: TaskMessage) -> bool:
-        """Whether it is to be handed over now, by Redis's clock. If not, it waits in Redis or has expired."""
+        """Whether to hand the message over now, by Redis's clock. Else it waits in Redis, or has expired."""
         if message.eta is None and message.expires is None:
             return True
         now = self.deliveries.now_s()
@@ -145,7 +142,7 @@ class MessageConsumer:
             late = "the message expired before a worker took it; add workers"
             if self._answer(message.payload["headers"]["id"], JobError(ErrorCode.DEADLINE, late)):
                 self.deliveries.forget(delivery.tag)
-            else:  # a worker has the job, or had it and is gone: try again once its claim has ended
+            else:  # a worker has the job, perhaps a dead one: try again when its claim ends
                 self.deliveries.put_back(delivery.tag, self.deliveries.timeout_s)
             return False
         delay_s = 0.0 if message.eta is None else message.eta - now
@@ -156,7 +153,7 @@ class MessageConsumer:
         return delay_s <= 0
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
-        """Answer first: if the worker is killed in between, the next one buries the message."""
+        """Answer, then bury: if the worker is killed in between, the next worker repeats both."""
         log.warning("a message is moved to the dead ones: %s (id %r)", error.reason, error.job_id)
         if error.job_id is not None:
             remedy = "see the contract for how a job is sent"

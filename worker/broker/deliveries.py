@@ -1,7 +1,7 @@
-"""Messages that a worker has taken off its queues and not acknowledged yet, as Redis keeps them.
+"""Messages that workers have taken off the queues and not acknowledged yet, in Redis.
 
-Each step is one script: a message is on its list or noted as taken, and nothing that dies in between loses
-it. All moments are of Redis's clock.
+Each step is one script. A message is either on its list or noted as taken, so a process that dies in between
+loses none. All times are by Redis's clock.
 """
 
 import json
@@ -19,30 +19,28 @@ from kronos_client.redis.scripts import read_script
 SCRIPTS: Final = Path(__file__).parent / "lua"
 
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
-"""A hash of how many messages were ever taken off each list, less those that came back."""
-
+"""A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 SHOWN_BYTES: Final = 2048
-"""Of a message that is too large, at each end; and of one that is buried."""
-
+"""Bytes kept of each end of a message that is too large, and of a buried message."""
 MAX_RESTORED: Final = 100
-LOOKS_PER_TIMEOUT: Final = 4
+CHECKS_PER_TIMEOUT: Final = 4
 """Three renewals in a row may fail before a job counts as abandoned."""
 
 
-def look_interval_s(timeout_s: float) -> float:
-    """How often each worker is to renew its messages, and to look for overdue ones."""
-    return min(5.0, timeout_s / LOOKS_PER_TIMEOUT)
+def check_interval_s(timeout_s: float) -> float:
+    """Seconds between two renewals of a worker's messages, and between two checks for overdue ones."""
+    return min(5.0, timeout_s / CHECKS_PER_TIMEOUT)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message as it was taken.
+    """A taken message.
 
     Attributes:
-        tag: of this delivery; a message that is taken again gets another.
-        source: the list that it was on, which is a queue's for one priority.
-        num_bytes: of the message.
-        message: all of it; where it is too large, its two ends.
+        tag: Names this delivery; a message that is taken again gets another tag.
+        source: The list that held the message: one queue's list for one priority.
+        num_bytes: Size of the whole message.
+        message: The whole message, or its two ends if it is too large.
     """
 
     tag: str
@@ -56,10 +54,10 @@ class Deliveries:
     """Takes messages and accounts for them, in keys that all workers of a role share.
 
     Args:
-        redis: answers in bytes.
-        timeout_s: what is not renewed for so long is delivered again.
-        max_bytes: of a message that is read.
-        max_dead: messages that the list of dead ones keeps.
+        redis: Connection that answers in bytes.
+        timeout_s: A message that is not renewed for so long is delivered again.
+        max_bytes: Size limit of a message.
+        max_dead: Length limit of the list of dead messages.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class Deliveries:
         self._run_bury = redis.register_script(read_script("bury", SCRIPTS))
 
     def take(self, lists: Sequence[str]) -> Delivery | None:
-        """The next message of the first of these lists that has one."""
+        """Take the next message from the first list that has one."""
         tag = uuid.uuid4().hex
         answer = self._run_take(keys=[*self._keys, *lists], args=[tag, self._max_bytes, SHOWN_BYTES])
         if answer is None:
@@ -93,7 +91,7 @@ class Deliveries:
         return Delivery(tag, source.decode(), num_bytes, b"".join(parts), is_whole=len(parts) == 1)
 
     def forget(self, tag: str) -> None:
-        """It is acknowledged."""
+        """Remove an acknowledged message."""
         unacked_key, index_key, _ = self._keys
         with self._redis.pipeline() as pipe:
             pipe.zrem(index_key, tag)
@@ -101,20 +99,20 @@ class Deliveries:
             pipe.execute()
 
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
-        """Have a message delivered again: at once, before all others of its list, or after some time."""
+        """Have a message delivered again: at once and before all others of its list, or after a delay."""
         self._run_put_back(keys=self._keys, args=[tag, delay_s, self.timeout_s])
 
     def restore_overdue(self) -> int:
-        """Put back what nobody renews any more; how many messages that were.
+        """Put back the messages that no worker renews any more. Returns how many.
 
-        Where nobody has looked for a while Redis was away, and holders could not renew: they come first.
+        If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
-        gap_s = 2 * look_interval_s(self.timeout_s)
+        gap_s = 2 * check_interval_s(self.timeout_s)
         args = [self.timeout_s, gap_s, self.timeout_s / 2, MAX_RESTORED]
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def bury(self, tag: str, reason: str, *, queue: str, job_id: str | None, message: bytes) -> None:
-        """Move a message that nobody can read or answer to the list of dead ones."""
+        """Move a message to the list of dead messages."""
         entry = {
             "at": self.now_s(),
             "reason": reason,
@@ -128,11 +126,11 @@ class Deliveries:
         self._run_bury(keys=keys, args=[tag, json.dumps(entry), self._max_dead])
 
     def held(self, tag: str) -> bytes | None:
-        """The message of a delivery that is not acknowledged."""
+        """The message of a delivery that is not acknowledged yet."""
         value: Any = self._redis.hget(self._keys[0], tag)
         return None if value is None else value.partition(b"\n")[2]
 
     def now_s(self) -> float:
-        """Redis's clock, Unix time in seconds."""
+        """Unix time by Redis's clock, in seconds."""
         seconds, microseconds = self._redis.time()
         return float(seconds + microseconds / 1e6)

@@ -1,9 +1,9 @@
 """Messages as clients send them, checked before Celery sees them.
 
-Celery 5.7 and kombu 5.7 end the worker over many messages that are not as they expect, drop others without an
-answer, unpack compressed ones to any size, and log some whole. They can read what passes here: a message of
-protocol 2 (or 1, which becomes 2) for a task of ours, in JSON, with checked headers only. For the layout see
-docs.celeryq.dev, "Message Protocol".
+Celery 5.7 and kombu 5.7 crash on many unexpected messages, drop others without an answer, unpack compressed
+ones to any size, and log some whole. They can read what passes here: a message of protocol 2 (1 becomes 2)
+for one of our tasks, in JSON, with checked headers only. For the layout see docs.celeryq.dev, "Message
+Protocol".
 """
 
 import base64
@@ -23,30 +23,24 @@ from kronos_client.redis.shown import shown_arguments
 from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000
-"""JSON arrays and objects in a message. Empty ones take 30 times their text after parsing."""
-
+"""JSON arrays and objects in a message. Parsed empty ones take 30 times the memory of their text."""
 MAX_DEPTH: Final = 64
-"""Of arrays and objects in each other. Python's parser recurses, and Celery's runs on other stacks."""
-
+"""Nesting of arrays and objects. Python's JSON parser recurses, on stacks of different sizes."""
 BRACKETS: Final = b"[]{}"
 NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
-
 MAX_REPR_CHARS: Final = 200
-"""The most that Flower shows of a job."""
-
+"""Length of a job's text in Flower."""
 NUM_ID_BYTES: Final = 4 * MAX_ID_CHARS
 _ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % NUM_ID_BYTES)
-
 END_OF_TIME: Final = 253_370_764_800.0
-"""Unix time of the year 9999, which some zones reach and Python's datetime does not outlast."""
-
+"""The start of the year 9999 as Unix time. Python's datetime ends with that year."""
 NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
 IDS: Final = ("root_id", "parent_id", "group")
 SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")
 
 
 class BadMessage(Exception):
-    """A message that cannot be given to a task; ``job_id`` is set if the message names one."""
+    """A message that no task can take. ``job_id`` is set if the message names one."""
 
     def __init__(self, reason: str, job_id: str | None = None) -> None:
         super().__init__(reason)
@@ -59,8 +53,8 @@ class TaskMessage:
     """A message that Celery can read.
 
     Attributes:
-        payload: as kombu takes it, but for what the delivery adds.
-        arguments: its body, ``[args, kwargs, embed]``.
+        payload: As kombu expects it, without the delivery's properties.
+        arguments: The parsed body, ``[args, kwargs, embed]``.
         eta: Unix time before which the task must not run.
         expires: Unix time after which no worker may take it.
     """
@@ -72,14 +66,14 @@ class TaskMessage:
 
 
 def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
-    """Check a message, and leave out what is not checked.
+    """Check a message, and remove the parts that are not checked.
 
     Args:
-        raw: As it was on the list.
+        raw: The message as it was on the list.
         tasks: Names of the tasks that this worker has.
 
     Raises:
-        BadMessage: It cannot be given to a task.
+        BadMessage: No task can take it.
     """
     envelope = _object(_parse(raw, "the message"), "the message")
     headers = _object(envelope.get("headers") or {}, "its headers")
@@ -113,7 +107,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
 
 
 def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
-    """The error of a message that is too large. Only its two ends were read."""
+    """The error for a message that is too large, of which only the two ends were read."""
     found = _ID_IN_TEXT.findall(ends)
     job_id = found[-1].decode(errors="replace") if found else None
     return BadMessage(
@@ -123,7 +117,7 @@ def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
 
 
 def _parse(text: bytes, what: str) -> Any:
-    """Parse JSON as kombu does: in UTF-8 only, though Python accepts other encodings."""
+    """Parse JSON in UTF-8 only, as kombu does. Python would accept other encodings."""
     if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
     if _depth(text) > MAX_DEPTH:
@@ -135,7 +129,7 @@ def _parse(text: bytes, what: str) -> Any:
 
 
 def _depth(text: bytes) -> int:
-    """How deep its brackets are nested, those in strings included."""
+    """How deep the brackets are nested, including those in strings."""
     depth = deepest = 0
     for bracket in text.translate(None, NO_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
@@ -180,7 +174,7 @@ def _check_task(task: Any, tasks: Container[str]) -> None:
 
 
 def _check_arguments(body: Any) -> None:
-    """Whether it is ``[args, kwargs, embed]``, with nothing in the last that Celery does not know."""
+    """Check that the body is ``[args, kwargs, embed]``, and that Celery can use all of ``embed``."""
     if not isinstance(body, list) or len(body) != 3:
         raise BadMessage("its body is not [args, kwargs, embed]")
     args, kwargs, embed = body
@@ -208,7 +202,7 @@ def _is_signature(value: Any) -> bool:
 
 
 def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that Celery receives. Results are stored even if the sender ignores them."""
+    """The headers for Celery. ``ignore_result`` is left out: every result is stored."""
     checked: dict[str, Any] = {"lang": "py", "task": headers["task"], "id": headers["id"]}
     for name in IDS:
         value = headers.get(name)
@@ -220,14 +214,14 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
             raise BadMessage(f"its {name} is not a number of at least 0")
         checked[name] = 0 if value is None and name == "retries" else value
-    # Celery goes by this machine's clock; consuming.py goes by Redis's.
+    # Celery would use this machine's clock; consuming.py uses Redis's.
     checked |= {"expires": None, "timelimit": [None, None]}
     checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
     return checked
 
 
 def _moment(headers: Mapping[str, Any], name: str) -> float | None:
-    """Unix time; a moment without an offset is UTC, as in Celery."""
+    """The header's Unix time. Without an offset it is UTC, as in Celery."""
     value = headers.get(name)
     if value is None:
         return None
@@ -242,5 +236,5 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
 
 
 def _text(value: Any, max_chars: int) -> str:
-    """The beginning of a text, without characters that control a terminal or a log."""
+    """The start of a text, without control characters."""
     return printable(value[:max_chars], "?") if isinstance(value, str) else ""

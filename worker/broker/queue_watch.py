@@ -1,8 +1,8 @@
 """Subscribes to Redis's invalidation messages, to avoid polling the queues.
 
-Redis sends them for client-side caches (CLIENT TRACKING in broadcasting mode, Redis 6): they name the keys
-under a prefix that were written by any client. Celery's blocking pop learns of a message only by taking it,
-and a worker that is killed at that moment loses it.
+Redis sends them for client-side caches (CLIENT TRACKING in broadcasting mode, Redis 6). They name the keys
+under a prefix that any client has written. Celery's blocking pop would take a message in order to notice it,
+and a worker that is killed at that moment would lose it.
 """
 
 import logging
@@ -18,20 +18,18 @@ log = logging.getLogger(__name__)
 
 QUIET_S: Final = 25.0
 """Seconds without a message after which Redis is pinged."""
-
 UNTRACKED_INTERVAL_S: Final = 0.05
-"""Seconds between two looks if Redis sends no invalidation messages."""
-
+"""Seconds between two polls if Redis sends no invalidation messages."""
 RECONNECT_INTERVAL_S: Final = 0.5
 
 
 class QueueWatch:
-    """Calls ``ring`` whenever one of these keys may have changed, from a thread of its own.
+    """Calls ``ring`` on its own thread whenever one of these keys may have changed.
 
     Args:
-        redis: Speaks RESP3, and answers in bytes.
+        redis: Connection with RESP3 that answers in bytes.
         keys: Redis keys.
-        ring: Called from the thread.
+        ring: Called on the thread.
     """
 
     def __init__(self, redis: Redis, keys: Collection[str], ring: Callable[[], object]) -> None:
@@ -53,18 +51,18 @@ class QueueWatch:
                     log.warning("Redis sends no invalidation messages (%s): polling the queues", error)
                 is_logged = True
                 time.sleep(UNTRACKED_INTERVAL_S)
-            except (RedisError, OSError):  # the consumer logs it, and connects again
+            except (RedisError, OSError):  # the consumer logs it and reconnects
                 time.sleep(RECONNECT_INTERVAL_S)
-            except Exception:  # a worker without this thread takes jobs late
-                log.exception("a defect in watching the queues, trying again")
+            except Exception:  # without this thread the worker would take jobs late
+                log.exception("watching the queues failed on a defect, trying again")
                 time.sleep(RECONNECT_INTERVAL_S)
             self._ring()
 
     def _listen(self) -> None:
-        """Does not return; raises when the connection is lost."""
+        """Run until the connection is lost, then raise."""
         connection: Any = self._redis.connection_pool.get_connection()
         try:
-            # As redis-py's own cache does; without a handler it drops the messages.
+            # As in redis-py's own cache. Without a handler redis-py drops the messages.
             connection._parser.set_invalidation_push_handler(lambda push: push)
             prefixes = [word for prefix in self._prefixes() for word in (b"PREFIX", prefix)]
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
@@ -78,7 +76,7 @@ class QueueWatch:
             self._redis.connection_pool.release(connection)
 
     def _prefixes(self) -> list[bytes]:
-        """Such that none is the beginning of another, which Redis refuses."""
+        """The keys without those that start with another key: Redis refuses overlapping prefixes."""
         return [key for key in sorted(self._keys) if not any(map(key.startswith, self._keys - {key}))]
 
     def _concerns_us(self, push: Any) -> bool:
@@ -88,7 +86,7 @@ class QueueWatch:
 
 
 def _next_push(connection: Any) -> Any:
-    """What Redis sends next; raises TimeoutError if it does not answer any more."""
+    """The next push from Redis. Raises TimeoutError if Redis no longer answers."""
     try:
         return connection.read_response(push_request=True, timeout=QUIET_S, disconnect_on_error=False)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Whether the installed kombu works as the broker transport needs it."""
+"""Checks that the installed kombu works as the broker transport needs it."""
 
 import logging
 import uuid
@@ -17,10 +17,10 @@ class IncompatibleKombu(Exception):
 
 
 def check(connection: kombu.Connection) -> None:
-    """Consume from a queue that does not exist, as Celery does, and see that kombu uses this file's classes.
+    """Consume from a queue that does not exist, and check that kombu uses our classes.
 
     Raises:
-        IncompatibleKombu: It does not, or lacks something of ``LEANS_ON``.
+        IncompatibleKombu: It does not, or has not all of ``LEANS_ON``.
     """
     missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
     if missing:
@@ -33,7 +33,7 @@ def check(connection: kombu.Connection) -> None:
         transport.cycle.on_poll_start()
         if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
             raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
-        if channel.num_looks != 1 or channel._queue_cycle.consume(1):
+        if channel.num_takes != 1 or channel._queue_cycle.consume(1):
             raise _incompatible("it takes messages past the worker's scripts")
 
 

@@ -1,7 +1,4 @@
-"""What runs in a worker for its messages, as steps of Celery's consumer.
-
-Celery calls a step's ``start`` at each (re)connection.
-"""
+"""The steps of Celery's consumer that serve messages. Celery calls ``start`` at each (re)connection."""
 
 import logging
 import threading
@@ -15,7 +12,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import ROLE_QUEUES, list_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
-from worker.broker.deliveries import LOOKS_PER_TIMEOUT, look_interval_s
+from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
 from worker.settings import get_settings
 
@@ -26,7 +23,7 @@ AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
 class TransportCheck(bootsteps.StartStopStep):
-    """Ends the worker at its first connection if kombu does not take messages by our transport."""
+    """Ends the worker at its first connection if kombu does not use our transport."""
 
     requires = AFTER
     _is_checked = False
@@ -43,10 +40,10 @@ class TransportCheck(bootsteps.StartStopStep):
 
 
 class ClaimRenewal(bootsteps.StartStopStep):
-    """Renews what this process holds, and puts back what nobody renews, until the process ends.
+    """Renews this process's messages and claims, and puts back messages that no worker renews.
 
-    It has a thread of its own, since the consumer's may be busy (solo pool), and since running jobs are
-    finished after the consumer's end. With prefork it is the parent that holds and renews.
+    It has its own thread: the consumer's may be busy (solo pool), and jobs still run after the consumer ends.
+    With prefork, the parent holds and renews.
     """
 
     requires = AFTER
@@ -59,7 +56,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
         self._claims: Claims
 
     def start(self, consumer: Any) -> None:
-        """Set ``claims`` of Celery's worker, if jobs run in this process, before this."""
+        """Use ``claims`` of Celery's worker, which is set before if jobs run in this process."""
         self._claims = getattr(consumer.controller, "claims", None) or Claims(
             transport.job_store(), self._timeout_s
         )
@@ -68,7 +65,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
     def _keep(self) -> None:
         while True:
-            tick_s = min(MAX_INTERVAL_S, self._timeout_s / LOOKS_PER_TIMEOUT / 2)
+            tick_s = min(MAX_INTERVAL_S, self._timeout_s / CHECKS_PER_TIMEOUT / 2)
             due_in_s = self._renewal_due - time.monotonic()
             time.sleep(min(tick_s, due_in_s) if due_in_s > 0 else tick_s)
             self.keep()
@@ -79,18 +76,18 @@ class ClaimRenewal(bootsteps.StartStopStep):
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
                 self._claims.renew(*transport.held_deliveries())
-                self._renewal_due = renewed_at + look_interval_s(self._timeout_s)
+                self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
-                    log.info("%d messages were not renewed: they are delivered again", num_restored)
+                    log.info("no worker renewed %d messages: they are delivered again", num_restored)
             self._claims.do_chores()
         except RedisError as error:
-            log.warning("claims: Redis does not answer as needed, trying again: %s", error)
-        except Exception:  # the next renewal must be tried, whatever this one failed of
-            log.exception("claims: a defect, going on")
+            log.warning("claims could not be renewed, trying again: %s", error)
+        except Exception:  # the next renewal must be tried
+            log.exception("claims could not be renewed because of a defect, trying again")
 
 
 class QueueBell(bootsteps.StartStopStep):
-    """Makes Celery's event loop go round when there may be messages."""
+    """Wakes Celery's event loop when there may be messages."""
 
     requires = AFTER
 
@@ -104,11 +101,7 @@ class QueueBell(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         if consumer.hub is not None:
-            transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(_nothing))
+            transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(lambda: None))
         if not self._is_started:
             self._is_started = True
             self._watch.start()
-
-
-def _nothing() -> None:
-    """A callback that makes the loop go round."""

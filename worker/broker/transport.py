@@ -1,15 +1,14 @@
 """The worker's broker transport: kombu's Redis transport, with jobs taken and acknowledged by scripts.
 
-kombu pops a message first and notes it as unacknowledged afterwards. A worker that is killed in between loses
-it, and a message that cannot be read ends the worker. ``Transport`` takes messages by the scripts of
-``deliveries.py`` instead, and gives Celery only what it can read. Queues whose messages need no
-acknowledgement, such as the replies to control commands, are kombu's own business.
+kombu pops a message and then notes it as unacknowledged. A worker that is killed in between loses it, and an
+unreadable message ends the worker. ``Transport`` takes messages with the scripts of ``deliveries.py``, and
+gives Celery only messages that it can read. kombu itself serves the queues whose messages need no
+acknowledgement, such as replies to control commands.
 
-The transport is chosen by ``broker_transport``, and nothing of kombu's is changed: other apps in this process
-are not affected.
+``broker_transport`` selects this transport. kombu is not changed: other apps in this process keep theirs.
 
-``LEANS_ON`` lists what this file uses of kombu and Celery beyond their documentation. It was tried with kombu
-5.6.2 and 5.7.0. At the start of a worker, ``self_check.py`` proves that kombu calls what is overridden here.
+``LEANS_ON`` lists the undocumented parts of kombu and Celery that this file uses, tested with kombu 5.6.2 and
+5.7.0. When a worker starts, ``self_check.py`` proves that kombu calls the methods overridden here.
 """
 
 import logging
@@ -38,21 +37,16 @@ from worker.settings import get_settings
 log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 2**20
-"""What a message may take beside its job, which is in base64."""
-
+"""Bytes of a message in addition to its job, which is in base64."""
 DECODED: Final = "kronos.decoded"
-"""In kombu's raw message: its body after parsing, so that it is parsed once."""
-
+"""Key of the parsed body in kombu's raw message, so that it is parsed only once."""
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
-
-
 CLAIMED_TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK))
-
 LEANS_ON: Final = (
     (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
     (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
-    (redis.Channel, "active_queues", "the queues that are consumed from, without those of broadcasts"),
+    (redis.Channel, "active_queues", "the queues that are consumed, without broadcast queues"),
     (redis.Channel, "_update_queue_cycle", "is called when a queue is added or cancelled"),
     (redis.Channel, "conn_or_acquire", "gives a client for a command"),
     (redis.Channel, "_create_client", "makes one on Channel.pool"),
@@ -61,17 +55,17 @@ LEANS_ON: Final = (
     (virtual.Channel, "QoS", "the class that accounts for what a channel holds"),
     (virtual.Channel, "Message", "the class of its messages"),
     (virtual.Channel, "do_restore", "whether a closing channel requeues what is not acknowledged"),
-    (virtual.QoS, "can_consume", "is asked before a message is taken"),
+    (virtual.QoS, "can_consume", "is called before a message is taken"),
     (virtual.QoS, "append", "counts a message as held"),
-    (virtual.QoS, "ack", "counts it as held no more, in any thread"),
+    (virtual.QoS, "ack", "counts it as held no longer, in any thread"),
     (virtual.QoS, "_delivered", "the messages that are held, by tag"),
     (virtual.Transport, "cycle", "the poller of a connection; Transport.__init__ makes it"),
     (virtual.Transport, "_deliver", "gives a raw message to the consumer of its queue"),
-    (state, "reserved_requests", "what Celery has received; grows in other threads"),
-    (state, "active_requests", "what runs"),
+    (state, "reserved_requests", "the received requests; other threads add to it"),
+    (state, "active_requests", "the running requests"),
     (state, "task_ready", "takes a request out of both"),
 )
-"""Where it is defined, its name, and what it does."""
+"""The owner, the name, and what it does."""
 
 
 @cache
@@ -84,7 +78,7 @@ def job_store() -> JobStore:
 
 @cache
 def message_consumer() -> MessageConsumer:
-    """This process's."""
+    """The consumer of this process."""
     settings = get_settings()
     url = settings.redis_url.get_secret_value()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
@@ -106,12 +100,12 @@ def message_consumer() -> MessageConsumer:
 
 
 def put_back(delivery_tag: str, delay_s: float) -> None:
-    """Have a message delivered again after this time. Celery may then reject it, to have it requeued."""
+    """Have a message delivered again after this time. Celery may then reject and requeue it."""
     message_consumer().put_back(delivery_tag, delay_s)
 
 
 class Message(virtual.Message):
-    """kombu's message, with its body parsed already."""
+    """kombu's message with an already parsed body."""
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
         decoded = payload.pop(DECODED, None)
@@ -122,8 +116,8 @@ class Message(virtual.Message):
 class QoS(redis.QoS):
     """Acknowledges, requeues and rejects by scripts, over a connection that outlives the channel.
 
-    If Redis is away, the channel forgets the message all the same: otherwise it would count as held for ever.
-    The message is delivered again when its claim has ended, and the job's outcome is there already.
+    If Redis is away, the channel still forgets the message, which would otherwise count as held for ever.
+    The message is delivered again when its claim ends; the job already has its outcome.
     """
 
     channel: Any
@@ -132,7 +126,7 @@ class QoS(redis.QoS):
         return bool(super().can_consume() and self.channel.has_room())
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        virtual.QoS.append(self, message, delivery_tag)  # Redis has it noted since it was taken
+        virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
 
     def ack(self, delivery_tag: str) -> None:
         self._end(delivery_tag, message_consumer().deliveries.forget)
@@ -142,19 +136,19 @@ class QoS(redis.QoS):
         self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
-        """Nothing: the heartbeat does it. Celery's event loop, which calls this, may be busy with a job."""
+        """Nothing: ``ClaimRenewal`` does it. Celery calls this on its event loop, which a job may block."""
 
     def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
         try:
             how(delivery_tag)
         except RedisError as error:
-            log.warning("a message could not be ended, it is delivered again: %s", error)
+            log.warning("a message could not be acknowledged or put back; it is delivered again: %s", error)
         finally:
             virtual.QoS.ack(self, delivery_tag)
 
 
 class Channel(redis.Channel):
-    """A channel whose queues are served by scripts, but for those that need no acknowledgement."""
+    """A channel that serves by script all queues whose messages need an acknowledgement."""
 
     QoS = QoS
     Message = Message
@@ -169,7 +163,7 @@ class Channel(redis.Channel):
         self._scripted: dict[str, None] = {}  # ordered
         self._shared_client: Any = None
         self.has_room: Callable[[], bool] = lambda: True
-        self.num_looks = 0
+        self.num_takes = 0
         super().__init__(*args, **kwargs)
 
     @property
@@ -189,8 +183,8 @@ class Channel(redis.Channel):
         self._queue_cycle.update([queue for queue in self.active_queues if queue not in self._scripted])
 
     def take(self) -> None:
-        """Hand over the messages that wait, as far as there is room for them."""
-        self.num_looks += 1
+        """Hand over waiting messages while there is room."""
+        self.num_takes += 1
         message_consumer().take(self.scripted_queues, self.qos.can_consume, self._hand_over)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
@@ -207,7 +201,7 @@ class Channel(redis.Channel):
             raise
 
     def _let_go(self, delivery_tag: str) -> None:
-        """Remove all traces of a message that Celery began to receive and could not."""
+        """Remove all traces of a message that Celery failed to receive."""
         if delivery_tag in self.qos._delivered:
             virtual.QoS.ack(self.qos, delivery_tag)
         for request in _members(state.reserved_requests):
@@ -216,9 +210,9 @@ class Channel(redis.Channel):
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """One client for all of a channel's commands; making one costs kombu as much as a command.
+        """One client for all commands of a channel: to make a client takes as long as a command.
 
-        It holds no connection, but takes one from the channel's pool for each command, in any thread.
+        The client holds no connection. It takes one from the channel's pool for each command, in any thread.
         """
         if client is None:
             client = self._shared_client
@@ -228,7 +222,7 @@ class Channel(redis.Channel):
 
 
 class Poller(redis.MultiChannelPoller):
-    """Celery's event loop calls it before it waits."""
+    """kombu's poller. Celery's event loop calls it before it waits."""
 
     def _register_BRPOP(self, channel: Channel) -> None:
         if channel.scripted_queues:
@@ -238,7 +232,7 @@ class Poller(redis.MultiChannelPoller):
 
 
 class Transport(redis.Transport):
-    """kombu's Redis transport with channels and a poller of our own."""
+    """kombu's Redis transport with our own channels and poller."""
 
     Channel = Channel
     cycle: Any
@@ -252,14 +246,14 @@ TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 
 
 def held_deliveries() -> tuple[dict[str, str], set[str]]:
-    """The deliveries that this process has not ended, by Celery's own account.
+    """The deliveries that Celery still holds in this process.
 
-    What ended but could not be acknowledged is not among them: it is to be delivered again.
+    A message that ended but could not be acknowledged is not held: it must be delivered again.
 
     Returns:
-        The job's id for the tag of each delivery whose job runs and has a claim; the tags of the others.
+        For running jobs that have a claim, the job's id by the delivery's tag; and the other tags.
     """
-    # Not state.requests, which has one for each id: a job may have been delivered twice.
+    # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
     claims = {one.message.delivery_tag: one.id for one in running if one.name in CLAIMED_TASKS}
     received = [*_members(state.reserved_requests), *running]
@@ -267,7 +261,7 @@ def held_deliveries() -> tuple[dict[str, str], set[str]]:
 
 
 def _members(requests: Any) -> list[Any]:
-    """Of a set that other threads change meanwhile."""
+    """Copy a set that other threads may change meanwhile."""
     while True:
         try:
             return list(requests)

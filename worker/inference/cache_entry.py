@@ -1,4 +1,4 @@
-"""One place in the model cache, and the model in it once that is loaded."""
+"""One place in the model cache, and its model after loading."""
 
 import threading
 
@@ -8,7 +8,7 @@ from worker.inference.model_loader import LoadedModel
 
 
 class CacheEntry:
-    """A place, taken before its model is loaded. Jobs hold it while they need the model."""
+    """A place that is taken before its model is loaded. Jobs hold it while they need the model."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -20,20 +20,20 @@ class CacheEntry:
         self._error: JobError | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the model is loaded, or could not be, within the time."""
+        """Wait until the model is loaded or has failed; False if the time ran out."""
         return self._settled.wait(timeout_s)
 
     @property
     def served(self) -> LoadedModel:
-        """The model, once ``wait`` was true; raises JobError if it could not be loaded."""
+        """The model, after ``wait`` returned True. Raises JobError if it could not be loaded."""
         if self._error is not None:
-            raise JobError(*self._error.args)  # each job its own: threads share this one
+            raise JobError(*self._error.args)  # a new one for each job: threads share the stored one
         if self._served is None:
             raise RuntimeError("the model is not loaded yet")
         return self._served
 
     def settle(self, outcome: LoadedModel | JobError) -> None:
-        """Wake the jobs that wait for it."""
+        """Set the outcome, and wake the jobs that wait for it."""
         if isinstance(outcome, JobError):
             self._error = outcome
         else:
@@ -41,12 +41,12 @@ class CacheEntry:
         self._settled.set()
 
     def empty(self) -> LoadedModel | None:
-        """Give up the model, if there is one."""
+        """Remove and return the model, if there is one."""
         served, self._served = self._served, None
         return served
 
     def status(self) -> ModelStatus:
-        """Return what operators see of the model."""
+        """The model's status for operators."""
         served = self._served
         load = None if served is None else served.hosted.load
         return ModelStatus(

@@ -1,4 +1,4 @@
-"""The one thread that touches engines: it submits, steps and cancels; tasks wait for it."""
+"""The only thread that uses engines: it submits, steps and cancels. Tasks wait for it."""
 
 import logging
 import math
@@ -20,32 +20,32 @@ CHECK_INTERVAL_S: Final = 1.0
 
 
 class EngineDied(Exception):
-    """The engines' thread has ended; the job is to be delivered to another worker."""
+    """The engines' thread has ended. Another worker must compute the job."""
 
 
 class EngineObserver(Protocol):
-    """Receives what the engines do, on their thread: its methods must be short."""
+    """Observes engines. Its methods run on the engines' thread and must be short."""
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
-        """After each step of this model's engine."""
+        """Called after each step of this model's engine."""
         ...
 
     def observe_generation(self, model_id: str, generation: Generation) -> None:
-        """Once for each series that ended, with its paths or with an error."""
+        """Called once for each series that ended, with its paths or an error."""
         ...
 
 
 class EngineThread:
     """Runs jobs on any number of engines. All methods may be called from any thread.
 
-    Each engine that has work gets one step a turn, so that none waits for another's queue to empty.
+    Each engine that has work gets one step in turn, so that none waits for another's queue to empty.
 
     Args:
-        observers: Receive each step and each series that ended.
-        watchdog: Notices a step that hangs; by default nothing does.
-        on_admission: Called on the engines' thread with a job's id, once an engine's load counts it.
+        observers: Receive each step, and each series that ended.
+        watchdog: Detects a step that hangs; by default there is no limit.
+        on_admission: Called on the engines' thread with a job's id when an engine's load counts it.
         on_death: Called on the engines' thread when it dies, before its jobs end.
-        on_start: Called on the engines' thread before anything else.
+        on_start: Called on the engines' thread first.
     """
 
     def __init__(
@@ -80,23 +80,23 @@ class EngineThread:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs that are in an engine."""
+        """Number of jobs inside engines."""
         return sum(len(hosted.runs) for hosted in self._hosted)
 
     @property
     def job_ids(self) -> list[str]:
-        """Of the jobs that are in an engine, sorted."""
+        """The sorted ids of the jobs inside engines."""
         return sorted(run.job_id for hosted in self._hosted for run in hosted.runs.copy())
 
     @property
     def runs(self) -> list[JobRun]:
-        """Those that are in an engine, the most advanced first."""
+        """The jobs inside engines, the most advanced first."""
         runs = [run for hosted in self._hosted for run in hosted.runs.copy()]
         return sorted(runs, key=lambda run: (-run.num_bars_done / run.num_bars_total, run.job_id))
 
     @property
     def load(self) -> EngineLoad:
-        """Sample paths in slots and waiting for them, and slots, over all engines."""
+        """The load of all engines together."""
         loads = [hosted.load for hosted in self._hosted]
         return EngineLoad(
             sum(load.running for load in loads),
@@ -105,28 +105,28 @@ class EngineThread:
         )
 
     def add(self, hosted: HostedEngine) -> HostedEngine:
-        """Take over an engine, at the end of the turn: from now on only the engines' thread touches it."""
+        """Add an engine between two turns. From now on only the engines' thread uses it."""
         self._run_and_wait(lambda: self._add(hosted))
         return hosted
 
     def remove(self, hosted: HostedEngine) -> None:
-        """Let go of an engine, at the end of the turn. Jobs that it still runs end with EngineDied."""
+        """Remove an engine between two turns. Jobs that it still runs end with EngineDied."""
         self._run_and_wait(lambda: self._remove(hosted))
 
     def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
-        """Hand a job to an engine; returns at once."""
+        """Send a job to an engine. Returns at once."""
         run = JobRun(job_id, requests, hosted)
         self._commands.put(lambda: self._admit(run))
         return run
 
     def wait(self, run: JobRun, timeout_s: float) -> bool:
-        """Whether the job ended within the time; if the engines' thread is dead, it ends with EngineDied."""
+        """Whether the job ended within the time. If the engines' thread is dead, it ends with EngineDied."""
         if not run.wait(timeout_s if self.is_alive else 0) and not self.is_alive:
             run.end(_engine_died())
         return run.is_done
 
     def raise_if_dead(self) -> None:
-        """Raise EngineDied if no job can run any more."""
+        """Raise EngineDied if the engines' thread is dead."""
         if not self.is_alive:
             raise _engine_died()
 
@@ -135,7 +135,7 @@ class EngineThread:
         self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Let the engines finish what they hold, then end their thread."""
+        """Let the engines finish their jobs, then end their thread."""
         self._commands.put(None)
         self._thread.join(timeout_s)
 
@@ -143,7 +143,7 @@ class EngineThread:
         try:
             self._on_start()
             self._loop()
-        except BaseException:  # however this thread ends, no job may wait for ever
+        except BaseException:  # no job may wait for ever, however this thread ends
             log.critical("the engines' thread died; its jobs go back to the queue", exc_info=True)
             self._on_death()
         finally:
@@ -177,7 +177,7 @@ class EngineThread:
             block = False
 
     def _run_and_wait(self, command: Callable[[], None]) -> None:
-        """Return once the engines' thread has run it, or is dead."""
+        """Wait until the engines' thread has run the command, or is dead."""
         done = threading.Event()
         self._commands.put(command)
         self._commands.put(done.set)
@@ -218,7 +218,7 @@ class EngineThread:
         self._collect(hosted, ended)
 
     def _collect(self, hosted: HostedEngine, ended: Sequence[Generation]) -> None:
-        """After a step: end the jobs whose last series ended with it, and those of which one failed."""
+        """End the jobs that a step completed, and those that have a failed series."""
         over = set(ended)
         for generation in ended:
             self._note_end(hosted, generation)
@@ -230,7 +230,7 @@ class EngineThread:
                 self._end(run)
 
     def _end(self, run: JobRun, error: Exception | None = None, failed_series: int | None = None) -> None:
-        """End a job and free what its series still hold."""
+        """End a job, and free the slots of its series."""
         hosted = run.hosted
         hosted.runs.discard(run)
         for generation in run.generations:
@@ -240,7 +240,7 @@ class EngineThread:
         run.end(error, failed_series)
 
     def _note_end(self, hosted: HostedEngine, generation: Generation) -> None:
-        """Once for each: an engine may return one that was cancelled, or not."""
+        """Notify once only: an engine may also return a cancelled generation."""
         if generation in hosted.live:
             hosted.live.discard(generation)
             self._notify(lambda observer: observer.observe_generation(hosted.model_id, generation))
@@ -250,7 +250,7 @@ class EngineThread:
             try:
                 notify(observer)
             except Exception:  # an observer must not end what it observes
-                log.exception("%s failed; it receives nothing more", type(observer).__name__)
+                log.exception("%s failed and was removed", type(observer).__name__)
                 self._observers.remove(observer)
 
 
@@ -259,5 +259,5 @@ def _engine_died() -> EngineDied:
 
 
 def deadline_from(remaining_s: float | None) -> float | None:
-    """Seconds left as a moment on ``time.monotonic``'s clock."""
+    """The moment, by ``time.monotonic``, that is ``remaining_s`` from now."""
     return None if remaining_s is None else time.monotonic() + remaining_s

@@ -24,38 +24,38 @@ from worker.inference.model_loader import LoadedModel
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 
 
 class DiedInEngine(EngineDied):
-    """The engines' thread died with the job in one of them: the job may be why."""
+    """The engines' thread died with the job inside an engine: the job may be the cause."""
 
 
 class JobContext(Protocol):
-    """What a computation needs of the task that waits for it: called about once a second, on its thread."""
+    """The task that waits for a computation. Both methods are called about once a second, on its thread."""
 
     def is_cancelled(self) -> bool:
-        """Whether to cancel the job; raises what else ends the wait for it."""
+        """Whether to cancel the job. May raise an error to end the wait."""
         ...
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Report how far the job is, over all paths of all series."""
+        """Report the job's progress over all paths of all series."""
         ...
 
 
 def compute(
     host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
-    """The job's result as JSON.
+    """Compute the job's result as JSON.
 
     Args:
-        job: As ``read_job`` gave it.
-        receipt: As of now.
-        queue: The queue that the job came by.
+        job: The job from ``read_job``.
+        receipt: The job's receipt as of now.
+        queue: The queue that the job came from.
 
     Raises:
-        JobError: The job's own.
-        EngineDied: Another process is to compute it; DiedInEngine if the job may be why.
+        JobError: The job ends with this error.
+        EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
     """
     started = time.monotonic()
     device_warning = why_elsewhere(
@@ -103,14 +103,14 @@ def compute(
 
 
 def cancelled_before_start() -> JobError:
-    """Nothing was computed of it."""
+    """The error of a cancelled job that was not computed at all."""
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
 def _wait_for_model(
     engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
 ) -> LoadedModel:
-    """The job's model, once it is loaded, unless the job is late or cancelled before."""
+    """Wait until the job's model is loaded, unless the job is late or cancelled before."""
     while not entry.wait(0):
         engine_thread.raise_if_dead()
         left_s = math.inf if deadline is None else deadline - time.monotonic()
@@ -122,7 +122,7 @@ def _wait_for_model(
             )
         if is_cancelled():
             raise cancelled_before_start()
-        entry.wait(min(LOOK_INTERVAL_S, left_s))
+        entry.wait(min(CHECK_INTERVAL_S, left_s))
     return entry.served
 
 
@@ -145,10 +145,10 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
 
 
 def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
-    """Wait for the engine; meanwhile report progress, and cancel the job if that is asked for."""
+    """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:
-        while not engine_thread.wait(run, LOOK_INTERVAL_S):
+        while not engine_thread.wait(run, CHECK_INTERVAL_S):
             if context.is_cancelled():
                 engine_thread.cancel(run)
             elif run.num_bars_done != reported:
@@ -157,7 +157,7 @@ def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list
     finally:
         if not run.is_done:  # an error ended the wait
             engine_thread.cancel(run)
-    # Errors of its own, raised anew: see JobRun.end.
+    # New exceptions, because JobRun.end removes the traceback.
     if isinstance(run.error, EngineDied):
         raise (DiedInEngine if run.is_inside else EngineDied)(str(run.error))
     if isinstance(run.error, KronosError):
@@ -174,17 +174,17 @@ def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -
 
 
 def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
-    """Warn of lookbacks unlike those that a finetuned model was trained on."""
+    """Warn of lookbacks that differ from those of a finetuned model's training."""
     return [
-        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, and this one has "
-        f"{len(one.wall)}: its forecast may be worse than it could be."
+        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, but this one has "
+        f"{len(one.wall)}: its forecast may be worse."
         for one in series
         if served.lookback is not None and len(one.wall) != served.lookback
     ]
 
 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
-    """``queued`` counts the wait for worker, model and slots; of each phase, the longest of any series."""
+    """``queued`` is the wait for worker, model and slots. Each phase is that of the slowest series."""
     phases = [generation.timings.durations_s() for generation in generations]
     queued_s, prefill_s, decode_s = (
         max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")

@@ -1,7 +1,7 @@
-"""CPU workers stand in for the gpu pool once it has been gone for a while.
+"""CPU workers take jobs from the gpu queue after no GPU worker was ready for a while.
 
-Jobs that may fall back run here with a warning in their result; the others are answered NO_GPU_WORKER. When
-a GPU worker is ready again, this worker leaves the queue to it.
+Jobs that allow the fallback run here, with a warning in their result. The others fail with NO_GPU_WORKER.
+When a GPU worker is ready again, CPU workers leave the gpu queue.
 """
 
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class GraceTimer:
-    """Decides when to stand in: no GPU worker was ready for ``grace_s``. No Celery, no Redis."""
+    """Decides when to stand in: after no GPU worker was ready for ``grace_s``. No Celery, no Redis."""
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.grace_s = grace_s
@@ -29,7 +29,7 @@ class GraceTimer:
         self._gpu_last_ready = clock()
 
     def should_stand_in(self, gpu_ready: bool) -> bool:
-        """Whether this worker is to take jobs from ``gpu``, given whether a GPU worker is ready now."""
+        """Whether this worker should take jobs from ``gpu``. ``gpu_ready``: a GPU worker is ready now."""
         now = self._clock()
         if gpu_ready:
             self._gpu_last_ready = now
@@ -38,7 +38,7 @@ class GraceTimer:
 
 
 class GpuFailover(bootsteps.StartStopStep):
-    """Looks at the announcements every few seconds, in the consumer's own thread."""
+    """Checks the announcements every few seconds, on the consumer's thread."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -51,7 +51,7 @@ class GpuFailover(bootsteps.StartStopStep):
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
-        """Called at every (re)connection; the consumer has its queues by now."""
+        """Called at every (re)connection, when the consumer has its queues."""
         if CPU_QUEUE not in consumer.app.amqp.queues.consume_from:
             return
         self._standing_in = GPU_QUEUE in consumer.app.amqp.queues.consume_from
@@ -66,7 +66,7 @@ class GpuFailover(bootsteps.StartStopStep):
         try:
             stand_in = self._grace.should_stand_in(is_gpu_ready(live_workers(self._redis)))
         except RedisError as error:
-            log.warning("which GPU workers are ready is not known, nothing changes: %s", error)
+            log.warning("could not read which GPU workers are ready, changing nothing: %s", error)
             return
         if stand_in and not self._standing_in:
             log.warning(

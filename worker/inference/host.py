@@ -15,14 +15,14 @@ from worker.settings import WorkerSettings
 
 
 class Host:
-    """Where jobs are computed: in a worker, and in the child that it isolates suspects in.
+    """Computes jobs, in a worker or in its isolated process for suspects.
 
     Args:
-        device: As resolved; ``load`` may replace it by the CPU.
-        device_warning: Why the device is not the one that was asked for.
-        observers: Receive each step and each series that ended.
-        on_admission: Called with a job's id, once an engine's load counts it.
-        on_stall: Called when a step begins to hang, and when it goes on.
+        device: The resolved device; ``load`` may replace it by the CPU.
+        device_warning: Why the device is not the requested one, or None.
+        observers: Receive each step, and each series that ended.
+        on_admission: Called with a job's id when an engine's load counts it.
+        on_stall: Called when a step begins to hang, and when it continues.
         on_death: Called when the engines' thread dies.
     """
 
@@ -55,7 +55,7 @@ class Host:
 
     @property
     def models(self) -> ModelCache:
-        """The models, once ``load`` is done."""
+        """The models; raises RuntimeError before ``load`` is done."""
         if self._models is None:
             raise RuntimeError("the model is not loaded yet")
         return self._models
@@ -66,18 +66,18 @@ class Host:
 
     @property
     def limits(self) -> Limits:
-        """What a job may ask for, whichever model it names."""
+        """The limits of a job, for any model."""
         return self.settings.limits(MAX_COUNT)
 
     def limits_of(self, model: Loadable | None) -> Limits:
-        """What a job may ask of one of its models, the own one if None."""
+        """The limits of a job for one model; None is the worker's own."""
         return self.settings.limits(self.models.max_context_of(model))
 
     def load(self) -> None:
-        """Load the worker's own model and start the engines. If the device cannot hold it, the CPU does.
+        """Load the worker's own model and start the engines. If it does not fit the device, use the CPU.
 
         Raises:
-            KronosError: The checkpoint cannot be loaded, or the memory does not hold one sample path.
+            KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
         loader = ModelLoader(self.settings, self.device)
         own = loader.load_own()
@@ -101,7 +101,7 @@ class Host:
             self.watchdog.stop()
 
     def _hang(self, seen_s: float) -> None:
-        """Neither the engines' thread nor its computation can be ended: the process is, as if killed."""
+        """End the process, since neither the engines' thread nor its computation can be stopped."""
         end_at_once(
             f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The process ends "
             f"now, and its jobs are delivered again: {', '.join(self.engine_thread.job_ids)}"

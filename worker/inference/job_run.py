@@ -1,4 +1,4 @@
-"""What the engines' thread holds: engines, each of one model, and the jobs inside them."""
+"""The state of the engines' thread: engines of one model each, and the jobs inside them."""
 
 import threading
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ class HostedEngine:
         self.engine: Engine | None = engine
         self.runs: set[JobRun] = set()
         self.has_stepped = False
-        self.live: set[Generation] = set()  # submitted, and their end not observed yet
+        self.live: set[Generation] = set()  # submitted, and not yet observed as ended
 
     @property
     def load(self) -> EngineLoad:
-        """All zero once it was removed."""
+        """The engine's load; all zero after its removal."""
         engine = self.engine
         return EngineLoad(0, 0, 0) if engine is None else engine.load
 
@@ -29,7 +29,7 @@ class HostedEngine:
 
 
 class JobRun:
-    """A job inside an engine: its series' generations, and a way to wait for them."""
+    """A job inside an engine: its generations, and a way to wait for them."""
 
     def __init__(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> None:
         self.job_id = job_id
@@ -47,12 +47,12 @@ class JobRun:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is in its engine, also one that died with it."""
+        """Whether the job is inside its engine, alive or dead."""
         return self in self.hosted.runs
 
     @property
     def num_bars_done(self) -> int:
-        """Bars over all paths of all series."""
+        """Bars done over all paths of all series."""
         return sum(generation.num_bars_done for generation in self.generations)
 
     def wait(self, timeout_s: float) -> bool:
@@ -60,16 +60,16 @@ class JobRun:
         return self._done.wait(timeout_s)
 
     def result(self) -> list[Generation]:
-        """The generations of all series, in order; raises what ended the job otherwise."""
+        """The generations of all series, in order. Raises the error that ended the job, if any."""
         if self.error is not None:
             raise self.error
         return self.generations
 
     def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
-        """Wake the threads that wait; only the first end counts."""
+        """Wake the waiting threads. Only the first end counts."""
         if not self.is_done:
-            # Without the frames that it was raised in: they hold the job, which would hold itself and its
-            # tensors until the next full garbage collection.
+            # Without the traceback: its frames refer to the job, so the job and its tensors would stay in
+            # memory until the next full garbage collection.
             self.error = None if error is None else error.with_traceback(None)
             self.failed_series = failed_series
             self._done.set()

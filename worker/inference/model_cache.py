@@ -1,4 +1,4 @@
-"""The models of one worker: its own, and further ones that are loaded when a job names them."""
+"""The models of one worker: its own, and others that are loaded when a job names them."""
 
 import itertools
 import logging
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 class ModelCache:
     """Holds at most ``max_models``. All methods may be called from any thread.
 
-    A further model is loaded when the first job names it, one at a time, on a thread of the cache. It stays
-    until its place is needed: then the model goes that no job holds and that was used longest ago. The
-    worker's own model always stays.
+    Another model is loaded when a job first names it. The cache's thread loads one model at a time. If a
+    place is needed, the cache drops the model that was used longest ago and that no job holds. It never drops
+    the worker's own model.
 
     Args:
-        further: What jobs may name in addition to the worker's own model.
-        registry: The registered models, which they may name too.
+        further: Models that jobs may name in addition to the worker's own.
+        registry: Registered models, which jobs may name too.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class ModelCache:
         self._allowed = further
         self._max_models = max_models
         self._registry = registry
+        engine_thread.add(own.hosted)
         self._own = CacheEntry(own.name)
-        self._own.settle(self._start(own))
+        self._own.settle(own)
         self._own_registered = own.registered
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
@@ -61,14 +62,14 @@ class ModelCache:
 
     @property
     def names(self) -> list[str]:
-        """What jobs may name in addition to registered models, the worker's own first."""
+        """Model names that jobs may use, the worker's own first; without registered models."""
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
 
     def find(self, name: str | None) -> Loadable | None:
-        """The model that a job names, a registered one in its newest version; None for the worker's own.
+        """The model that a job names; None for the worker's own. A registered name is its newest version.
 
         Raises:
-            JobError: MODEL_NOT_ALLOWED, or why a registered model is damaged.
+            JobError: MODEL_NOT_ALLOWED, or the damage of a registered model.
         """
         if name is None or name == self._own.name:
             return None
@@ -87,7 +88,7 @@ class ModelCache:
 
     @contextmanager
     def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
-        """Hold a model, the worker's own if None, while a job needs it. It may still be loading.
+        """Hold a model while a job needs it; None is the worker's own. It may still be loading.
 
         Raises:
             JobError: MODEL_CAPACITY if no place is free.
@@ -103,10 +104,10 @@ class ModelCache:
                 entry.last_used = next(self._uses)
 
     def max_context_of(self, wanted: Loadable | None) -> int:
-        """Bars that a model sees at most, whether or not it is loaded.
+        """The most bars that a model uses, loaded or not.
 
         Raises:
-            JobError: Its metadata is damaged.
+            JobError: The model's metadata is damaged.
         """
         try:
             return self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
@@ -114,13 +115,13 @@ class ModelCache:
             raise JobError.from_kronos(error, prefix="model") from None
 
     def status(self) -> tuple[ModelStatus, ...]:
-        """Return every model that is loaded or loads, the worker's own first."""
+        """The status of every model that is loaded or loading, the worker's own first."""
         with self._lock:
             entries = [self._own, *self._further.values()]
         return tuple(entry.status() for entry in entries)
 
     def _find_registered(self, name: str) -> RegisteredModel | None:
-        """In the folder; if it was deleted there, among those that are still loaded."""
+        """Look in the folder, then among loaded models, since the folder's copy may be deleted."""
         if self._registry is None:
             return None
         try:
@@ -135,12 +136,8 @@ class ModelCache:
         ]
         return max(called, key=lambda one: one.version, default=None)
 
-    def _start(self, loaded: LoadedModel) -> LoadedModel:
-        self._engine_thread.add(loaded.hosted)
-        return loaded
-
     def _take(self, wanted: Loadable) -> CacheEntry:
-        """The entry of a further model, made if there is none. Under the lock."""
+        """The entry of another model, made if there is none. Needs the lock."""
         if wanted in self._further:
             return self._further[wanted]
         name = wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
@@ -151,7 +148,7 @@ class ModelCache:
         return entry
 
     def _make_room(self, name: str) -> None:
-        """Drop the model that no job holds and that was used longest ago. Under the lock."""
+        """Drop the model that was used longest ago and that no job holds. Needs the lock."""
         idle = {wanted: entry for wanted, entry in self._further.items() if entry.num_jobs == 0}
         if not idle:
             raise _no_capacity(
@@ -172,30 +169,31 @@ class ModelCache:
         while True:
             try:
                 self._work.get()()
-            except Exception:  # a defect must not leave the jobs of all later loads waiting
-                log.exception("the models' loader failed, going on")
+            except Exception:  # a defect must not block all later loads
+                log.exception("the model loader failed on a defect, going on")
 
     def _load(self, entry: CacheEntry, wanted: Loadable) -> None:
-        if entry.is_dropped:  # no job waits for it any more
+        if entry.is_dropped:  # no job waits for it
             return
         log.info("loading model %s", entry.name)
         outcome = self._try_to_load(entry.name, wanted)
         if isinstance(outcome, JobError):
             self._loader.reclaim()
-            with self._lock:  # the next job that names it tries again
+            with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:
                     del self._further[wanted]
             entry.settle(outcome)
         else:
             log.info("model %s is loaded", entry.name)
-            entry.settle(self._start(outcome))
+            self._engine_thread.add(outcome.hosted)
+            entry.settle(outcome)
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
-        """An error that keeps no traceback: that would keep what was loaded so far."""
+        """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""
         try:
             return self._loader.load_further(wanted)
         except KronosError as error:
-            # The whole message, with its paths; results carry none.
+            # The log has the whole message. Results must not contain its paths.
             log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)
             if isinstance(error, OutOfMemory):
                 return _no_capacity(name, error.message)
@@ -212,7 +210,7 @@ class ModelCache:
             return
         self._engine_thread.remove(served.hosted)
         self._loader.reclaim()
-        log.info("model %s is dropped", entry.name)
+        log.info("model %s was dropped", entry.name)
 
 
 def _no_capacity(name: str, reason: str) -> JobError:

@@ -1,4 +1,4 @@
-"""From a model's name to an engine on its device, within its share of the memory."""
+"""Loads a model onto its device, and makes its engine, within a share of the memory."""
 
 import gc
 import time
@@ -21,19 +21,19 @@ from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
 GPU_MEMORY_SHARE: Final = 0.8
-"""Of a GPU's free memory; the rest is for what a step computes, and for what others take meanwhile."""
+"""Of a GPU's free memory. The rest is for the steps' temporary tensors and for other processes."""
 
 Loadable = ModelSpec | RegisteredModel
-"""What an operator named, or what finetuning registered."""
+"""A model from the settings, or a registered one."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is loaded and placed, and its engine, for the engines' thread.
+    """A model on its device, and its engine for the engines' thread.
 
     Attributes:
-        max_context: Bars that it sees at most.
-        lookback: Bars that it was trained on, if its metadata say so.
+        max_context: The most bars that the model uses.
+        lookback: Bars of lookback in its training, if its metadata has them.
     """
 
     info: ModelInfo
@@ -46,21 +46,20 @@ class LoadedModel:
 
     @property
     def name(self) -> str:
-        """What it is called among the models of this process."""
+        """The model's name in this process."""
         return self.hosted.model_id
 
 
 class ModelLoader:
     """Loads models onto one device, each within its share of one memory budget.
 
-    The budget is ``KRONOS_MEMORY_MB``, else most of what is free on a GPU now. It is divided by as many
-    models as this worker may come to hold at once, so that the slots of one never take what another was
-    promised.
+    The budget is ``KRONOS_MEMORY_MB``, or most of a GPU's free memory. It is divided by the number of models
+    that this worker may hold at once, so that the slots of one model never take another's share.
 
     Attributes:
-        device: where models are placed.
-        device_warning: why that is not the device that was wanted, else None.
-        registry: the registered models, None where no folder of them is set.
+        device: The device of the models.
+        device_warning: Why it is not the requested device, or None.
+        registry: The registered models; None if no model folder is set.
     """
 
     def __init__(self, settings: WorkerSettings, device: torch.device) -> None:
@@ -71,7 +70,7 @@ class ModelLoader:
         self.share_bytes = _share_bytes(settings, device)
 
     def load_own(self) -> LoadedModel:
-        """The worker's own model. If the device cannot hold it, the CPU becomes the device.
+        """Load the worker's own model. If it does not fit the device, the CPU becomes the device.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
@@ -79,7 +78,7 @@ class ModelLoader:
         return self._load(self._own(), may_move=True)
 
     def load_further(self, wanted: Loadable) -> LoadedModel:
-        """Another model, on the same device and nowhere else.
+        """Load another model, only on the same device.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
@@ -87,7 +86,7 @@ class ModelLoader:
         return self._load(wanted, may_move=False)
 
     def own_slots(self) -> int:
-        """Sample paths that the worker's own model would compute at once on the device, which stays as it is.
+        """Sample paths that the worker's own model would compute at once on the device. Loads nothing there.
 
         Raises:
             CheckpointError and those below it, OutOfMemory.
@@ -107,19 +106,19 @@ class ModelLoader:
         )
 
     def max_context_of(self, wanted: Loadable) -> int:
-        """Bars that a model which is not loaded yet will see; a registered one no more than in training."""
+        """The most bars that a model will use; for a registered one, no more than in training."""
         setting = self._settings.max_context
         if isinstance(wanted, RegisteredModel):
             return min(setting or wanted.metadata.max_context, wanted.metadata.max_context)
         return setting or default_max_context(wanted.model or DEFAULT_MODEL)
 
     def reclaim(self) -> None:
-        """Return the memory of models that are no longer referred to."""
+        """Free the memory of models that are no longer used."""
         gc.collect()  # modules and their hooks may refer to each other
         empty_cache(self.device)
 
     def _own(self) -> Loadable:
-        """What the settings name, a registered model before a folder or a hub id of that name."""
+        """The model in the settings. A registered model comes before a folder or hub id of that name."""
         settings = self._settings
         name = ModelSpec(
             settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
@@ -131,17 +130,17 @@ class ModelLoader:
             return name
         if name != ModelSpec(settings.model):
             raise CheckpointError(
-                f"'{settings.model}' is a registered model, which has a tokenizer and versions of its own: "
-                "unset KRONOS_TOKENIZER and the two revisions; a version is named as NAME@VERSION."
+                f"'{settings.model}' is a registered model, which has its own tokenizer and versions: unset "
+                "KRONOS_TOKENIZER and the two revisions; to choose a version, write NAME@VERSION."
             )
         return registered
 
     def _load(self, wanted: Loadable, *, may_move: bool) -> LoadedModel:
         started = time.perf_counter()
         settings = self._settings
-        # Every thread that computes in parallel has a team of OpenMP's threads, and once there are more of
-        # those than cores, they sleep between operations instead of waiting at the ready: each small
-        # operation then takes half as long again, for good. So the engine's thread alone has a team.
+        # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
+        # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
+        # from then on. So only the engines' thread gets a team.
         torch.set_num_threads(1)
         pair = _load_pair(wanted)
         self._place(pair, may_move=may_move)
@@ -150,7 +149,7 @@ class ModelLoader:
             pair.model,
             pair.tokenizer,
             max_context=max_context,
-            clip=_clip(wanted),
+            clip=(wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None) or CLIP,
             max_slots=settings.max_slots,
             max_prefill_bars=settings.max_prefill_bars,
             memory_bytes=self.share_bytes,
@@ -169,7 +168,7 @@ class ModelLoader:
         )
 
     def _place(self, pair: CheckpointPair, *, may_move: bool) -> None:
-        """Both on the device; or, where either does not fit, both on the CPU or an error."""
+        """Move both to the device. If one does not fit, move both to the CPU, or raise OutOfMemory."""
         for module in (pair.model, pair.tokenizer):
             _, placed, warning = move_to_device(module, self.device)
             if warning is None:
@@ -182,15 +181,15 @@ class ModelLoader:
 
 
 def num_models(settings: WorkerSettings) -> int:
-    """Models that a worker may come to hold at once."""
-    if settings.model_folder is not None:  # any number may be registered yet
+    """The most models that a worker may hold at once."""
+    if settings.model_folder is not None:  # more models may be registered later
         return settings.max_models
     further = settings.further_models.keys() - {settings.model}
     return min(settings.max_models, 1 + len(further))
 
 
 def _share_bytes(settings: WorkerSettings, device: torch.device) -> int | None:
-    """Memory of one model; None for no limit."""
+    """Memory for one model; None means no limit."""
     if settings.memory_mb is not None:
         return settings.memory_mb * 2**20 // num_models(settings)
     if device.type == "cpu":
@@ -200,7 +199,7 @@ def _share_bytes(settings: WorkerSettings, device: torch.device) -> int | None:
 
 
 def _load_pair(wanted: Loadable) -> CheckpointPair:
-    """Onto the CPU; of a registered model only the files that were registered."""
+    """Load a pair onto the CPU. A registered model must still have its registered files."""
     if isinstance(wanted, RegisteredModel):
         wanted.verify()
         return load_pair(wanted.folder)
@@ -212,14 +211,8 @@ def _load_pair(wanted: Loadable) -> CheckpointPair:
     )
 
 
-def _clip(wanted: Loadable) -> float:
-    """Scaled values are clipped as they were in training."""
-    clip = wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None
-    return clip or CLIP
-
-
 def _lookback(wanted: Loadable) -> int | None:
-    """The bars of lookback that it was trained on, if that is known."""
+    """The bars of lookback in the model's training, if known."""
     if isinstance(wanted, RegisteredModel):
         return wanted.metadata.lookback
     lookback = read_metadata(wanted.model or DEFAULT_MODEL).get("lookback")
@@ -233,7 +226,7 @@ def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:
         return ModelInfo(id=name, revision=version, tokenizer_id=name, tokenizer_revision=version)
     model, tokenizer = pair.model.checkpoint, pair.tokenizer.checkpoint
     if model is None or tokenizer is None:
-        raise RuntimeError("a checkpoint pair knows where it was loaded from")
+        raise RuntimeError("the loaded checkpoint pair does not name its source")
     return ModelInfo(
         id=model.id, revision=model.revision, tokenizer_id=tokenizer.id, tokenizer_revision=tokenizer.revision
     )

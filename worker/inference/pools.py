@@ -1,4 +1,4 @@
-"""Celery's threads pool (5.7), as its tasks here need it. No torch."""
+"""Celery's threads pool (5.7), adapted to our tasks. No torch."""
 
 import logging
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from click.core import ParameterSource
 
-# Not Celery's own defaults, which click calls a default map.
+# Without Celery's own defaults, which click gets as a default map.
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
 
 log = logging.getLogger(__name__)
 
 
 def _report_untraced(future: Any, report: Callable[[Any], object]) -> None:
-    """What fails before Celery's tracer has the task, or out of it, ends the job too: Celery drops it."""
+    """Report an error outside of Celery's tracer, so that it ends the job. Celery would drop it."""
     error = None if future.cancelled() else future.exception()
     if error is not None:
         log.error("a task failed outside of Celery's tracer", exc_info=error)
@@ -24,10 +24,10 @@ def _report_untraced(future: Any, report: Callable[[Any], object]) -> None:
 
 
 class WaitingThreadsPool(ThreadsPool):
-    """Threads whose jobs Celery may want to end, though of a thread there is nothing to kill.
+    """A threads pool that accepts Celery's requests to kill a job, and ignores them.
 
-    On SIGQUIT and on a second SIGINT Celery (5.7) calls both of these, and waits for the jobs all the same. A
-    job that was revoked with ``terminate`` is cancelled by the result backend, which is called next.
+    On SIGQUIT and on a second SIGINT Celery (5.7) calls both methods, and still waits for the jobs. The
+    result backend, which is called next, cancels a job that was revoked with ``terminate``.
     """
 
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ class WaitingThreadsPool(ThreadsPool):
         return result
 
     def terminate_job(self, pid: object, signal: object = None) -> None:
-        """Nothing."""
+        """Nothing: a thread cannot be killed."""
 
 
 def is_given(parameter: str) -> bool:

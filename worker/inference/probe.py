@@ -1,6 +1,6 @@
-"""Finds out what this machine computes on, in a short-lived process: this one needs no torch for it.
+"""Tests this machine's devices in a short-lived process, ``probe_child.py``.
 
-Nor does it end with a driver that takes its process down. ``probe_child.py`` is that process.
+So this process needs no torch, and survives a driver that crashes its process.
 """
 
 import math
@@ -29,14 +29,14 @@ def run_probe(
     error_sink: LineSink = lambda name, line: None,
     timeout_s: float = math.inf,
 ) -> dict[str, Any]:
-    """What these devices resolve to, and whether the worker's model loads on the first.
+    """Resolve these devices, and test if the worker's model loads on the first.
 
     Args:
-        names: As ``KRONOS_DEVICE`` takes them; ``all`` alone stands for each that this machine may have.
-        with_slots: Find out how many sample paths the worker's model computes at once on each.
-        with_model: Load the worker's model on the first.
-        environment: On top of this process's.
-        error_sink: Called with ``(name, line)`` for what the process prints for people.
+        names: Values of ``KRONOS_DEVICE``; ``all`` alone means every device that this machine may have.
+        with_slots: Report for each device how many sample paths the worker's model computes at once.
+        with_model: Load the worker's model on the first device.
+        environment: Variables on top of this process's.
+        error_sink: Called with ``(name, line)`` for each line that the process prints to stderr.
 
     Returns:
         ``devices``, a report for each, and ``model``; see ``probe_child.py``.
@@ -65,7 +65,7 @@ def run_probe(
     finally:
         child.end()
     if report is None:
-        raise ProbeError(f"trying the device took longer than {timeout_s:g} s")
+        raise ProbeError(f"the test of the device took longer than {timeout_s:g} s")
     if report["event"] == "error":
         raise ProbeError(report["message"])
     return dict(report)

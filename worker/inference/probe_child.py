@@ -1,7 +1,7 @@
-"""``python -m worker.inference.probe_child``: what this machine computes on, and if the model loads there.
+"""``python -m worker.inference.probe_child``: test devices, and if the model loads. ``probe.py`` starts it.
 
-The message is the question, ``devices``, ``with_slots`` and ``with_model``; the one event is ``report`` or
-``error``. ``probe.py`` starts it.
+It reads one message with ``devices``, ``with_slots`` and ``with_model``, and sends one event, ``report`` or
+``error``.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from worker.settings import WorkerSettings, explain, get_settings
 
 
 def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, Any]:
-    """What a device's name resolves to, with ``warning`` and ``description``; or ``error``.
+    """The resolved device with ``warning`` and ``description``, or ``error``.
 
-    ``slots`` are the sample paths that the worker's model would compute at once there; None, with
-    ``slots_error``, if that is not known.
+    ``slots`` is the number of sample paths that the worker's model computes at once there. If that is
+    unknown, it is None, and ``slots_error`` says why.
     """
     try:
         device, warning = resolve_device(name)
@@ -45,7 +45,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
 
 
 def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
-    """The worker's model as it loads there; or ``error`` and its ``code``."""
+    """The worker's model after it loaded there, or ``error`` and its ``code``."""
     try:
         device, _ = resolve_device(name)
         loaded = ModelLoader(settings, device).load_own()
@@ -64,10 +64,11 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
 def report_on(
     names: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
 ) -> dict[str, Any]:
-    """Report on devices; ``all`` alone stands for each that this machine may have.
+    """Report on devices; ``all`` alone means every device that this machine may have.
 
     Returns:
-        ``devices``, one report for each name, and ``model``: None unless asked for, and without a device.
+        ``devices``, one report for each name, and ``model``, which is None if not requested or without
+        device.
     """
     if list(names) == [ALL]:
         gpus = (f"cuda:{index}" for index in range(TorchProbe().cuda_device_count()))
@@ -78,10 +79,10 @@ def report_on(
 
 
 def _compute(device: torch.device) -> None:
-    """Raises RuntimeError if the device cannot compute; a GPU was tried already as it was resolved."""
+    """Raise RuntimeError if the device cannot compute. A GPU was already tested when it was resolved."""
     ones = torch.ones(2, 2, device=device)
     if (ones @ ones).sum().item() != 8:
-        raise RuntimeError(f"{device} computes wrongly: 1 · 1 + 1 · 1 is not 2 there")
+        raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
 
 
 def _text(error: Exception) -> str:
@@ -89,7 +90,7 @@ def _text(error: Exception) -> str:
 
 
 def main() -> None:
-    """Answer one question."""
+    """Read one message and send one event."""
     parent = JsonParent()
     question = parent.next_message()
     try:

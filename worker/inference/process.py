@@ -1,4 +1,4 @@
-"""One worker process: one resolved device, and models on it that one thread runs."""
+"""One forecasting worker's process: one device, and models on it that one thread runs."""
 
 import logging
 import time
@@ -23,7 +23,6 @@ from worker.inference.capacity import Capacity
 from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
-from worker.inference.job_run import JobRun
 from worker.inference.model_loader import LoadedModel
 from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import WorkerMetrics
@@ -32,15 +31,15 @@ from worker.settings import WorkerSettings
 log = logging.getLogger(__name__)
 
 MAX_JOBS_SHOWN: Final = 16
-"""Of those that run; an announcement is to stay small."""
+"""Running jobs in an announcement, which must stay small."""
 
 
 class WorkerProcess(Host):
-    """A forecasting worker's process: its models, its claims on jobs, its metrics and its announcement.
+    """A forecasting worker's models, claims, metrics and announcement.
 
     Args:
-        observers: Receive what the engines do, after the metrics.
-        on_engine_death: Called to end the process, which cannot compute any more.
+        observers: Observe the engines, after the metrics.
+        on_engine_death: Called to end the process, which can no longer compute.
 
     Raises:
         KronosError: The device cannot be used.
@@ -55,7 +54,7 @@ class WorkerProcess(Host):
         on_engine_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
-        # While a step seems to hang no load is known: then no further job is taken.
+        # While a step seems to hang, the load is unknown, and no job is taken.
         self.capacity = Capacity(
             lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values()
         )
@@ -89,20 +88,23 @@ class WorkerProcess(Host):
         return self.models.own
 
     def start(self, num_processes: int = 1) -> None:
-        """Announce, load and start the engine; ``num_processes`` share the machine's cores."""
+        """Announce the worker, load its model and start the engines. ``num_processes`` share the cores."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
         CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._heartbeat.start()
         try:
             self.load()
-            self._serve_metrics()
+            model, dtype = self.models.names[0], self.settings.dtype
+            self.metrics.describe(device=str(self.device), model=model, queue=self.queue, dtype=dtype)
+            if self.settings.metrics_port is not None:
+                self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
         except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
 
     def ready(self) -> None:
-        """Announce once that jobs are taken from now on; called again after each lost connection."""
+        """Announce, once, that this worker takes jobs. Called at each connection to the broker."""
         if self.state != "loading":
             return
         self.state = "ready"
@@ -115,15 +117,8 @@ class WorkerProcess(Host):
             self.queue,
         )
 
-    def _serve_metrics(self) -> None:
-        self.metrics.describe(
-            device=str(self.device), model=self.models.names[0], queue=self.queue, dtype=self.settings.dtype
-        )
-        if self.settings.metrics_port is not None:
-            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
-
     def _hello(self) -> dict[str, Any]:
-        """What the child that isolates suspects needs to give the results that this process would."""
+        """What the isolated process needs to give the same results as this process."""
         return {
             "node": self.node,
             "device": str(self.device),
@@ -132,7 +127,7 @@ class WorkerProcess(Host):
         }
 
     def _note_repeated(self, tag: str) -> None:
-        """Count a claim that was lost, once."""
+        """Count a lost claim, only once."""
         if self.claims.take_away(tag):
             self.metrics.jobs_repeated.inc()
 
@@ -141,7 +136,7 @@ class WorkerProcess(Host):
         self._on_engine_death()
 
     def status(self) -> ForecastWorkerStatus:
-        """Return everything that an operator wants to know."""
+        """The worker's status, as it is announced."""
         models = self.models if self.is_loaded else None
         served = models.own if models else None
         load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
@@ -160,7 +155,10 @@ class WorkerProcess(Host):
             load_s=served.load_s if served else None,
             jobs_done=self.metrics.num_done,
             jobs_failed=self.metrics.num_failed,
-            jobs_running=tuple(map(_progress, self.engine_thread.runs[:MAX_JOBS_SHOWN])),
+            jobs_running=tuple(
+                RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)
+                for run in self.engine_thread.runs[:MAX_JOBS_SHOWN]
+            ),
             num_jobs_running=self.engine_thread.num_jobs,
             sequences_running=load.running,
             sequences_waiting=load.waiting,
@@ -174,12 +172,12 @@ class WorkerProcess(Host):
         )
 
     def drain(self) -> None:
-        """Announce that no further jobs are taken here. Safe in a signal handler."""
+        """Announce that this worker takes no more jobs. Safe in a signal handler."""
         self.state = "draining"
         self._heartbeat.announce_soon()
 
     def stop(self) -> None:
-        """End the engine and the announcement."""
+        """End the engines and remove the announcement."""
         self.isolation.stop()
         super().stop()
         self._heartbeat.withdraw()
@@ -190,7 +188,3 @@ class WorkerProcess(Host):
             return True
         self.state = "draining"
         return False
-
-
-def _progress(run: JobRun) -> RunningJob:
-    return RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)

@@ -1,6 +1,6 @@
-"""Ends a worker that cannot compute any more: its jobs go back to the queue, within bounded time.
+"""Ends a worker that can no longer compute. Its jobs go back to the queue within bounded time.
 
-``end_worker`` and ``end_child`` begin with Celery's own shutdown, which hands the jobs back. If that hangs,
+``end_worker`` and ``end_child`` first try Celery's own shutdown, which returns the jobs. If that hangs,
 the process ends after ``ENDING_GRACE_S``, and its jobs are delivered again after the visibility timeout.
 """
 
@@ -26,10 +26,10 @@ def end_worker() -> None:
 
 
 def end_child() -> None:
-    """Have this prefork child leave after the job that it runs; its parent starts another.
+    """Make this prefork child exit after its present job. Its parent starts another child.
 
-    SIGTERM would end the child in the middle of the job, which then counts as lost. Without an inbox
-    billiard (4.3) ends the child by itself, once the job's outcome is handed over.
+    SIGTERM would end the child in the middle of the job, which would then count as lost. If its inbox is
+    closed, billiard (4.3) ends the child after the job's outcome is sent to the parent.
     """
     _end_after_grace()
     child: Any = billiard.current_process()
@@ -37,9 +37,9 @@ def end_child() -> None:
 
 
 def end_at_once(reason: str) -> NoReturn:
-    """End this process now, with the reason in the log, since a thread hangs and its jobs cannot go on.
+    """Log the reason and end this process now, because a thread hangs.
 
-    That thread may hold the log's lock, so the line is not waited for long.
+    That thread may hold the log's lock, so the wait for the log line is short.
     """
     line = threading.Thread(target=log.critical, args=("%s", reason), daemon=True)
     line.start()
@@ -48,11 +48,10 @@ def end_at_once(reason: str) -> NoReturn:
 
 
 def _end_after_grace() -> None:
-    timer = threading.Timer(ENDING_GRACE_S, _end_now)
+    def end_now() -> None:
+        log.critical("the worker did not end by itself within %g s: it ends now", ENDING_GRACE_S)
+        os._exit(EXIT_STATUS)
+
+    timer = threading.Timer(ENDING_GRACE_S, end_now)
     timer.daemon = True
     timer.start()
-
-
-def _end_now() -> None:
-    log.critical("the worker did not end by itself within %g s: it ends now", ENDING_GRACE_S)
-    os._exit(EXIT_STATUS)

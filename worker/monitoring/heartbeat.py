@@ -1,4 +1,4 @@
-"""Announces a worker every few seconds, on a thread of its own. No torch."""
+"""Announces a worker every few seconds, on its own thread. No torch."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ class Heartbeat:
 
     Args:
         status: Returns the announcement, to which ``jobs_per_s`` is added.
-        is_alive: Called before each renewal. Once it returns False, the worker is announced a last time.
+        is_alive: Called before each renewal. If it returns False, this renewal is the last.
     """
 
     def __init__(
@@ -47,31 +47,28 @@ class Heartbeat:
         self._thread.start()
 
     def announce(self) -> None:
-        """Announce it now."""
+        """Announce the worker now."""
         try:
-            announce(self._redis, self._with_rate(self._status()))
+            status = self._status()
+            rate = self._job_rate.observe(status.jobs_done + status.jobs_failed)
+            announce(self._redis, status.model_copy(update={"jobs_per_s": round(rate, 4)}))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
     def announce_soon(self) -> None:
-        """Announce it at once, on the heartbeat's thread. Safe in a signal handler."""
+        """Announce the worker soon, on the heartbeat's thread. Safe in a signal handler."""
         self._wake.set()
 
     def withdraw(self) -> None:
-        """Take the announcement back."""
+        """Remove the announcement."""
         self._is_over = True
         self._wake.set()
         if self._thread.is_alive():
-            # A renewal on its way would announce this worker once more.
-            self._thread.join(ANNOUNCEMENT_INTERVAL_S)
+            self._thread.join(ANNOUNCEMENT_INTERVAL_S)  # a renewal in progress would announce it again
         try:
             withdraw(self._redis, self._node)
         except RedisError as error:
-            log.warning("the announcement could not be taken back, it expires by itself: %s", error)
-
-    def _with_rate(self, status: WorkerStatus) -> WorkerStatus:
-        rate = self._job_rate.observe(status.jobs_done + status.jobs_failed)
-        return status.model_copy(update={"jobs_per_s": round(rate, 4)})
+            log.warning("the announcement could not be removed; it expires by itself: %s", error)
 
     def _renew(self) -> None:
         while not self._is_over:
@@ -84,7 +81,7 @@ class Heartbeat:
 
 
 def facts_of_process(started: float, *packages: str) -> dict[str, Any]:
-    """Return the fields of a status that are about this process; ``started`` is a Unix time."""
+    """The fields of a status that describe this process. ``started`` is a Unix time."""
     return {
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
         "host": platform.node(),

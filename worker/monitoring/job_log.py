@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 
 OUTCOMES: Final = {states.SUCCESS: "done", states.FAILURE: "failed"}
 COPIED: Final = ("device", "device_warning", "queue", "worker", "timings_ms", "name", "version")
-"""Of a result: what is short and worth a search. The last two are a trained model's."""
+"""Fields of a result that are short and useful in a search. The last two are a trained model's."""
 
 
 def log_job(task: str, job_id: str, state: str | None, outcome: Any, node: str, device: str) -> None:
-    """Log a job that came to its end; what goes back to the queue has not.
+    """Log a job that ended; one that goes back to the queue has not ended.
 
     Args:
-        state: Celery's.
-        outcome: a result as JSON, or the error.
+        state: Celery's state of the job.
+        outcome: The result as JSON, or the error.
     """
     if state is None or state not in OUTCOMES:
         return

@@ -1,4 +1,4 @@
-"""How many jobs a worker came to an end with lately, which says when a full queue has room again."""
+"""How many jobs a worker finished lately: clients estimate from it when a full queue has room again."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ class JobRate:
         self._counts: deque[tuple[float, int]] = deque()
 
     def observe(self, num_jobs: int) -> float:
-        """Take the present count; returns jobs per second since the window began, or the first count."""
+        """Note the present count. Returns jobs per second since the window's start or the first count."""
         with self._lock:
             now = self._clock()
             self._counts.append((now, num_jobs))

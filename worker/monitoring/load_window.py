@@ -1,4 +1,4 @@
-"""What a worker did in the last seconds, for its status. No torch."""
+"""A worker's load in the last seconds, for its status. No torch."""
 
 import threading
 import time
@@ -22,9 +22,9 @@ class Second:
 
 @dataclass(frozen=True)
 class Recently:
-    """Means over the last seconds; None if there is nothing to take a mean of.
+    """Means over the last seconds; None if nothing happened.
 
-    ``mean_batch_size`` counts sample paths in a step, ``queue_wait_s`` the time a series waited for slots.
+    ``mean_batch_size`` is sample paths per step, ``queue_wait_s`` the time that a series waited for slots.
     """
 
     bars_per_s: float
@@ -45,14 +45,14 @@ class LoadWindow:
         self._seconds: deque[Second] = deque(maxlen=window_s + 1)
 
     def add_step(self, num_bars: int) -> None:
-        """A step that gave as many paths a bar."""
+        """Add a step that gave ``num_bars`` paths one bar each."""
         with self._lock:
             second = self._present()
             second.num_bars += num_bars
             second.num_steps += 1
 
     def add_wait(self, waited_s: float) -> None:
-        """A series that had waited for its slots."""
+        """Add a series that waited so long for its slots."""
         with self._lock:
             second = self._present()
             second.waited_s += waited_s

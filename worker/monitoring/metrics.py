@@ -1,4 +1,4 @@
-"""What operators see of a worker's load: Prometheus metrics, and its status's last seconds. No torch."""
+"""A worker's Prometheus metrics. No torch."""
 
 import logging
 import threading
@@ -35,7 +35,7 @@ BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class EngineLoads(Collector):
-    """Paths and slots as they are when Prometheus asks: after a cancelled job no step would correct them."""
+    """Paths and slots at the moment of the scrape. After a cancelled job no step would update a gauge."""
 
     def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]]) -> None:
         self._loads = loads
@@ -56,11 +56,7 @@ class EngineLoads(Collector):
 
 
 class TrainingState(Collector):
-    """How far the job is that a finetuning worker trains; no samples if it trains none.
-
-    Args:
-        training: as the worker announces it.
-    """
+    """The progress of a finetuning worker's job; no samples if it trains none."""
 
     def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         self._training = training
@@ -80,7 +76,7 @@ class TrainingState(Collector):
 
 
 class ModelMetrics:
-    """One model's children of the labelled metrics, looked up once."""
+    """The labelled metrics of one model."""
 
     def __init__(self, metrics: "WorkerMetrics", model_id: str) -> None:
         self.num_bars = metrics.num_bars.labels(model_id)
@@ -92,7 +88,7 @@ class ModelMetrics:
 
 
 class JobMetrics:
-    """The metrics of a process and its jobs, for workers of both roles, in a registry of their own.
+    """The metrics of a process and its jobs, for workers of both roles, in their own registry.
 
     Args:
         num_jobs: Returns how many jobs are computed now.
@@ -139,21 +135,21 @@ class JobMetrics:
         )
 
     def describe(self, *, device: str, model: str, queue: str, dtype: str) -> None:
-        """What the process turned out to be."""
+        """Set the labels of ``kronos_worker_info``."""
         self.info.clear()
         self.info.labels(device, model, queue, dtype).set(1)
 
     def observe_job_wait(
         self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
     ) -> None:
-        """Count the wait of a job that a worker begins: once, and if its time of submission is credible.
+        """Observe how long a job waited: at its first start only, and only if its time is credible.
 
         Args:
-            delivery: Its message's ``delivery_info``.
+            delivery: The message's ``delivery_info``.
         """
         if receipt.now > receipt.received_at or submitted_at is None:
             return
-        # The message's sender wrote all of it: nothing from before records are kept, no new labels.
+        # The sender may write any time and any queue: a time must be credible, and a queue must be ours.
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
             delivery = delivery or {}
             queue = delivery.get("routing_key")
@@ -168,10 +164,10 @@ class JobMetrics:
         self.jobs.labels("done" if code is None else "failed", str(code or "")).inc()
 
     def serve(self, host: str, port: int) -> WSGIServer | None:
-        """Answer Prometheus on that port from now on; None, with a warning, if the port is not available."""
+        """Serve the metrics on this port. Returns None, after a warning, if the port is not available."""
         try:
             server, _ = start_http_server(port, addr=host, registry=self.registry)
-        except (OSError, OverflowError) as error:  # no port beyond 65535, says the latter
+        except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             log.warning("no metrics on %s:%d (KRONOS_METRICS_PORT): %s", host, port, error)
             return None
         log.info("metrics: http://%s:%d/metrics", host, port)
@@ -179,11 +175,11 @@ class JobMetrics:
 
 
 class WorkerMetrics(JobMetrics):
-    """Those of a forecasting process. It observes engines, on their owner's thread.
+    """The metrics of a forecasting process; an ``EngineObserver``.
 
     Args:
-        loads: each engine's load by model id, from any thread.
-        num_jobs: jobs that are computed now.
+        loads: Returns each engine's load by model id, in any thread.
+        num_jobs: Returns how many jobs are computed now.
     """
 
     def __init__(
@@ -230,7 +226,7 @@ class WorkerMetrics(JobMetrics):
         self._by_model: dict[str, ModelMetrics] = {}
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
-        """After each step of an engine."""
+        """Called after each step of an engine."""
         metrics = self._of(model_id)
         if report.num_prefill_bars:
             metrics.num_prefill_bars.inc(report.num_prefill_bars)
@@ -242,7 +238,7 @@ class WorkerMetrics(JobMetrics):
             self.window.add_step(report.num_bars)
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
-        """After each series that came to its end, well or not."""
+        """Called when a series ends, with paths or an error."""
         queued_s = generation.timings.durations_s()["queued"]
         self._of(model_id).queue_wait_s.observe(queued_s)
         self.window.add_wait(queued_s)
@@ -255,11 +251,7 @@ class WorkerMetrics(JobMetrics):
 
 
 class FinetuneMetrics(JobMetrics):
-    """Those of a finetuning worker.
-
-    Args:
-        training: the running job as the worker announces it; None if there is none.
-    """
+    """The metrics of a finetuning worker; ``training`` returns the running job, None if there is none."""
 
     def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         super().__init__(lambda: int(training() is not None))

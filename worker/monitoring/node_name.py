@@ -1,4 +1,4 @@
-"""A worker's Celery node name where none is given: what it does, on which device, and with which model."""
+"""A worker's default Celery node name: its role, device and model."""
 
 import re
 from typing import Final
@@ -10,13 +10,13 @@ MAX_MODEL_CHARS: Final = 40
 
 
 def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:
-    """As ``forecast-cuda0-kronos-small-4711@host``, or ``finetune-cpu-4711@host``.
+    """A name such as ``forecast-cuda0-kronos-small-4711@host`` or ``finetune-cpu-4711@host``.
 
-    Of the model it has the last part of its hub id, folder or name. The process's number makes it unique on
+    The model's part is the last part of its hub id, folder or name. The process id makes the name unique on
     its host.
 
     Args:
-        device: resolved, as ``cpu`` or ``cuda:0``.
+        device: The resolved device, such as ``cpu`` or ``cuda:0``.
     """
     parts = [settings.role, device.replace(":", "")]
     if settings.role == "forecast":
@@ -25,6 +25,6 @@ def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str
 
 
 def _short(model: str) -> str:
-    """What may stand in names of queues and in URLs."""
+    """The model's last part, safe in queue names and URLs."""
     last = re.split(r"[/\\]", model.rstrip("/\\"))[-1].lower()
     return re.sub(r"[^a-z0-9._]+", "-", last).strip("-.")[:MAX_MODEL_CHARS] or "model"

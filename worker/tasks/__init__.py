@@ -1,1 +1,1 @@
-"""The Celery tasks; a task's file is named like its task."""
+"""The Celery tasks. Each file has the name of its task."""

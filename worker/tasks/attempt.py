@@ -1,8 +1,8 @@
-"""One delivery of one job, in what tasks of both kinds share: its claim, and how it goes back."""
+"""What both kinds of tasks share: how one delivery of a job gets its claim, and goes back to the queue."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery import Task
@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
+from kronos_model.text import dotted
 from worker.broker.claims import Claim
 from worker.broker.result_backend import tag_of
 from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
@@ -33,20 +34,20 @@ class Attempt:
 
     @property
     def _queue(self) -> str:
-        """The queue that the job came by: a CPU worker may stand in for the gpu pool."""
+        """The queue that the job came from. A CPU worker may also take from the gpu queue."""
         delivery = self._request.delivery_info or {}
         return str(delivery.get("routing_key") or self._process.queue)
 
     def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
-        """Take the claim.
+        """Claim the job.
 
         Args:
-            content: The job's fingerprint, if another job under its id is to be dropped.
+            content: The job's fingerprint, if a different job with the same id must be dropped.
             chore: Called about once a second while the claim is held.
 
         Raises:
-            HandedBack: Another worker has the claim, or Redis takes no writes.
-            Ignore: The job has its outcome.
+            HandedBack: Another worker has the claim, or Redis accepts no writes.
+            Ignore: The job already has its outcome.
         """
         asked_at = time.monotonic()
         try:
@@ -59,22 +60,36 @@ class Attempt:
                 hostname=self._process.node,
             )
         except ResponseError as error:
-            if refuses_writes(error):  # as good as away
+            if refuses_writes(error):  # as if Redis were away
                 raise self._handed_back(str(error), REQUEUE_DELAY_S) from error
             raise
         if receipt is None:
-            # Delivered again after it was done, or submitted twice: the one outcome stands.
+            # Delivered again after it ended, or submitted twice: the first outcome stays.
             raise Ignore
         if receipt.held_s > 0:
-            raise HandedBack("another worker has it", delay_s=receipt.held_s + HELD_MARGIN_S)
+            raise HandedBack("another worker has the job", delay_s=receipt.held_s + HELD_MARGIN_S)
         return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, chore)
 
     def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
-        """Release the claim; ``is_lost`` counts the attempt as one that ended with its process."""
+        """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
         self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
         return HandedBack(reason, delay_s=delay_s)
 
 
+def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The job, which must be the only argument ``job``. Raises JobError otherwise."""
+    unknown = sorted(set(kwargs) - {"job"})
+    if args or unknown:
+        raise JobError(
+            ErrorCode.UNKNOWN_FIELD,
+            "send the job as the keyword argument 'job', and nothing else",
+            dotted((unknown[0],)) if unknown else None,
+        )
+    if "job" not in kwargs:
+        raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
+    return kwargs["job"]
+
+
 def defect() -> JobError:
-    """What an error without a code becomes: its traceback stays in the worker's log."""
+    """The error that replaces one without a code. The traceback is in the worker's log."""
     return JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")

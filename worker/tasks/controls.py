@@ -1,7 +1,7 @@
-"""Celery's remote control of a worker: have it load a model.
+"""A Celery control command that makes a worker load a model.
 
-A command is answered on the thread that takes jobs, so none may wait there. The first one under an ask's id
-starts the loading, and further ones under the same id return its outcome.
+Celery answers commands on the thread that takes jobs, so a command must not wait. The first command with an
+id starts to load the model. Later ones with the same id return the outcome.
 """
 
 import logging
@@ -18,32 +18,28 @@ from worker import lifecycle
 log = logging.getLogger(__name__)
 
 MAX_ASKS: Final = 100
-"""Outcomes that are kept, the newest."""
+"""Number of answers that are kept, the newest."""
 MAX_LOADING: Final = 4
-"""Asks that wait for their model at once, each on a thread."""
+"""Number of loads that may wait for their model at once, each on its own thread."""
 WAIT_S: Final = 600.0
 
 
 class ModelAsks:
-    """Requests to load a model, by the ask's id, and the outcome of each."""
+    """The requests to load a model, by id, and the answer to each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def answer(self, models: Any, name: str, ask: str) -> dict[str, Any]:
-        """The state of the loading, which the first call begins.
-
-        Args:
-            models: the worker's ModelCache.
-        """
+        """The state of the load; the first call starts it. ``models`` is the worker's ModelCache."""
         with self._lock:
             if ask in self._answers:
                 return self._answers[ask]
             num_loading = sum(answer["state"] == "loading" for answer in self._answers.values())
             if num_loading >= MAX_LOADING:
                 return failed(
-                    JobError(ErrorCode.MODEL_CAPACITY, "the worker loads other models now; try again later")
+                    JobError(ErrorCode.MODEL_CAPACITY, "the worker is loading other models; try again later")
                 )
             self._answers[ask] = {"state": "loading"}
             while len(self._answers) > MAX_ASKS:
@@ -81,13 +77,13 @@ def failed(error: JobError) -> dict[str, Any]:
 
 @control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")
 def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]:
-    """Load a model that jobs may name; answers at once with ``state`` loading, ready or failed."""
+    """Load a model that jobs may name. Returns at once; ``state`` is loading, ready or failed."""
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     try:
         process = lifecycle.current_process()
         models, device, warning = process.models, str(process.device), process.device_warning
-    except RuntimeError:  # prefork: the children hold the models, and this command reaches their parent only
+    except RuntimeError:  # prefork: the children hold the models, and this command reaches only their parent
         return failed(
             JobError(
                 ErrorCode.MODEL_CAPACITY,

@@ -1,4 +1,4 @@
-"""One delivery of a job to this worker, in Celery's terms, and how it goes back."""
+"""How Celery's request of a job goes back to the queue."""
 
 import logging
 from typing import Any, Final
@@ -13,17 +13,17 @@ from worker.broker import transport
 log = logging.getLogger(__name__)
 
 HELD_MARGIN_S: Final = 0.1
-"""After the end of another's claim."""
+"""Seconds to wait after another worker's claim ends."""
 REQUEUE_DELAY_S: Final = 1.0
-"""Without a delay, a job that cannot run now would come back at once, over and over."""
+"""Without this delay, a job that cannot run now would come back at once, again and again."""
 
 
 class HandedBack(Reject):
-    """The job goes back to its queue, and is delivered again after ``delay_s``. No thread waits for that."""
+    """The job goes back to its queue and is delivered again after ``delay_s``. No thread waits meanwhile."""
 
     def __init__(self, reason: str, requeue: bool = True, delay_s: float = 0.0) -> None:
         super().__init__(reason, requeue)
-        # Raised in a prefork child, it is made again from these in the parent.
+        # A prefork child's exception is made again in the parent, from these.
         self.args = (reason, requeue, delay_s)
         self.delay_s = delay_s
 
@@ -32,7 +32,7 @@ class HandedBack(Reject):
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
-    """A filter: that a job goes back takes one line; its reason says why."""
+    """Logging filter: a job that goes back takes one line, which has the reason."""
     if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], HandedBack):
         record.exc_info = None
     return True
@@ -42,20 +42,20 @@ logging.getLogger("celery.app.trace").addFilter(without_traceback)
 
 
 class ClaimedRequest(Request):
-    """Celery's request (5.7), of a job that runs under a claim."""
+    """Celery's request (5.7) for a job that runs under a claim."""
 
     _context: Any
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Also called for rejected jobs, and for jobs whose process has died."""
-        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps what a child raised
+        """Celery calls it also for rejected jobs, and for jobs whose process died."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
         try:
             if isinstance(error, HandedBack) and error.delay_s > 0:
                 transport.put_back(self.message.delivery_tag, error.delay_s)
             elif isinstance(error, (WorkerLostError, SystemExit)):
-                # Rejected by task_reject_on_worker_lost: it may be begun again at once.
+                # Rejected by task_reject_on_worker_lost: another worker may begin the job at once.
                 backend: Any = self.task.backend
                 backend.lose(self._context)
         except RedisError as failure:
-            log.warning("job %s: it comes back later than it could: %s", self.id, failure)
+            log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
         return super().on_failure(exc_info, *args, **kwargs)

@@ -1,8 +1,7 @@
 """``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
 
-The job's claim is taken as it is begun and renewed until its outcome is stored, under that claim. Another
-worker that receives the job before, delivered or submitted a second time, puts it back until the claim would
-end.
+A worker claims the job when it begins, and renews the claim until the outcome is stored. If another worker
+receives the job meanwhile, it puts the job back until the claim would end.
 """
 
 import errno
@@ -21,9 +20,8 @@ from kronos_client.redis.job_store import Receipt, fingerprint
 from worker.app import app
 from worker.broker.claims import Claim
 from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect
+from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest
-from worker.tasks.payload import job_of
 from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
@@ -46,9 +44,9 @@ FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCE
     Request=ClaimedRequest,
 )
 def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Train and register one model; its result as JSON, or JobError.
+    """Train and register one model. Returns its result as JSON, or raises JobError.
 
-    If nothing is wrong with the job, it goes back to the queue, and another worker goes on with it.
+    If the job itself is not at fault, it goes back to the queue, and another worker continues it.
     """
     return FinetuneAttempt(self, current_process()).answer(args, kwargs)
 
@@ -65,9 +63,12 @@ class FinetuneAttempt(Attempt):
         self._reported_at = float("-inf")
 
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The task's answer: a result, or one of the exceptions that Celery knows."""
+        """The task's answer: a result, or one of the exceptions that Celery handles."""
+        job = kwargs.get("job")
         try:
-            receipt, claim = self._begin(_content(kwargs.get("job")), self._look_and_report)
+            # What is not a job has no fingerprint: it gets its error even if the id is in use.
+            content = fingerprint(job) if isinstance(job, Mapping) else ""
+            receipt, claim = self._begin(content, self._check_and_report)
             try:
                 result = self._train(job_of(args, kwargs), receipt, claim)
             except JobError as error:
@@ -88,12 +89,14 @@ class FinetuneAttempt(Attempt):
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
-            if error.errno not in FULL_OR_FORBIDDEN:  # a network file system, away for a moment
-                reason = f"the folder of models does not answer: {error}"
+            if (
+                error.errno not in FULL_OR_FORBIDDEN
+            ):  # perhaps a network file system that is away for a moment
+                reason = f"the model folder does not answer: {error}"
                 raise self._handed_back(reason, REQUEUE_DELAY_S) from error
             raise JobError(
                 ErrorCode.DISK_FULL,
-                f"the folder of models cannot be written: {error.strerror}; make room there",
+                f"the model folder cannot be written: {error.strerror}; make room there or permit writing",
             ) from None
         except (JobError, Interrupted, RedisError):
             raise
@@ -102,9 +105,9 @@ class FinetuneAttempt(Attempt):
             raise defect() from None
 
     def _store(self, state: str, outcome: Any) -> None:
-        """Store the outcome under the claim; Celery finds it stored.
+        """Store the outcome under the claim, before Celery does.
 
-        Celery would acknowledge a job even if its outcome was refused.
+        Celery would acknowledge the job even if the result backend refused its outcome.
         """
         until = time.monotonic() + STORE_FOR_S
         while True:
@@ -117,28 +120,21 @@ class FinetuneAttempt(Attempt):
             except RedisError as error:
                 if time.monotonic() > until:
                     raise
-                log.warning("job %s: its outcome cannot be stored, trying again: %s", self._job_id, error)
+                log.warning("job %s: its outcome could not be stored, trying again: %s", self._job_id, error)
                 time.sleep(STORE_RETRY_S)
 
-    def _look_and_report(self) -> None:
-        """Look whether the job is cancelled, and store how far it is."""
+    def _check_and_report(self) -> None:
+        """Check if the job is cancelled, and store its progress."""
         run = self._run
         if run is None:
             return
         if self._process.job_store.is_cancelled(self._job_id):
             run.is_cancelled = True
         now = time.monotonic()
-        # What does not change for long must not expire with the result's life.
+        # Progress that has not changed for long is stored again, so that it does not expire.
         is_old = now - self._reported_at > self._process.settings.result_ttl_s / 4
         if run.progress is None or now - self._reported_at < PROGRESS_INTERVAL_S:
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_state(
-                self._process.job_store, self._request, PROGRESS_STATE, self._reported
-            )
-
-
-def _content(job: Any) -> str:
-    """Its fingerprint; empty for what is no job, which is answered whatever its id."""
-    return fingerprint(job) if isinstance(job, Mapping) else ""
+            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, self._reported)

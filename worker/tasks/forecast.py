@@ -1,7 +1,7 @@
 """``kronos.forecast``: one job from the queue to its one outcome.
 
-Each delivery runs under a claim, which is taken as the job is begun and kept until its outcome is stored. A
-job whose earlier attempts ended with their processes is computed in isolation.
+A worker claims the job when it begins, and keeps the claim until the outcome is stored. A job whose earlier
+attempts ended with their processes is computed in isolation.
 """
 
 import logging
@@ -30,19 +30,18 @@ from worker.inference.executor import DiedInEngine, compute
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.inference.process import WorkerProcess
 from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect
+from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest, HandedBack
-from worker.tasks.payload import job_of
 
 log = logging.getLogger(__name__)
 
 PUT_OFF_DELAY_S: Final = 5.0
 MAX_PUT_OFF: Final = 12
 LATE_GRACE_S: Final = 2.0
-"""The isolated process reports by itself that a job is late; the worker ends it after this time."""
+"""The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
 RESULT_REPR_CHARS: Final = 64
-"""Of a result in events and Flower: a forecast's numbers say nothing there, and writing them takes long."""
+"""Length of a result in events and Flower. All of a forecast's numbers would take long to write."""
 
 
 @app.task(
@@ -55,17 +54,17 @@ RESULT_REPR_CHARS: Final = 64
     Request=ClaimedRequest,
 )
 def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Compute one job; its result as JSON, or JobError.
+    """Compute one job. Returns its result as JSON, or raises JobError.
 
-    Every error of the job becomes a JobError with a code, so that each job ends in one of the two. If nothing
-    is wrong with the job, it goes back to the queue.
+    Every error of the job becomes a JobError with a code. If the job itself is not at fault, it goes back to
+    the queue.
     """
     return ForecastAttempt(self, current_process()).answer(args, kwargs)
 
 
 @signals.task_postrun.connect
 def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
-    """Drop the claim: the outcome is stored, or never will be from here."""
+    """Drop the claim: the outcome is stored, or this attempt stores none."""
     if task.name == FORECAST_TASK:
         current_process().claims.drop(tag_of(task.request))
 
@@ -85,7 +84,7 @@ class ForecastAttempt(Attempt):
         self._late_at = math.inf  # by time.monotonic
 
     def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The task's answer: a result, or one of the exceptions that Celery knows."""
+        """The task's answer: a result, or one of the exceptions that Celery handles."""
         try:
             result = self._run(job_of(args, kwargs))
         except DiedInEngine as error:
@@ -111,7 +110,7 @@ class ForecastAttempt(Attempt):
         return result
 
     def is_cancelled(self) -> bool:
-        """Whether to cancel the job; raises ClaimLost if another worker has it."""
+        """Whether to cancel the job. Raises ClaimLost if another worker has it."""
         if self._claim is not None and self._claim.is_taken_away:
             raise ClaimLost
         if time.monotonic() > self._late_at:
@@ -121,11 +120,13 @@ class ForecastAttempt(Attempt):
         try:
             return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
-            log.warning("job %s: Redis does not say whether it is cancelled: %s", self._job_id, error)
+            log.warning(
+                "job %s: Redis failed, so it is not known if the job is cancelled: %s", self._job_id, error
+            )
             return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Store how far it is."""
+        """Store the job's progress."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
             self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, progress)
@@ -144,13 +145,13 @@ class ForecastAttempt(Attempt):
         return compute(self._process, self._job_id, job, receipt, self._queue, self)
 
     def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt) -> dict[str, Any]:
-        """Compute it alone in a process. The job's record counts the processes that ended with it."""
-        self._process.capacity.admitted(self._job_id)  # of this process's slots it takes none
+        """Compute the job alone in a process. The job's record counts the processes that died with it."""
+        self._process.capacity.admitted(self._job_id)  # it takes no slots of this process
         job_store = self._process.job_store
         try:
             return self._process.isolation.compute(self._job_id, job, receipt, self._queue, self)
         except ChildEnded as ended:
-            log.warning("job %s: %s while it was alone there", self._job_id, ended)
+            log.warning("job %s: %s while it computed only this job", self._job_id, ended)
             num_lost = job_store.count_lost_alone(self._job_id, self._tag)
             if num_lost is None:
                 raise ClaimLost from None
@@ -158,7 +159,7 @@ class ForecastAttempt(Attempt):
                 raise worker_lost(ended.exit_status) from None
             raise NotNow(str(ended)) from None
         except Unavailable as unavailable:
-            log.warning("job %s: it cannot be computed alone now: %s", self._job_id, unavailable)
+            log.warning("job %s: it cannot be computed in isolation now: %s", self._job_id, unavailable)
             num_put_off = job_store.count_put_off(self._job_id, self._tag)
             if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
                 raise unavailable.error from None
@@ -166,7 +167,7 @@ class ForecastAttempt(Attempt):
 
 
 def worker_lost(exit_status: int) -> JobError:
-    """The job's process ended with it each time, and the job was alone in it."""
+    """The error of a job whose process died each time, although it computed only this job."""
     how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
     return JobError(
         ErrorCode.WORKER_LOST,

@@ -1,4 +1,4 @@
-"""``kronos.status``: every live worker's status, the answering one's first."""
+"""``kronos.status``: the status of every live worker, first of the one that answers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from worker.lifecycle import current_process
 
 @app.task(name=STATUS_TASK, bind=True)
 def status(self: "Task[Any, Any]") -> dict[str, Any]:
-    """``{"workers": [...]}``, each as announced; the first is the process that answers, at this moment."""
+    """``{"workers": [...]}``: this process's present status, then the others as announced."""
     process = current_process()
     others = [worker for worker in live_workers(process.redis) if worker.node != process.node]
     return {"workers": [worker.as_json() for worker in (process.status(), *others)]}

@@ -1,4 +1,4 @@
-"""Refuses jobs for workers of the other role: Celery would drop an unknown task without an answer."""
+"""Refuses jobs for workers of the other role. Celery would drop an unknown task without an answer."""
 
 from typing import Any, Final, NoReturn
 

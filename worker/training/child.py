@@ -1,7 +1,7 @@
 """The training process of a finetuning job: started, stopped, and started again if it was killed.
 
-It is a process of its own so that stopping it is real and its memory comes back. It ends when its standard
-input closes, at the latest with this process (see ``JsonChild``).
+A separate process can really be stopped, and gives its memory back. It ends when its standard input closes,
+at the latest with this process (see ``JsonChild``).
 """
 
 import logging
@@ -20,15 +20,15 @@ from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 log = logging.getLogger(__name__)
 
 NICENESS: Final = 10
-"""Forecasts on the same machine come first."""
+"""Lower priority than forecasts on the same machine."""
 POLL_S: Final = 0.2
 LOCK_RETRY_S: Final = 1.0
 RUN_LOCKED: Final = "RUN_LOCKED"
-EXIT_STOPPED: Final = 75  # of kronos_model/finetuning/__main__.py
+EXIT_STOPPED: Final = 75  # as in kronos_model/finetuning/__main__.py
 
 
 class Stop(StrEnum):
-    """Why training is to end before it is done."""
+    """Why training must end early."""
 
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
@@ -44,8 +44,8 @@ class TrainingEnd:
     Attributes:
         event: The process's last event if it was ``done`` or ``error``, else None; see
             ``kronos_model/finetuning/reporting.py``.
-        stop: Why it was stopped, if it was.
-        exit_status: Of the last process; negative: the number of the signal that ended it.
+        stop: Why it was stopped, or None.
+        exit_status: Exit status of the last process; -N if signal N ended it.
     """
 
     event: Event | None
@@ -54,7 +54,7 @@ class TrainingEnd:
 
 
 def training_command(config: str, output: str, device: str) -> list[str]:
-    """The command line of a training process; paths are relative to its working folder."""
+    """The command line of a training process. Paths are relative to its working folder."""
     return module_command(
         "kronos_model.finetuning", "--config", config, "--output", output, "--device", device,
         "--progress", "json", "--supervised",
@@ -62,14 +62,14 @@ def training_command(config: str, output: str, device: str) -> list[str]:
 
 
 class Training:
-    """One job's training, by one process after the other until it is done.
+    """One job's training, by one process after another until it is done.
 
     Args:
-        saved_at: Returns when the state was last saved, in any unit. A process that was killed is started
-            again unless the one before was killed at the same save.
-        lock_wait_s: Seconds for which another process may still hold the run's folder.
+        saved_at: Returns when the state was last saved, in any unit. A killed process is started again unless
+            the one before it was killed at the same save.
+        lock_wait_s: Seconds to wait while another process holds the run's folder.
         on_start: Called before each start.
-        on_end: Called with the end of each process, also of one that is started again.
+        on_end: Called with the end of each process, even if it is started again.
     """
 
     def __init__(
@@ -99,15 +99,15 @@ class Training:
         should_stop: Callable[[], Stop | None],
         must_end: Callable[[], bool] = lambda: False,
     ) -> TrainingEnd:
-        """Train until it is done, has failed, was killed twice at one save, or was stopped.
+        """Train until training is done, failed, was killed twice at one save, or was stopped.
 
         Args:
             on_event: Called on this thread for each event.
-            should_stop: Called several times a second; a reason stops the process, which may save first.
-            must_end: Called as often; True kills the process at once.
+            should_stop: Called several times a second. A reason stops the process, which may save first.
+            must_end: Called as often. True kills the process at once.
 
         Raises:
-            LocalStackError: This machine starts no process.
+            LocalStackError: No process can be started on this machine.
         """
         killed_at: int | None = None
         locked_until = time.monotonic() + self._lock_wait_s
@@ -120,7 +120,7 @@ class Training:
             if end.event is not None and end.event.get("code") == RUN_LOCKED:
                 if time.monotonic() > locked_until:
                     return end
-                log.warning("another training process is still in the run's folder, trying again")
+                log.warning("another training process still uses the run's folder, trying again")
                 time.sleep(LOCK_RETRY_S)
                 continue
             if end.event is not None or end.stop is not None:
@@ -149,7 +149,7 @@ class Training:
         stopped_at = 0.0
         last: Event | None = None
         try:
-            with suppress(OSError):  # it has ended already
+            with suppress(OSError):  # the process has already ended
                 os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
             while True:
                 if (event := child.next_event(POLL_S)) is not None:

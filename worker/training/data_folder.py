@@ -1,4 +1,4 @@
-"""Paths that jobs name, inside the one folder that they may name anything in. No torch."""
+"""Checks the data paths of jobs, which must be inside one folder. No torch."""
 
 import os
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ class DataFolder:
         self.root = root
 
     def check(self, path: str, field: str = FIELD) -> Path:
-        """What a job names, resolved: a file or a folder, in which no link leads out of the data folder.
+        """Resolve a job's path, a file or a folder. No link in it may lead out of the data folder.
 
         Raises:
-            JobError: DATA_NOT_ALLOWED, also for what does not exist: a job must not learn what lies outside.
+            JobError: DATA_NOT_ALLOWED, also for a missing path: a job must not find out what is outside.
         """
         if self.root is None:
             raise _refusal(field, "this worker has no data folder (KRONOS_DATA_FOLDER); send candles inline")
@@ -38,13 +38,13 @@ class DataFolder:
                     raise _refusal(
                         field, f"{excerpt(str(inside))} is a link that leads out of the data folder"
                     )
-        except (OSError, RuntimeError, ValueError) as error:  # links in a circle; no file name at all
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or no valid file name
             raise _refusal(field, f"{excerpt(path)} cannot be read in the data folder") from error
         return named
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Whatever lies below. Linked folders are not gone into: readers do not follow them either."""
+    """All files and folders below. Links to folders are not followed; readers do not follow them either."""
     for parent, folders, files in os.walk(folder, followlinks=False):
         for name in (*folders, *files):
             yield Path(parent) / name

@@ -1,4 +1,4 @@
-"""The errors that a finetuning job ends by, and what each says that the job leaves. No torch."""
+"""The errors of finetuning jobs. No torch."""
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
@@ -9,11 +9,11 @@ from worker.training.job_notes import MAX_STARTS_AT_SAVE
 
 KILLED = -9
 MAX_MESSAGE_CHARS = 500
-"""Of the training process's message, which may quote the job's config and candles."""
+"""Length of the training process's message, which may quote the job's config and candles."""
 
 
 def failed(event: Event, job: FinetuneJob) -> JobError:
-    """The training process's own error, its field as the job calls it."""
+    """The training process's own error, with the job's name for its field."""
     field = event.get("field")
     if field == "data.path" and job.data.instruments is not None:
         field = "data.instruments"
@@ -39,18 +39,18 @@ def killed(exit_status: int) -> JobError:
 
 
 def killed_too_often() -> JobError:
-    """Training was started ``MAX_STARTS_AT_SAVE`` times at one save, and never came to the next."""
+    """Training was started ``MAX_STARTS_AT_SAVE`` times at one save and did not reach the next."""
     return JobError(
         ErrorCode.OUT_OF_MEMORY,
-        f"training was started {MAX_STARTS_AT_SAVE} times without coming to its next save, and killed each "
-        "time, also with its worker, most likely for lack of memory: lower batch_size, lookback or "
-        "num_workers, or give the worker more memory",
+        f"training was started {MAX_STARTS_AT_SAVE} times and killed each time before its next save, perhaps "
+        "with its worker, most likely for lack of memory: lower batch_size, lookback or num_workers, or give "
+        "the worker more memory",
         "config",
     )
 
 
 def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) -> JobError:
-    """It was stopped for good: cancelled, or late by the job's deadline or the worker's limit."""
+    """The error of a job that was cancelled, missed its deadline, or reached the worker's time limit."""
     if stop is Stop.CANCELLED:
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
@@ -67,8 +67,8 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) ->
 
 
 def with_best(error: JobError, best: str | None) -> JobError:
-    """The error, which also names the best checkpoint so far, relative to the folder of models."""
+    """Add the best checkpoint so far to the error, relative to the model folder."""
     message = error.message
     if best is not None:
-        message += f"; the best checkpoint so far is kept as {best} in the folder of models"
+        message += f"; the best checkpoint so far is kept as {best} in the model folder"
     return JobError(error.code, message, error.field, error.details | {"best_checkpoint": best})

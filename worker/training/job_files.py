@@ -1,4 +1,4 @@
-"""Places what a job's training process reads: its config, its candles, and links to data and models."""
+"""Writes the files of a job's training process: its config, its candles, and links to data and models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from worker.training.start_models import StartModels
 
 @dataclass(frozen=True)
 class JobFiles:
-    """A job's files, the same whichever worker places them."""
+    """A job's files. Every worker writes the same ones."""
 
     job: FinetuneJob
     folder: JobFolder
@@ -22,18 +22,18 @@ class JobFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The job's data below the data folder; none if the job carries its candles."""
+        """The job's paths in the data folder; none if the job carries its candles."""
         path = self.job.data.path
         return () if path is None else (path,) if isinstance(path, str) else path
 
     def place(self, notes: JobNotes, *, is_first: bool) -> JobNotes:
-        """Write them.
+        """Write the files, and return the notes.
 
         Args:
-            is_first: No worker has pinned the models that the job starts from; the returned notes do.
+            is_first: No worker has pinned the job's start models yet; the returned notes pin them.
 
         Raises:
-            JobError: The job may not read its data, or not start from its models.
+            JobError: The job may not read its data, or may not start from its models.
         """
         for path in self.paths:
             self.data_folder.check(path)
@@ -64,11 +64,11 @@ class JobFiles:
         return notes
 
     def without_links(self, metadata: Mapping[str, Any], notes: JobNotes) -> dict[str, Any]:
-        """A trained model's metadata, with the job's names for what its training read by links."""
+        """A trained model's metadata, with the job's own names in place of links."""
         references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
 
         def named(parts: Mapping[str, Any]) -> dict[str, Any]:
-            # A part that is trained from scratch has a shape, no name.
+            # A part that is trained from scratch has a shape and no name.
             return {
                 part: references.get(name, name) if isinstance(name, str) else name
                 for part, name in parts.items()

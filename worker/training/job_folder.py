@@ -1,11 +1,11 @@
-"""A finetuning job's folder below the models' one: there any worker finds what an earlier one left. No torch.
+"""A finetuning job's folder, where a worker continues the work of an earlier one. No torch.
 
-<model folder>/.runs/<id, hashed>/job.json      what the job holds, hashed; its starts, also at one save
-                                  config.json   for the training process
-                                  candles/      those that the job carries, as CSV
-                                  data, start/  links to what this worker sees elsewhere
-                                  run/          the training process's; best/ once the job ended too early
-                                  result.json   once the model is registered
+<model folder>/.runs/<hash of id>/job.json      notes: hash of the job's content, number of starts
+                                  config.json   config of the training process
+                                  candles/      candles that the job carries, as CSV
+                                  data, start/  links to this worker's data folder and start models
+                                  run/          output of training; best/ if the job ended early
+                                  result.json   the result, once the model is registered
 """
 
 import csv
@@ -31,7 +31,7 @@ CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"
 PARTS: Final = {"predictor": "model", "tokenizer": "tokenizer"}
-"""Of a checkpoint, by the stage that trains it."""
+"""The part of a checkpoint that each stage trains."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class JobNotes:
     """What one worker leaves for the next.
 
     Attributes:
-        fingerprint: of what the job holds.
-        start: of each part (``model``, ``tokenizer``) the registered model that it starts from.
-        queued_s: from the submission to the first start.
-        num_starts: of the training process, as far as it reported them.
-        saved_at_ns: of the state that the last process was started from; 0 if there was none.
-        num_starts_at_save: of processes from that state which were not ended by a worker.
+        fingerprint: Hash of the job's content.
+        start: The registered model that each part (``model``, ``tokenizer``) starts from.
+        queued_s: Seconds from the submission to the first start.
+        num_starts: Starts that the training process reported.
+        saved_at_ns: Time of the state that the last process started from; 0 if there was none.
+        num_starts_at_save: Starts from that state, without those that a worker ended.
     """
 
     fingerprint: str
@@ -56,7 +56,7 @@ class JobNotes:
 
 
 class JobFolder:
-    """One job's; its holder alone writes there. Paths in the config are relative to it."""
+    """One job's folder. Only the job's holder writes there. Paths in the config are relative to it."""
 
     def __init__(self, model_folder: Path, job_id: str) -> None:
         self.model_folder = model_folder
@@ -71,7 +71,7 @@ class JobFolder:
         return self.root / "run"
 
     def notes(self, fingerprint: str) -> JobNotes | None:
-        """An earlier worker's notes, if any. If they are another job's, its files are removed."""
+        """An earlier worker's notes, if any. The files of another job are removed."""
         content = _read(self.root / "job.json")
         try:
             notes = None if content is None else JobNotes(**content)
@@ -90,7 +90,7 @@ class JobFolder:
         _write(self.config, config.model_dump(mode="json"))
 
     def write_candles(self, instruments: Sequence[PreparedInstrument]) -> None:
-        """One CSV file an instrument, with its name in a column: names need not be file names."""
+        """Write one CSV file per instrument, with its name in a column: not every name can name a file."""
         folder = self.root / CANDLES
         folder.mkdir(parents=True, exist_ok=True)
         for index, instrument in enumerate(instruments):
@@ -104,7 +104,7 @@ class JobFolder:
             staging.replace(folder / f"{index}.csv")
 
     def link(self, name: str, target: Path) -> None:
-        """Show the training process what this worker sees at ``target``, by a path that all workers have."""
+        """Link a path, the same for all workers, to this worker's ``target``."""
         link = self.root / name
         link.parent.mkdir(parents=True, exist_ok=True)
         staging = link.with_name(f".{link.name}.tmp")
@@ -113,14 +113,14 @@ class JobFolder:
         staging.replace(link)
 
     def saved_at_ns(self) -> int:
-        """When training last saved its state; 0 before that."""
-        with suppress(OSError):  # one is replaced by the next just now
+        """When training last saved its state; 0 if it has not."""
+        with suppress(OSError):  # training is replacing the state
             return max((file.stat().st_mtime_ns for file in self.run.glob("*/state.safetensors")), default=0)
         return 0
 
     @property
     def _checkpoint(self) -> Path:
-        """Of a run that was trained to its end; it appears whole."""
+        """The checkpoint of a completed run, which appears whole."""
         return self.run / "checkpoint"
 
     @property
@@ -128,28 +128,28 @@ class JobFolder:
         return self.run / "best"
 
     def best_so_far(self) -> str | None:
-        """The checkpoint that ``keep_best`` kept, relative to the folder of models: loaded by its path.
+        """The path of the checkpoint that ``keep_best`` kept, relative to the model folder.
 
-        Where only one part of it was trained, it holds that alone.
+        If only one part was trained, the checkpoint holds only that part.
         """
         kept = next((folder for folder in (self._checkpoint, self._best) if folder.exists()), None)
         return None if kept is None else kept.relative_to(self.model_folder).as_posix()
 
     def data_report(self) -> dict[str, Any]:
-        """What the training process read."""
+        """The training process's report on its data."""
         return _read(self.run / "data.json") or {}
 
     def result(self) -> dict[str, Any] | None:
-        """The job's result, once an earlier worker had it."""
+        """The result that an earlier worker wrote, if any."""
         return _read(self.root / "result.json")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         _write(self.root / "result.json", result)
 
     def keep_best(self) -> None:
-        """Remove what only training needs; the best checkpoint stays.
+        """Remove what only training needs, and keep the best checkpoint.
 
-        A whole run's is found by the job when it is sent again: it is registered then, not trained again.
+        If the job of a completed run is sent again, this checkpoint is registered without further training.
         """
         for state in self.run.glob("*/state.safetensors"):
             state.unlink(missing_ok=True)
@@ -160,14 +160,14 @@ class JobFolder:
         self._remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
 
     def keep_result(self) -> None:
-        """Remove what is registered now: all weights and states."""
+        """Remove all weights and states: the model is registered."""
         self._remove(*(self.run / stage for stage in PARTS), self._checkpoint, self._best)
         self._remove(self.root / CANDLES)
 
     def _assemble_best(self) -> None:
-        """One checkpoint of the stages' best; an earlier attempt's stays if there is none.
+        """Combine the best of each stage into one checkpoint. If there is none, an earlier one stays.
 
-        By renames, which need no room. Ended in between, the next call goes on where this one was.
+        Renames need no disk space. If this is interrupted, the next call completes it.
         """
         staging = self.run / ".best.tmp"
         for stage, part in PARTS.items():
@@ -184,8 +184,8 @@ class JobFolder:
         staging.rename(self._best)
 
     def _max_context(self) -> dict[str, int]:
-        """As the metadata of a whole run's checkpoint has it; empty if only the hub has it."""
-        with suppress(KronosError):  # without it the checkpoint loads as well
+        """``max_context`` as in a completed run's metadata; empty if only the hub has it."""
+        with suppress(KronosError):  # the checkpoint also loads without it
             config = parse_config(_read(self.config) or {})
             if config.max_context is not None:
                 return {"max_context": config.max_context}

@@ -1,4 +1,4 @@
-"""What a job's folder keeps of its attempts, written while the job is this worker's."""
+"""The notes about a job's attempts, written while this worker has the job."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,14 +7,14 @@ from typing import Any, Final
 from worker.training.job_folder import JobFolder, JobNotes
 
 MAX_STARTS_AT_SAVE: Final = 5
-"""Starts of training at one save. A process that ends together with its worker leaves no trace but these."""
+"""Starts of training at one save. They are the only trace of a process that died with its worker."""
 
 
 class NoteBook:
-    """A job's notes: changed here, and written at once.
+    """A job's notes. Each change is written at once.
 
     Args:
-        is_running_out: Whether the job may soon be another worker's, so that nothing is written any more.
+        is_running_out: Whether another worker may soon have the job, so that this one must not write.
     """
 
     def __init__(self, folder: JobFolder, notes: JobNotes, is_running_out: Callable[[], bool]) -> None:
@@ -30,7 +30,7 @@ class NoteBook:
             self._folder.write_notes(self.notes)
 
     def count_start(self) -> bool:
-        """Count a start of training that is to come; False if there were too many at this save."""
+        """Count the next start of training. Returns False if there were too many at this save."""
         saved_at_ns = self._folder.saved_at_ns()
         num_starts = self.notes.num_starts_at_save if saved_at_ns == self.notes.saved_at_ns else 0
         if num_starts >= MAX_STARTS_AT_SAVE:
@@ -40,11 +40,11 @@ class NoteBook:
         return True
 
     def uncount_start(self) -> None:
-        """Take the count back: this worker ended the process, or none was started."""
+        """Take back the last count: this worker ended the process, or no process was started."""
         if self._is_start_counted:
             self._is_start_counted = False
             self.update(num_starts_at_save=self.notes.num_starts_at_save - 1)
 
     def keep_start(self) -> None:
-        """The process has ended by itself: what happens from now on does not take its count back."""
+        """Keep the last count for good: the process ended by itself."""
         self._is_start_counted = False

@@ -1,6 +1,6 @@
 """One finetuning worker: its device, its folders and its status. It has no model and imports no torch.
 
-Training runs in a process of its own, one at a time, so this one initialises no GPU and keeps no memory.
+Training runs in a separate process, one at a time. So this process uses no GPU and keeps no memory of it.
 """
 
 import logging
@@ -37,32 +37,32 @@ NO_PRED_LEN_LIMIT: Final = 2**31
 
 
 class SingleJobCapacity:
-    """The ``Capacity`` of a finetuning worker: a job is taken when none is held.
+    """The ``Capacity`` of a finetuning worker, which takes a job only if it holds none.
 
-    After a lost connection Celery counts only what it took since. It would hold a second job, out of reach of
-    workers that could train it at once.
+    After a lost connection Celery counts only the jobs taken since. It would take a second job, which other
+    workers could train at once.
     """
 
     def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
-        """A job was received."""
+        """Nothing: ``has_room`` reads Celery's requests."""
 
     def has_room(self, unfinished: Mapping[str, Any]) -> bool:
-        """Whether to take another job; ``unfinished`` are Celery's requests that have not ended, by id.
+        """Whether to take another job. ``unfinished`` holds Celery's unfinished requests by id.
 
-        A request that waits for its time (``eta``, ``countdown``) takes no room.
+        A request that waits for its ``eta`` takes no room.
         """
         now = datetime.now(UTC)
         return all(request.eta is not None and request.eta > now for request in list(unfinished.values()))
 
     def wake_by(self, wake: Callable[[], object]) -> None:
-        """Nothing: only the end of a job makes room, and that wakes Celery by itself."""
+        """Nothing: only the end of a job makes room, and that already wakes Celery."""
 
 
 class FinetuneProcess:
-    """What tasks and signals of a finetuning worker need.
+    """A finetuning worker's process, as its tasks and signal handlers need it.
 
     Args:
-        device: The probe's report on it: ``device``, ``warning`` and ``description``.
+        device: The probe's report: ``device``, ``warning`` and ``description``.
 
     Raises:
         SettingsError: A folder is missing, or cannot be written.
@@ -79,7 +79,7 @@ class FinetuneProcess:
         self.device_warning: str | None = device["warning"]
         self.state: State = "loading"
         self.is_draining = threading.Event()
-        self.is_dead = False  # unlike a WorkerProcess it has no engine that could die
+        self.is_dead = False  # as in WorkerProcess; there is no engine here that could die
         self.capacity = SingleJobCapacity()
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
@@ -96,7 +96,7 @@ class FinetuneProcess:
 
     @property
     def limits(self) -> Limits:
-        """What a job may carry."""
+        """The limits of a job's content."""
         return self.settings.limits(NO_PRED_LEN_LIMIT)
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class FinetuneProcess:
         self._heartbeat.start()
 
     def ready(self) -> None:
-        """Announce once that jobs are taken from now on; called again after each lost connection."""
+        """Announce, once, that this worker takes jobs. Called at each connection to the broker."""
         if self.state != "loading":
             return
         self.state = "ready"
@@ -118,17 +118,17 @@ class FinetuneProcess:
         )
 
     def drain(self) -> None:
-        """Announce that no further jobs are taken, and give up the running one. Safe in a signal handler."""
+        """Announce that this worker takes no more jobs, and stop its job. Safe in a signal handler."""
         self.state = "draining"
         self.is_draining.set()
         self._heartbeat.announce_soon()
 
     def stop(self) -> None:
-        """Take the announcement back."""
+        """Remove the announcement."""
         self._heartbeat.withdraw()
 
     def status(self) -> FinetuneWorkerStatus:
-        """Return everything that an operator wants to know."""
+        """The worker's status, as it is announced."""
         return FinetuneWorkerStatus(
             node=self.node,
             state=self.state,
@@ -149,19 +149,13 @@ class FinetuneProcess:
         )
 
 
-def check_folders(settings: WorkerSettings) -> None:
-    """Raise SettingsError if a folder is missing, or cannot be written."""
-    checked_model_folder(settings)
-    checked_data_folder(settings)
-
-
 def checked_model_folder(settings: WorkerSettings) -> Path:
-    """The folder of models, which this process can write; raises SettingsError."""
+    """The model folder. Raises SettingsError if this process cannot write there."""
     folder = settings.model_folder
     if folder is None:
         raise SettingsError(
-            "KRONOS_MODEL_FOLDER is not set: a finetuning worker registers its models there, and keeps there "
-            "what it needs to go on after a crash"
+            "KRONOS_MODEL_FOLDER is not set: set it to the folder where a finetuning worker registers its "
+            "models, and keeps what it needs to continue after a crash"
         )
     try:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
@@ -175,8 +169,8 @@ def checked_model_folder(settings: WorkerSettings) -> Path:
 
 
 def checked_data_folder(settings: WorkerSettings) -> DataFolder:
-    """The folder that jobs name their candles in, if there is one; raises SettingsError."""
+    """The folder of the jobs' candles, if one is set. Raises SettingsError if it is missing."""
     folder = settings.data_folder
     if folder is not None and not folder.is_dir():
-        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is no folder")
+        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is not a folder")
     return DataFolder(folder)

@@ -1,4 +1,4 @@
-"""One finetuning job on this worker, from its checked fields to a registered model. No Celery, no torch."""
+"""One finetuning job on this worker, from its fields to a registered model. No Celery, no torch."""
 
 import logging
 import math
@@ -33,23 +33,23 @@ from worker.training.process import FinetuneProcess
 log = logging.getLogger(__name__)
 
 OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that make a process one of several; a job trains in one."""
+"""Variables of distributed training. They are removed: a job trains in one process."""
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
 LOCK_WAIT_S: Final = 3600.0
-"""For a process whose worker was held up for longer than its claim: it ends when that worker goes on."""
+"""Wait for the process of a worker that froze for longer than its claim; it ends when that worker resumes."""
 
 
 class Interrupted(Exception):
-    """Training was stopped and saved for another worker to go on with."""
+    """Training was stopped and saved, so that another worker can continue it."""
 
 
 class FinetuneRun:
     """One job.
 
     Attributes:
-        is_cancelled: Set from outside.
-        progress: How far training is; None before its first report.
+        is_cancelled: Set by the task if the job is cancelled.
+        progress: Training's last progress report; None before the first.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class FinetuneRun:
         self._is_resumed = False
 
     def run(self, is_safe: Callable[[], bool], is_running_out: Callable[[], bool]) -> dict[str, Any]:
-        """Train and register; the result as JSON.
+        """Train and register the model. Returns the result as JSON.
 
         Args:
-            is_safe: whether there is time to go on before another worker may begin the job.
-            is_running_out: whether this worker's must be over at once.
+            is_safe: Whether there is time to continue before another worker may begin the job.
+            is_running_out: Whether this worker must stop at once.
 
         Raises:
-            JobError: the job's own.
-            Interrupted: it is for another worker, or this one later, to go on.
+            JobError: The job ends with this error.
+            Interrupted: Another worker, or this one later, is to continue the job.
         """
         earlier = self._folder.notes(self._fingerprint)
         waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
@@ -121,14 +121,14 @@ class FinetuneRun:
             end = training.run(self._take_event, should_stop, is_running_out)
         except LocalStackError as error:
             self._book.uncount_start()
-            self._process.is_draining.wait(START_RETRY_S)  # else it comes straight back
+            self._process.is_draining.wait(START_RETRY_S)  # else the job would come back at once
             raise Interrupted(str(error)) from error
         if not is_safe():
-            raise Interrupted("the job's claim could not be renewed; training goes on from its last save")
+            raise Interrupted("the job's claim could not be renewed; training continues from its last save")
         return self._finish(end)
 
     def _own_stop(self) -> Stop | None:
-        """What ends the job for good."""
+        """Why the job must end for good, if it must."""
         elapsed_s = time.monotonic() - self._began
         waited_s = self._receipt.waited_s(self._job.submitted_at) + elapsed_s
         limit_s = self._process.settings.finetune_time_limit_s
@@ -141,14 +141,14 @@ class FinetuneRun:
         return None
 
     def _earlier_result(self) -> dict[str, Any] | None:
-        """Of a worker that ended before the job's outcome was stored."""
+        """The result of a worker that died before it stored the job's outcome."""
         content = self._folder.result()
         if content is None:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
-        except CheckpointError as error:  # a damaged model is no result
-            log.warning("job %s: its model cannot be used, it is trained again: %s", self._job_id, error)
+        except CheckpointError as error:  # a damaged model does not count
+            log.warning("job %s: its model cannot be used, training it again: %s", self._job_id, error)
             return None
         ours = self._job_id, self._fingerprint
         if model is None or (model.metadata.job_id, model.metadata.job_fingerprint) != ours:
@@ -183,7 +183,7 @@ class FinetuneRun:
             self._show(progress)
 
     def _show(self, progress: Mapping[str, Any]) -> None:
-        """In the worker's announcement."""
+        """Show the progress in the worker's announcement."""
         shown = {name: progress.get(name) for name in SHOWN}
         self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
 
@@ -193,7 +193,7 @@ class FinetuneRun:
         if end.event is not None:
             raise self._with_best(failed(end.event, self._job))
         if end.stop in (Stop.DRAINED, Stop.CLAIM):
-            raise Interrupted(f"training was stopped ({end.stop}) and goes on from its last save")
+            raise Interrupted(f"training was stopped ({end.stop}) and continues from its last save")
         if end.stop is not None:
             raise self._stopped(end.stop)
         raise self._with_best(killed(end.exit_status))
@@ -204,13 +204,13 @@ class FinetuneRun:
         )
 
     def _with_best(self, error: JobError) -> JobError:
-        """With the best checkpoint that the job leaves; what only training needs is removed."""
+        """Remove what only training needs, and add the best checkpoint to the error."""
         try:
             self._folder.keep_best()
-            if self._book.notes.num_starts_at_save:  # the job sent again begins anew
+            if self._book.notes.num_starts_at_save:  # if the job is sent again, it starts from zero
                 self._book.update(num_starts_at_save=0)
-        except OSError as failure:  # the job's own error says more
-            log.warning("job %s: its folder cannot be tidied: %s", self._job_id, failure)
+        except OSError as failure:  # the job's own error matters more
+            log.warning("job %s: its folder could not be cleaned up: %s", self._job_id, failure)
         return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:

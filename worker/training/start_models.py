@@ -1,4 +1,4 @@
-"""Which checkpoints a finetuning job may start from, by what jobs call them. No torch."""
+"""Which checkpoints a finetuning job may start from. No torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,13 @@ PARTS: tuple[Part, ...] = ("model", "tokenizer")
 
 @dataclass(frozen=True)
 class StartModels:
-    """Bundled ones, what the settings name, and registered ones."""
+    """The allowed start models: bundled ones, those in the settings, and registered ones."""
 
     settings: WorkerSettings
     registry: ModelRegistry
 
     def listed(self, part: Part) -> dict[str, str | None]:
-        """Names from the settings and of this package, with the revision that the settings want."""
+        """Bundled names and names in the settings, each with its revision in the settings."""
         settings = self.settings
         own = settings.model or DEFAULT_MODEL
         further = settings.further_models.values()
@@ -38,9 +38,10 @@ class StartModels:
         return dict.fromkeys(bundled_names()) | named
 
     def check(self, config: FinetuneConfig) -> tuple[FinetuneConfig, dict[Part, RegisteredModel]]:
-        """The config with the revisions that the settings want, and the registered models that it names.
+        """The config with the revisions of the settings, and the registered models that it names.
 
-        Raises JobError: MODEL_NOT_ALLOWED; CHECKPOINT_INVALID, CHECKPOINT_MISSING for a damaged one.
+        Raises:
+            JobError: MODEL_NOT_ALLOWED; CHECKPOINT_INVALID or CHECKPOINT_MISSING for a damaged model.
         """
         registered: dict[Part, RegisteredModel] = {}
         fields: dict[str, str | None] = {}
@@ -52,7 +53,9 @@ class StartModels:
             is_listed = name in allowed and revision in (None, allowed[name])
             if is_listed and not self._is_registered(name):
                 fields[f"{part}_revision"] = allowed[name]
-                if Path(name).is_dir() and name not in bundled_names():  # relative to here, not to the run
+                if (
+                    Path(name).is_dir() and name not in bundled_names()
+                ):  # relative to this process's folder, not to the run's
                     fields[part] = str(Path(name).absolute())
             elif revision is None and (model := self._resolve(name, part)) is not None:
                 registered[part] = model
@@ -62,7 +65,7 @@ class StartModels:
         return config.model_copy(update={"start": start}), registered
 
     def _is_registered(self, name: str) -> bool:
-        """Whether this is the workers' own model, and a registered one: so KRONOS_MODEL may name it."""
+        """Whether KRONOS_MODEL names this model, and it is a registered one."""
         is_own = name == self.settings.model and name not in bundled_names()
         return is_own and self.registry.resolve(name) is not None
 
@@ -77,7 +80,7 @@ class StartModels:
 
 
 def _refusal(part: Part, name: str, revision: str | None, allowed: dict[str, str | None]) -> JobError:
-    names = sorted(one for one in allowed if not Path(one).is_absolute())  # which no job may name
+    names = sorted(one for one in allowed if not Path(one).is_absolute())  # no job may name an absolute path
     wanted = name if revision is None else f"{name}@{revision}"
     return JobError(
         ErrorCode.MODEL_NOT_ALLOWED,

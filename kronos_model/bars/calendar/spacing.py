@@ -246,7 +246,7 @@ def _instant(wall: datetime, offset: int) -> int:
 def _at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
-    """Constant spacing by instant, after ``last`` (an instant as of ``_instants``)."""
+    """Constant spacing by instant, after ``last``, an instant of ``_instants``."""
     if last + spacing * num_bars > LAST_TIME.astype(np.int64):
         raise OverflowError
     if zone is None:

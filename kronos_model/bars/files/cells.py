@@ -20,7 +20,7 @@ class Cells:
     """The used columns of a file, in the order of its rows.
 
     Attributes:
-        titles: what the file calls each column, by our names.
+        titles: the file's title of each column, by our names.
         columns: pyarrow arrays of T cells, by our names. Texts have no spaces around them.
         unit: the unit of row numbers in errors: lines of a CSV file from 1, rows of a Parquet file from 0.
         numbers: the line or row of each, (T,); None if they were not counted.

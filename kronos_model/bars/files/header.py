@@ -25,7 +25,7 @@ def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) ->
 
     Args:
         header: the file's titles, without spaces around them.
-        names: what the file calls a column if that is not its name. ``INSTRUMENT`` counts only if named here.
+        names: titles of columns in the file, if not our names. ``INSTRUMENT`` is found only by such a title.
 
     Raises:
         CandleFileError: a column is missing, or several differ in case only. ``field`` is our name for it.

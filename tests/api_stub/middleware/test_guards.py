@@ -1,4 +1,4 @@
-"""Keys, names of this machine, sizes, other sites' pages, and what the log says."""
+"""Keys, local names, body sizes, pages of other sites, and log lines."""
 
 import asyncio
 import logging
@@ -32,14 +32,14 @@ def guarded(settings):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "api.example", ""])
-def test_it_refuses_to_serve_others_without_keys(settings, host):
+def test_without_keys_an_address_that_others_reach_is_refused(settings, host):
     with pytest.raises(SettingsError, match="KRONOS_API_KEYS") as error:
         create_app(settings.model_copy(update={"api_host": host}))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_it_serves_its_own_machine_without_keys(settings, host):
+def test_without_keys_a_local_address_is_served(settings, host):
     assert is_local(host)
     create_app(settings.model_copy(update={"api_host": host}))
 
@@ -51,7 +51,7 @@ def test_keys_that_are_weak_or_cannot_be_sent_are_refused(settings, keys):
     assert "short" not in str(error.value)
 
 
-def test_keys_may_stand_in_a_file(tmp_path, monkeypatch):
+def test_keys_can_be_read_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text(f"{KEY}\n{OTHER_KEY}\n")
     monkeypatch.delenv("KRONOS_API_KEYS", raising=False)
     monkeypatch.setenv("KRONOS_API_KEYS_FILE", str(tmp_path / "keys"))
@@ -59,7 +59,7 @@ def test_keys_may_stand_in_a_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER_KEY])
-def test_each_key_opens(guarded, key):
+def test_each_key_is_accepted(guarded, key):
     for scheme in ("Bearer", "bearer"):
         answer = guarded.get("/v1/workers", headers={"Authorization": f"{scheme} {key}"})
         assert answer.status_code == 200
@@ -71,7 +71,7 @@ def test_each_key_opens(guarded, key):
 @pytest.mark.parametrize(
     "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/v1/openapi.json"]
 )
-def test_what_is_not_a_key_does_not_open(guarded, header, path):
+def test_a_request_without_a_valid_key_is_refused(guarded, header, path):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     answer = guarded.get(path, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
@@ -80,7 +80,7 @@ def test_what_is_not_a_key_does_not_open(guarded, header, path):
 
 @pytest.fixture(params=["mounted", "mounted twice", "root_path", "root_path in the path"])
 def below(request, settings):
-    """The app below /kronos, in each way that there is; its own addresses begin behind ``base_url``."""
+    """A client of the app below the prefix /kronos, for each way to set a prefix."""
     app = create_app(with_keys(settings, api_max_body_bytes=1024, api_max_upload_bytes=2**20))
     outer = Starlette(
         routes=[Mount("/kronos", app=app)] if request.param == "mounted"
@@ -103,14 +103,14 @@ def below(request, settings):
     "path",
     ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/openapi.json", "/else"],
 )
-def test_a_prefix_opens_nothing(below, path):
+def test_below_a_prefix_keys_are_needed(below, path):
     answer = below.get(path.removeprefix("/"))
     assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
     opened = below.get(path.removeprefix("/"), headers={"Authorization": f"Bearer {KEY}"})
     assert opened.status_code in (200, 404)
 
 
-def test_below_a_prefix_all_is_as_without(below, caplog):
+def test_below_a_prefix_requests_are_answered_as_without(below, caplog):
     key = {"Authorization": f"Bearer {KEY}"}
     with caplog.at_level(logging.INFO, "api_stub"):
         assert below.get("v1/healthz").status_code == 200
@@ -126,7 +126,7 @@ def test_below_a_prefix_all_is_as_without(below, caplog):
     assert (nothing.status_code, nothing.json()["code"]) == (404, "NOT_FOUND")
 
 
-def test_below_a_prefix_a_job_is_where_its_address_says(below):
+def test_below_a_prefix_a_jobs_address_can_be_read(below):
     key = {"Authorization": f"Bearer {KEY}"}
     candles = {name: [1.0, 1.0] for name in ("open", "high", "low", "close")}
     series = {"id": "a", "timestamps": ["2024-06-18T09:30", "2024-06-18T09:35"], **candles}
@@ -136,11 +136,11 @@ def test_below_a_prefix_a_job_is_where_its_address_says(below):
     assert accepted.status_code == 202, accepted.text
     assert accepted.headers["location"] == accepted.json()["url"]
     assert accepted.json()["url"].startswith("/kronos/")
-    looked = below.get(f"http://api.example{accepted.json()['url']}", headers=key)
-    assert (looked.status_code, looked.json()["id"]) == (200, accepted.json()["id"])
+    read = below.get(f"http://api.example{accepted.json()['url']}", headers=key)
+    assert (read.status_code, read.json()["id"]) == (200, accepted.json()["id"])
 
 
-def test_what_is_no_file_of_the_page_needs_a_key(guarded):
+def test_other_addresses_than_the_pages_need_a_key(guarded):
     assert guarded.get("/").status_code == guarded.get("/index.html").status_code == 200
     for path in ("/nothing.js", "/vendor", "/v2/workers", "//v1/workers", "/v1%2Fworkers", "/main.js/"):
         assert guarded.get(f"http://api.example{path}").status_code == 401, path
@@ -151,7 +151,7 @@ def test_probes_need_no_key(guarded):
     assert guarded.get("/v1/readyz").status_code == 503
 
 
-def test_one_idempotency_key_of_two_callers_is_two_jobs(guarded):
+def test_one_idempotency_key_from_two_callers_gives_two_jobs(guarded):
     ids = set()
     for key in (KEY, OTHER_KEY):
         headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": "order-1"}
@@ -162,19 +162,19 @@ def test_one_idempotency_key_of_two_callers_is_two_jobs(guarded):
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "a b", "[::1", "10.0.0.1"]
 )
-def test_without_keys_no_other_name_is_served(http, host):
-    """A page may have its own name point to this machine; its requests say that name."""
+def test_without_keys_other_host_names_are_refused(http, host):
+    """A web page can point its own name at this machine. Its requests then contain that name."""
     answer = http.get("/v1/workers", headers={"Host": host})
     assert (answer.status_code, answer.json()["code"]) == (403, "HOST_NOT_ALLOWED")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000"])
-def test_without_keys_its_own_names_are_served(http, host):
+def test_without_keys_local_host_names_are_served(http, host):
     assert http.get("/v1/workers", headers={"Host": host}).status_code == 200
 
 
-def test_without_keys_another_address_is_not_served_by_whatever_command(settings):
-    """Such as `uvicorn --host 0.0.0.0`, which knows nothing of the setting."""
+def test_without_keys_another_address_is_refused_under_any_server_command(settings):
+    """For example `uvicorn --host 0.0.0.0`, which ignores the setting."""
     app = create_app(settings)
 
     async def elsewhere(scope, receive, send):
@@ -186,7 +186,7 @@ def test_without_keys_another_address_is_not_served_by_whatever_command(settings
         assert client.get("/v1/workers").json()["code"] == "HOST_NOT_ALLOWED"
 
 
-def test_a_body_that_is_too_large_is_refused_by_its_length(settings):
+def test_a_body_with_too_large_a_content_length_is_refused(settings):
     small = settings.model_copy(update={"api_max_body_bytes": 1024})
     with TestClient(create_app(small), base_url=ADDRESS) as http:
         answer = http.post("/v1/predict/single", json=series(num_candles=50))
@@ -195,22 +195,22 @@ def test_a_body_that_is_too_large_is_refused_by_its_length(settings):
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/v1/forecasts", 1024), ("/v1/datasets", 4096)])
-def test_a_body_without_end_is_refused_while_it_comes(settings, path, limit):
+def test_an_endless_body_is_refused_while_it_arrives(settings, path, limit):
     small = settings.model_copy(update={"api_max_body_bytes": 1024, "api_max_upload_bytes": 4096})
-    told: list[dict] = []
+    messages: list[dict] = []
     num_bytes = 0
 
     async def receive():
         nonlocal num_bytes
         num_bytes += 512
-        assert num_bytes < 2**20, "it reads on"
+        assert num_bytes < 2**20, "the app reads on"
         return {"type": "http.request", "body": b"[" * 512, "more_body": True}
 
     async def send(message):
-        told.append(message)
+        messages.append(message)
 
     async def ask():
-        # By itself: the tests' client hands over whole bodies only.
+        # Called directly, because the test client only sends whole bodies.
         app = create_app(small)
         media_type = b"text/csv" if path == "/v1/datasets" else b"application/json"
         scope = {
@@ -224,25 +224,25 @@ def test_a_body_without_end_is_refused_while_it_comes(settings, path, limit):
             await app(scope, receive, send)
 
     asyncio.run(ask())
-    assert told[0]["status"] == 413
+    assert messages[0]["status"] == 413
     assert limit < num_bytes <= limit + 512
     assert not list(settings.data_folder.rglob("*"))
 
 
-def test_pages_of_other_sites_may_not_ask_unless_they_are_named(settings, http):
-    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
-    assert "access-control-allow-origin" not in http.options("/v1/forecasts", headers=asked).headers
+def test_pages_of_other_sites_are_refused_unless_they_are_named(settings, http):
+    preflight = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in http.options("/v1/forecasts", headers=preflight).headers
     named = with_keys(settings, api_cors_origins="https://app.example, https://b.example")
     with TestClient(create_app(named), base_url="http://api.example") as guarded:
-        allowed = guarded.options("/v1/forecasts", headers=asked)
+        allowed = guarded.options("/v1/forecasts", headers=preflight)
         assert allowed.headers["access-control-allow-origin"] == "https://app.example"
-        # Also what is refused for want of a key must be readable there.
+        # The page must be able to read a refusal, too.
         refused = guarded.get("/v1/workers", headers={"Origin": "https://app.example"})
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (
             401,
             "https://app.example",
         )
-        other = guarded.options("/v1/forecasts", headers=asked | {"Origin": "https://evil.example"})
+        other = guarded.options("/v1/forecasts", headers=preflight | {"Origin": "https://evil.example"})
         assert "access-control-allow-origin" not in other.headers
 
 
@@ -250,13 +250,13 @@ def test_pages_of_other_sites_may_not_ask_unless_they_are_named(settings, http):
     "media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
 @pytest.mark.parametrize("path", ["/v1/predict/single", "/v1/forecasts", "/v1/finetunes", "/v1/models/load"])
-def test_what_browsers_send_for_other_sites_unasked_is_refused(http, jobs, media_type, path):
+def test_content_types_that_need_no_preflight_are_refused(http, jobs, media_type, path):
     answer = http.post(path, content=b"{}", headers={"Content-Type": media_type})
     assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
     assert jobs.sent() == []
 
 
-def test_each_request_is_one_line_with_its_job(http, caplog):
+def test_each_request_has_one_log_line_with_its_job(http, caplog):
     with caplog.at_level(logging.INFO, "api_stub"):
         job_id = http.post("/v1/predict/single", json=series()).headers["x-job-id"]
         answer = http.get(f"/v1/forecasts/{job_id}")
@@ -280,14 +280,14 @@ def test_a_request_id_that_a_log_cannot_hold_is_replaced(http, given):
     assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
-def test_a_line_of_the_log_cannot_be_forged(http, caplog):
+def test_a_log_line_cannot_be_forged(http, caplog):
     with caplog.at_level(logging.INFO, "api_stub"):
         http.get("/v1/forecasts/a%0aINFO%20forged")
     (line,) = [record for record in caplog.records if record.name == "api_stub.middleware.request_log"]
     assert "\n" not in line.getMessage()
 
 
-def test_a_defect_is_told_without_its_trace(http, monkeypatch, caplog):
+def test_a_defect_is_answered_without_its_trace(http, monkeypatch, caplog):
     async def fail():
         raise RuntimeError("the secret of /srv/kronos")
 

@@ -1,4 +1,4 @@
-"""What an address says to a method that it does not take."""
+"""Answers to methods that an address does not take."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_all_methods_of_an_address_are_named(http, path, allowed):
         assert answer.headers["allow"] == allowed
 
 
-def test_what_is_not_there_is_not_found_with_any_method(http):
+def test_an_unknown_address_is_not_found_with_any_method(http):
     for method in ("GET", "POST", "DELETE"):
         answer = http.request(method, "/v1/no/such/thing")
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")

@@ -1,4 +1,4 @@
-"""A request that the server ends is answered all the same."""
+"""A request that the server cancels is answered."""
 
 import asyncio
 import json
@@ -12,9 +12,9 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/datasets", "raw_path": b
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-def test_a_request_that_the_server_cancels_is_told_to_come_again(is_begun):
-    """As uvicorn does with what takes longer than the service has when it is told to end."""
-    told: list[dict] = []
+def test_a_cancelled_request_is_answered_with_503(is_begun):
+    """uvicorn cancels requests that are not done when its grace period is over."""
+    messages: list[dict] = []
 
     async def endless(scope, receive, send):
         if is_begun:
@@ -22,7 +22,7 @@ def test_a_request_that_the_server_cancels_is_told_to_come_again(is_begun):
         await asyncio.Event().wait()
 
     async def send(message):
-        told.append(message)
+        messages.append(message)
 
     async def run() -> None:
         request = asyncio.create_task(RequestLog(endless, HttpMetrics())(dict(SCOPE), None, send))
@@ -33,6 +33,6 @@ def test_a_request_that_the_server_cancels_is_told_to_come_again(is_begun):
 
     asyncio.run(run())
     if is_begun:
-        assert len(told) == 1
+        assert len(messages) == 1
     else:
-        assert (told[0]["status"], json.loads(told[1]["body"])["code"]) == (503, "OVERLOADED")
+        assert (messages[0]["status"], json.loads(messages[1]["body"])["code"]) == (503, "OVERLOADED")

@@ -1,4 +1,4 @@
-"""Uploads: whole, readable and under a safe name, or not at all."""
+"""Uploads are stored complete, readable and under a safe name, or not at all."""
 
 import asyncio
 import io
@@ -41,7 +41,7 @@ def left_behind(settings) -> list[str]:
     return [path.name for path in settings.data_folder.rglob("*") if ".upload" in str(path)]
 
 
-def test_a_csv_is_taken_in_whole(http, settings, csv):
+def test_a_csv_is_stored_unchanged(http, settings, csv):
     answer = http.post(URL, params={"name": "BTC-USD.csv"}, content=csv, headers=CSV)
     assert answer.status_code == 201, answer.text
     report = answer.json()
@@ -53,7 +53,7 @@ def test_a_csv_is_taken_in_whole(http, settings, csv):
     assert left_behind(settings) == []
 
 
-def test_a_parquet_file_of_several_instruments_is_taken_in(http, table):
+def test_a_parquet_file_of_several_instruments_is_stored(http, table):
     file = io.BytesIO()
     both = pd.concat([table.assign(Symbol="A"), table.assign(Symbol="B")]).rename(columns={"close": "Last"})
     both.to_parquet(file, index=False)
@@ -67,7 +67,7 @@ def test_a_parquet_file_of_several_instruments_is_taken_in(http, table):
     assert [one["name"] for one in answer.json()["instruments"]] == ["A", "B"]
 
 
-def test_a_file_is_replaced_only_where_that_is_said(http, settings, csv):
+def test_a_file_is_replaced_only_on_request(http, settings, csv):
     params = {"name": "a.csv"}
     assert http.post(URL, params=params, content=csv, headers=CSV).status_code == 201
     changed = csv + csv.splitlines()[-1] + b"\n"
@@ -86,7 +86,7 @@ def test_a_file_is_replaced_only_where_that_is_said(http, settings, csv):
         "a.csv\n", "a.csv\0.csv", "a.exe", "a", "", "a" * 101 + ".csv", "ä.csv", "~a.csv", "C:a.csv",
     ],
 )  # fmt: skip
-def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
+def test_an_unsafe_name_is_refused(http, settings, csv, name):
     answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["field"]) == (422, "name")
     assert "end in .csv, .parquet or .pq" in answer.json()["detail"]
@@ -105,7 +105,7 @@ def test_a_name_that_is_not_safe_is_refused(http, settings, csv, name):
     ],
     ids=["columns", "empty", "not text", "not Parquet", "no usable row"],
 )
-def test_a_file_that_finetuning_could_not_read_is_not_taken_in(http, settings, name, content, code, field):
+def test_a_file_that_finetuning_could_not_read_is_refused(http, settings, name, content, code, field):
     headers = CSV if name.endswith(".csv") else PARQUET
     answer = http.post(URL, params={"name": name}, content=content, headers=headers)
     problem = answer.json()
@@ -117,7 +117,7 @@ def test_a_file_that_finetuning_could_not_read_is_not_taken_in(http, settings, n
 
 
 def test_a_file_that_would_take_all_memory_is_refused(http, settings, monkeypatch):
-    """A megabyte of Parquet whose times read as gigabytes."""
+    """A megabyte of Parquet whose times take gigabytes of memory."""
     monkeypatch.setattr(dataset_process, "MAX_MEMORY_BYTES", 2**30)
     num_rows, file = 1_000_000, io.BytesIO()
     times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 2000])
@@ -141,7 +141,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("end", "words", "code"), ENDS.values(), ids=ENDS.keys())
-def test_how_the_reading_process_ended_says_whose_fault_it_is(
+def test_the_end_of_the_reading_process_decides_the_code(
     http, settings, csv, caplog, monkeypatch, end, words, code
 ):
     is_signal = isinstance(end, signal.Signals)
@@ -171,7 +171,7 @@ def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
     assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
 
 
-def test_an_upload_that_is_given_up_ends_its_reader(monkeypatch, tmp_path):
+def test_an_abandoned_upload_ends_its_reader(monkeypatch, tmp_path):
     pid = tmp_path / "pid"
     script = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", script))
@@ -189,7 +189,7 @@ def test_an_upload_that_is_given_up_ends_its_reader(monkeypatch, tmp_path):
 
 
 def test_files_are_read_one_after_another(settings, csv, monkeypatch):
-    """Each reader may take the memory that the container has for one."""
+    """The container has memory for one reader."""
     now, most = 0, 0
 
     async def read(path, name, config):
@@ -218,13 +218,13 @@ def test_files_are_read_one_after_another(settings, csv, monkeypatch):
     assert most == 1
 
 
-def test_a_suffix_in_capitals_is_put_in_small_letters(http, settings, csv):
+def test_a_suffix_becomes_lower_case(http, settings, csv):
     answer = http.post(URL, params={"name": "AAPL.CSV"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["name"]) == (201, "AAPL.csv")
     assert [path.name for path in settings.data_folder.iterdir()] == ["AAPL.csv"]
 
 
-def test_a_link_is_not_written_through(http, settings, csv, tmp_path):
+def test_an_upload_does_not_write_through_a_link(http, settings, csv, tmp_path):
     settings.data_folder.mkdir()
     outside = tmp_path / "outside.csv"
     outside.write_text("mine")
@@ -250,13 +250,13 @@ def test_a_link_is_not_written_through(http, settings, csv, tmp_path):
         ("a.csv", ""),
     ],
 )
-def test_another_kind_of_body_is_refused(http, csv, name, media_type):
+def test_another_content_type_is_refused(http, csv, name, media_type):
     answer = http.post(URL, params={"name": name}, content=csv, headers={"Content-Type": media_type})
     assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
 
 
 @pytest.mark.parametrize("column", ["close", "close:", ":Last", "secret:Last"])
-def test_a_column_is_mapped_by_its_name(http, csv, column):
+def test_an_invalid_column_mapping_is_refused(http, csv, column):
     answer = http.post(URL, params={"name": "a.csv", "column": column}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["field"]) == (422, "column")
 
@@ -275,7 +275,7 @@ def test_without_a_data_folder_there_is_no_upload(settings, csv):
         assert http.get(URL).status_code == 422
 
 
-def test_what_a_crash_left_is_removed_by_a_later_upload(http, settings, csv):
+def test_leftovers_of_a_crash_are_removed_by_a_later_upload(http, settings, csv):
     old, new = (settings.data_folder / f".upload-{name}" for name in ("old", "new"))
     for folder in (old, new):
         folder.mkdir(parents=True)
@@ -285,7 +285,7 @@ def test_what_a_crash_left_is_removed_by_a_later_upload(http, settings, csv):
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_more_uploads_than_there_is_room_for_are_put_off(settings, csv, monkeypatch):
+def test_too_many_uploads_are_answered_with_503(settings, csv, monkeypatch):
     monkeypatch.setattr(backend, "MAX_UPLOADS", 0)
     with TestClient(create_app(settings), base_url=ADDRESS) as http:
         answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)

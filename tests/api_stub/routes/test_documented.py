@@ -1,4 +1,4 @@
-"""Large bodies are read and checked beside the event loop, with the same answers."""
+"""Large bodies are read and checked off the event loop, with the same answers."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def is_on_the_loop() -> bool:
 
 @pytest.fixture
 def seen(monkeypatch) -> list[bool]:
-    """For each body that is read, whether the event loop waits for it."""
+    """For each body read, whether it was read on the event loop."""
     found: list[bool] = []
     read = json.loads
 
@@ -65,7 +65,7 @@ def test_a_body_is_not_checked_on_the_event_loop():
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "null", '"x"', '{"items": 3}', '{"items": [1]}', "{}"])
-def test_what_is_wrong_with_a_large_body_is_told_as_of_a_small_one(http, content):
+def test_errors_in_large_bodies_are_those_of_small_ones(http, content):
     answers = [
         http.post(
             "/v1/predict/batch", content=content + padding, headers={"Content-Type": "application/json"}

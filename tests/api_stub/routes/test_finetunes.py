@@ -1,4 +1,4 @@
-"""Finetuning jobs."""
+"""The routes of finetuning jobs."""
 
 from kronos_client.contract.examples import example_finetune_job, example_finetune_result
 
@@ -11,14 +11,14 @@ def enqueue(http, **fields) -> str:
     return str(answer.json()["id"])
 
 
-def test_a_job_of_the_contract_is_enqueued_as_it_is(http, jobs):
+def test_a_job_is_enqueued_unchanged(http, jobs):
     job_id = enqueue(http)
     (sent,) = jobs.sent()
     assert sent["id"] == job_id
     assert {name: sent[name] for name in example_finetune_job()} == example_finetune_job()
 
 
-def test_what_the_contract_refuses_is_refused_with_its_code(http, jobs):
+def test_an_invalid_job_is_refused_with_its_code(http, jobs):
     config = {"predictor": {"epochs": 0}}
     problem = http.post(URL, json=example_finetune_job() | {"config": config}).json()
     assert (problem["code"], problem["field"]) == ("INVALID_CONFIG", "config.predictor.epochs")
@@ -27,14 +27,14 @@ def test_what_the_contract_refuses_is_refused_with_its_code(http, jobs):
     assert jobs.sent() == []
 
 
-def test_training_is_told_as_it_goes_on(http, jobs):
+def test_a_view_follows_training(http, jobs):
     job_id = enqueue(http)
-    told = {"stage": "predictor", "epoch": 2, "num_epochs": 10, "loss": 2.5}
-    jobs.tell(job_id, "PROGRESS", told)
+    progress = {"stage": "predictor", "epoch": 2, "num_epochs": 10, "loss": 2.5}
+    jobs.publish(job_id, "PROGRESS", progress)
     view = http.get(f"{URL}/{job_id}").json()
     assert view["state"] == "running"
-    assert told.items() <= view["progress"].items()
-    jobs.tell(job_id, "PROGRESS", {"epoch": "of another form"})
+    assert progress.items() <= view["progress"].items()
+    jobs.publish(job_id, "PROGRESS", {"epoch": "of another form"})
     assert http.get(f"{URL}/{job_id}").json()["progress"] is None
     result = example_finetune_result()
     jobs.finish(job_id, result)
@@ -44,12 +44,12 @@ def test_training_is_told_as_it_goes_on(http, jobs):
         assert events.read().startswith(b"event: end\n")
 
 
-def test_training_in_the_queue_is_cancelled_at_once(http):
+def test_queued_training_is_cancelled_at_once(http):
     job_id = enqueue(http)
     assert http.delete(f"{URL}/{job_id}").json()["state"] == "cancelled"
 
 
-def test_a_job_that_is_sent_again_is_told_as_it_is(http, jobs):
+def test_a_repeated_job_is_answered_with_its_state(http, jobs):
     key = {"Idempotency-Key": "once"}
     first = http.post(URL, json=example_finetune_job(), headers=key).json()
     assert first["state"] == "queued"

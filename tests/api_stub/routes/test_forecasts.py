@@ -1,4 +1,4 @@
-"""Forecast jobs: enqueued at once, looked at, followed and cancelled."""
+"""The routes of forecast jobs: enqueue, read, follow, cancel."""
 
 import json
 
@@ -26,7 +26,7 @@ def events(response) -> list[tuple[str, dict]]:
     return found
 
 
-def test_a_job_of_the_contract_is_enqueued_as_it_is(http, jobs):
+def test_a_job_is_enqueued_unchanged(http, jobs):
     job_id = enqueue(http)
     (sent,) = jobs.sent()
     assert sent["id"] == job_id
@@ -43,19 +43,19 @@ def test_a_job_of_the_contract_is_enqueued_as_it_is(http, jobs):
         ({"device": "cuda", "allow_fallback": False}, 503, "NO_GPU_WORKER", "device"),
     ],
 )
-def test_what_the_contract_refuses_is_refused_with_its_code(http, jobs, change, status, code, field):
+def test_an_invalid_job_is_refused_with_its_code(http, jobs, change, status, code, field):
     answer = http.post(URL, json=example_job() | change)
     problem = answer.json()
     assert (answer.status_code, problem["code"], problem["field"]) == (status, code, field)
     assert jobs.sent() == []
 
 
-def test_a_job_is_told_as_it_goes_on(http, jobs):
+def test_a_view_follows_a_job(http, jobs):
     job_id = enqueue(http)
     assert http.get(f"{URL}/{job_id}").json()["state"] == "queued"
-    jobs.tell(job_id, "STARTED", {})
+    jobs.publish(job_id, "STARTED", {})
     assert http.get(f"{URL}/{job_id}").json()["state"] == "running"
-    jobs.tell(job_id, "PROGRESS", {"bars_done": 3, "bars_total": 120})
+    jobs.publish(job_id, "PROGRESS", {"bars_done": 3, "bars_total": 120})
     view = http.get(f"{URL}/{job_id}").json()
     assert (view["state"], view["bars_done"], view["bars_total"]) == ("running", 3, 120)
     result = jobs.finish(job_id)
@@ -66,7 +66,7 @@ def test_a_job_is_told_as_it_goes_on(http, jobs):
     }  # fmt: skip
 
 
-def test_a_job_that_failed_says_why(http, jobs):
+def test_a_failed_job_has_its_error(http, jobs):
     job_id = enqueue(http)
     jobs.fail(job_id, "DEADLINE", "too late", None, limit=3)
     answer = http.get(f"{URL}/{job_id}")
@@ -76,15 +76,17 @@ def test_a_job_that_failed_says_why(http, jobs):
     }  # fmt: skip
 
 
-def test_a_failure_that_another_program_stored_names_no_more_than_that(http, jobs):
+def test_a_foreign_error_is_answered_without_its_text(http, jobs):
     job_id = enqueue(http)
-    jobs.tell(job_id, "FAILURE", {"exc_type": "OSError", "exc_message": ["/srv/secret"], "exc_module": "os"})
+    jobs.publish(
+        job_id, "FAILURE", {"exc_type": "OSError", "exc_message": ["/srv/secret"], "exc_module": "os"}
+    )
     answer = http.get(f"{URL}/{job_id}")
     assert answer.json()["error"]["code"] == "INTERNAL"
     assert "secret" not in answer.text
 
 
-def test_a_job_of_which_nothing_is_known_is_not_found(http):
+def test_an_unknown_job_is_not_found(http):
     answer = http.get(f"{URL}/never-was")
     assert (answer.status_code, answer.json()["code"]) == (404, "LOST")
     assert answer.headers["x-job-id"] == "never-was"
@@ -92,7 +94,7 @@ def test_a_job_of_which_nothing_is_known_is_not_found(http):
     assert http.get(f"{URL}/never-was/events").status_code == 404
 
 
-def test_a_result_that_is_no_longer_kept_is_gone(http, redis):
+def test_an_expired_result_is_gone(http, redis):
     job_id = enqueue(http)
     redis.hset(job_key(job_id), "ended_at", "1")
     answer = http.get(f"{URL}/{job_id}")
@@ -105,21 +107,21 @@ def test_a_job_of_another_kind_is_not_found(http, jobs):
     assert http.get(f"{URL}/{job_id}").status_code == 404
 
 
-def test_a_job_in_the_queue_is_cancelled_at_once(http):
+def test_a_queued_job_is_cancelled_at_once(http):
     job_id = enqueue(http)
     answer = http.delete(f"{URL}/{job_id}")
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
     assert http.get(f"{URL}/{job_id}").json()["error"]["code"] == "CANCELLED"
 
 
-def test_a_job_that_is_done_cannot_be_cancelled(http, jobs):
+def test_a_finished_job_cannot_be_cancelled(http, jobs):
     job_id = enqueue(http)
     jobs.finish(job_id)
     assert http.delete(f"{URL}/{job_id}").json()["state"] == "done"
     assert http.get(f"{URL}/{job_id}").json()["state"] == "done"
 
 
-def test_events_of_a_job_that_has_ended_are_one(http, jobs):
+def test_a_finished_job_has_one_event(http, jobs):
     job_id = enqueue(http)
     result = jobs.finish(job_id)
     with http.stream("GET", f"{URL}/{job_id}/events") as response:
@@ -138,16 +140,16 @@ def test_events_follow_a_job_to_its_end(http, jobs):
                 found.append([line.removeprefix("event: ")])
             elif line.startswith("data: "):
                 found[-1].append(json.loads(line.removeprefix("data: ")))
-                # Each state once the one before it was heard of.
+                # Publish each state after the one before it has arrived.
                 if len(found) == 1:
-                    jobs.tell(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
+                    jobs.publish(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
                 elif len(found) == 2:
                     jobs.fail(job_id, "CANCELLED", "as asked")
-    told = [(kind, view["state"], view["bars_done"]) for kind, view in found]
-    assert told == [("progress", "queued", None), ("progress", "running", 1), ("end", "cancelled", None)]
+    states = [(kind, view["state"], view["bars_done"]) for kind, view in found]
+    assert states == [("progress", "queued", None), ("progress", "running", 1), ("end", "cancelled", None)]
 
 
-def test_an_id_of_any_kind_is_answered(http):
+def test_every_unknown_id_is_not_found(http):
     for job_id in ("%00", "%0d%0aX-Evil:%201", "a" * 200, "%F0%9F%92%A9", "*", "..%2f..%2fetc"):
         answer = http.get(f"{URL}/{job_id}")
         assert answer.status_code == 404, job_id
@@ -155,7 +157,7 @@ def test_an_id_of_any_kind_is_answered(http):
     assert http.get(f"{URL}/{'a' * 201}").status_code == 422
 
 
-def test_a_job_that_is_sent_again_is_told_as_it_is(http, jobs):
+def test_a_repeated_job_is_answered_with_its_state(http, jobs):
     key = {"Idempotency-Key": "once"}
     first = http.post(URL, json=example_job(), headers=key).json()
     assert first["state"] == "queued"

@@ -1,4 +1,4 @@
-"""What probes and operators are told."""
+"""Health and readiness, for probes and operators."""
 
 import asyncio
 import threading
@@ -21,12 +21,12 @@ from tests.faults.proxy import SilentProxy
 QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 
 
-def test_it_lives(http):
+def test_the_service_is_alive(http):
     answer = http.get("/v1/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def test_it_is_not_ready_without_a_worker(http):
+def test_the_service_is_not_ready_without_a_worker(http):
     answer = http.get("/v1/readyz")
     ready = answer.json()
     assert (answer.status_code, ready["status"], ready["model_loaded"]) == (503, "loading", False)
@@ -36,7 +36,7 @@ def test_it_is_not_ready_without_a_worker(http):
 
 
 @pytest.mark.parametrize("state", ["loading", "draining"])
-def test_it_is_not_ready_while_no_worker_is(http, redis, state):
+def test_the_service_is_not_ready_until_a_worker_is(http, redis, state):
     announce(redis, fake_worker(state=state))
     answer = http.get("/v1/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "loading")
@@ -45,12 +45,12 @@ def test_it_is_not_ready_while_no_worker_is(http, redis, state):
     }  # fmt: skip
 
 
-def test_it_is_not_ready_by_a_worker_that_finetunes(http, redis):
+def test_a_finetuning_worker_does_not_make_the_service_ready(http, redis):
     announce(redis, fake_worker("cpu.finetune"))
     assert http.get("/v1/readyz").status_code == 503
 
 
-def test_it_is_ready_by_one_worker_and_says_its_device(http, redis):
+def test_one_ready_worker_is_enough_and_its_device_is_named(http, redis):
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
     announce(redis, STATUS.model_copy(update={"device_warning": warning}))
     answer = http.get("/v1/readyz")
@@ -59,13 +59,13 @@ def test_it_is_ready_by_one_worker_and_says_its_device(http, redis):
     assert (ready["device"], ready["device_warning"], ready["model"]) == ("cpu", warning, "kronos-tiny")
 
 
-def test_a_worker_on_a_gpu_is_told_before_one_on_the_cpu(http, redis):
+def test_a_worker_on_a_gpu_is_named_before_one_on_the_cpu(http, redis):
     announce(redis, STATUS)
     announce(redis, fake_worker("gpu", model=example_worker_status()["model"]))
     assert http.get("/v1/readyz").json()["device"] == "cuda:0"
 
 
-def test_the_detailed_answer_has_the_fields_that_clients_know(http, ready_worker):
+def test_the_detailed_answer_has_the_fields_of_the_reference(http, ready_worker):
     detailed = http.get("/v1/healthz/detailed").json()
     assert list(detailed) == ["status", "timestamp", "uptime_seconds", "checks"]
     assert detailed["status"] in ("healthy", "degraded")
@@ -81,19 +81,19 @@ def test_the_detailed_answer_has_the_fields_that_clients_know(http, ready_worker
     assert checks["disk"]["free_gb"] > 0
 
 
-def test_without_a_worker_the_detailed_answer_says_so(http):
+def test_without_a_worker_the_detailed_answer_is_unhealthy(http):
     detailed = http.get("/v1/healthz/detailed").json()
     assert detailed["status"] == "unhealthy"
     assert detailed["checks"]["model"] == {"status": "unhealthy", "loaded": False, "version": None}
 
 
-def test_workers_are_told_whole(http, ready_worker):
+def test_workers_are_listed_in_full(http, ready_worker):
     answer = http.get("/v1/workers").json()
     assert answer["workers"] == [STATUS.as_json()]
     assert answer["queues"]["cpu"]["ready"] == 1
 
 
-def test_many_who_ask_at_once_are_one_look_at_redis(http, redis, ready_worker):
+def test_many_requests_read_the_workers_once(http, redis, ready_worker):
     http.get("/v1/readyz")
     before = redis.info("commandstats")["cmdstat_zrange"]["calls"]
     for _ in range(20):
@@ -101,7 +101,7 @@ def test_many_who_ask_at_once_are_one_look_at_redis(http, redis, ready_worker):
     assert redis.info("commandstats")["cmdstat_zrange"]["calls"] <= before + 1
 
 
-def test_without_redis_it_lives_and_says_what_is_wrong(settings):
+def test_without_redis_the_service_lives_and_reports_the_cause(settings):
     with LocalRedis() as server:
         settings = settings.with_redis_url(server.url)
     with TestClient(create_app(settings), base_url=ADDRESS) as http:
@@ -120,11 +120,11 @@ def test_without_redis_it_lives_and_says_what_is_wrong(settings):
         assert (job.status_code, job.json()["code"]) == (503, "BROKER_UNREACHABLE")
 
 
-def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monkeypatch):
-    """By one deadline over all that is asked of it; each answer alone has its own time, several times."""
-    monkeypatch.setattr(backend, "PROBE_S", 0.2)
-    monkeypatch.setattr(backend, "LOOK_S", 0.3)
-    monkeypatch.setattr(backend, "BEGIN_S", 0.2)
+def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypatch):
+    """One deadline covers all calls of a request; a single call may take longer."""
+    monkeypatch.setattr(backend, "POOL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
@@ -137,8 +137,8 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
         ):
             assert (await http.get("/v1/readyz")).json()["queues"]
             proxy.is_silent = True
-            await asyncio.sleep(backend.POOL_KNOWN_FOR_S)
-            async with asyncio.timeout(60):  # less than an answer is waited for once
+            await asyncio.sleep(backend.POOL_CACHE_S)
+            async with asyncio.timeout(60):  # less than the timeout of one call
                 ready = await http.get("/v1/readyz")
                 assert (ready.status_code, ready.json()["status"]) == (503, "loading")
                 assert "kronos_redis_up 0.0" in (await http.get("/metrics")).text
@@ -154,8 +154,8 @@ def test_a_redis_that_says_nothing_holds_no_request(settings, redis_server, monk
         asyncio.run(ask(proxy.url, proxy))
 
 
-def test_what_waits_for_a_thread_too_long_is_never_begun(settings, monkeypatch):
-    monkeypatch.setattr(backend, "BEGIN_S", 0.05)
+def test_a_call_that_waits_too_long_for_a_thread_never_starts(settings, monkeypatch):
+    monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.05)
     free, called = threading.Event(), []
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Metrics: of a bounded number of labels, whatever is asked."""
+"""Metrics, with a bounded number of labels for any requests."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +19,7 @@ def read(http, path: str = "/metrics") -> dict[tuple[str, tuple[str, ...]], floa
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/metrics"])
-def test_queues_and_workers_are_told_under_both_addresses(http, ready_worker, path):
+def test_both_addresses_have_the_queues_and_workers(http, ready_worker, path):
     http.post("/v1/predict/single", json=series())
     http.post("/v1/predict/single", json=series(priority="low"))
     found = read(http, path)
@@ -31,7 +31,7 @@ def test_queues_and_workers_are_told_under_both_addresses(http, ready_worker, pa
     assert found["kronos_workers", ("gpu",)] == 0
 
 
-def test_training_is_told_by_the_queue_of_its_worker(http, redis):
+def test_training_jobs_are_counted_by_queue(http, redis):
     for node, queue, training in (
         ("a", "cpu.finetune", {"job_id": "1", "name": "mine", "step": None}),
         ("b", "cpu.finetune", {"job_id": "2", "name": "other", "step": 7}),
@@ -50,7 +50,7 @@ def test_training_is_told_by_the_queue_of_its_worker(http, redis):
     }
 
 
-def test_requests_are_counted_by_the_template_of_their_route(http):
+def test_requests_are_counted_by_route(http):
     for job_id in ("a", "b", "c"):
         http.get(f"/v1/forecasts/{job_id}")
     http.get("/v1/no/such/thing")

@@ -1,4 +1,4 @@
-"""Loading a model before a job names it: what workers answer, and who does not."""
+"""Loading a model in advance, by the workers' answers."""
 
 import pytest
 from celery.app.control import Control
@@ -24,7 +24,7 @@ FULL = {"code": "MODEL_CAPACITY", "message": "no room", "field": "model", "detai
         (["failed", "failed"], 503, "MODEL_CAPACITY"),
     ],
 )
-def test_the_status_says_whether_the_model_is_there(http, redis, monkeypatch, states, status, code):
+def test_the_status_depends_on_the_workers_answers(http, redis, monkeypatch, states, status, code):
     nodes = [f"{number}@test" for number in range(len(states))]
     for node in nodes:
         announce(redis, STATUS.model_copy(update={"node": node}))

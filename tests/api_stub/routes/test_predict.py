@@ -1,4 +1,4 @@
-"""Predictions: from requests to jobs, and from what became of those to answers."""
+"""Predictions: from requests to jobs, and from results to answers."""
 
 import threading
 
@@ -24,7 +24,7 @@ def refused(response) -> tuple[int, str, str | None]:
     return response.status_code, problem["code"], problem["field"]
 
 
-def test_a_request_becomes_the_job_that_it_says(http, jobs):
+def test_a_request_becomes_a_job_with_its_options(http, jobs):
     body = series(overrides={"temperature": 0.7, "top_k": 3, "top_p": 0.8, "sample_count": 4, "seed": 11})
     answer = http.post(SINGLE, json=body | {"model": "kronos-tiny", "quantiles": [0.1], "paths": True})
     assert answer.status_code == 202
@@ -41,7 +41,7 @@ def test_a_request_becomes_the_job_that_it_says(http, jobs):
     assert one["future_timestamps"] == body["prediction_timestamps"]
 
 
-def test_what_is_not_done_in_time_is_told_by_its_address(http, jobs):
+def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
     answer = http.post(SINGLE, json=series())
     (job,) = jobs.sent()
     assert answer.json() == {
@@ -55,7 +55,7 @@ def test_what_is_not_done_in_time_is_told_by_its_address(http, jobs):
     assert http.get(answer.json()["url"]).json()["state"] == "queued"
 
 
-def test_columns_say_the_same_as_records(http, jobs):
+def test_columns_and_records_give_the_same_job(http, jobs):
     body = series()
     columns = {name: [candle[name] for candle in body["candles"]] for name in body["candles"][0]}
     assert http.post(SINGLE, json=body).status_code == 202
@@ -96,7 +96,7 @@ def test_pred_len_takes_the_first_of_the_prediction_timestamps(http, jobs):
         ),
     ],
 )
-def test_a_field_that_is_wrong_is_named_as_the_request_names_it(http, jobs, change, code, field):
+def test_an_invalid_field_has_the_name_of_the_request(http, jobs, change, code, field):
     status, found, where = refused(http.post(SINGLE, json=series() | change))
     assert (found, where) == (code, field)
     assert status == (413 if code == "LIMIT_EXCEEDED" else 422)
@@ -112,7 +112,7 @@ def test_a_field_that_is_wrong_is_named_as_the_request_names_it(http, jobs, chan
         (7, {"close": 1e30}, "VALUE_TOO_LARGE", "close"),
     ],
 )
-def test_a_candle_that_is_wrong_is_named_by_its_place(http, row, change, code, column):
+def test_an_invalid_candle_is_named_by_its_position(http, row, change, code, column):
     body = series()
     body["candles"][row] |= change
     answer = http.post(SINGLE, json=body)
@@ -123,14 +123,14 @@ def test_a_candle_that_is_wrong_is_named_by_its_place(http, row, change, code, c
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "null", '"high"', "true"])
-def test_a_price_that_is_no_finite_number_is_refused(http, literal):
+def test_a_price_that_is_not_finite_is_refused(http, literal):
     text = http.build_request("POST", SINGLE, json=series()).content.decode().replace("102.0", literal, 1)
     answer = http.post(SINGLE, content=text, headers={"content-type": "application/json"})
     assert refused(answer)[2] == "candles.0.high"
 
 
-def test_times_that_are_no_text_are_read_as_ever(http, jobs):
-    """As seconds since 1970, which the service that people run today takes too."""
+def test_times_can_be_numbers(http, jobs):
+    """As seconds since 1970, as in the reference's service."""
     body = series()
     body["timestamps"] = list(range(1718703000, 1718703000 + 8 * 300, 300))
     body["prediction_timestamps"] = [1718703000 + 8 * 300]
@@ -147,7 +147,7 @@ def test_too_many_candles_or_timestamps_are_refused(http):
     assert refused(http.post(SINGLE, json=many)) == (422, "BAD_VALUE", "prediction_timestamps")
 
 
-def test_2048_candles_and_512_timestamps_are_taken(http, jobs):
+def test_2048_candles_and_512_timestamps_are_accepted(http, jobs):
     start = 1718703000
     body = series()
     body["candles"] = body["candles"][:1] * 2048
@@ -156,7 +156,7 @@ def test_2048_candles_and_512_timestamps_are_taken(http, jobs):
     assert http.post(SINGLE, json=body).status_code == 202
 
 
-def test_a_batch_of_series_that_are_drawn_alike_is_one_job(http, jobs):
+def test_a_batch_with_equal_options_is_one_job(http, jobs):
     items = [series(series_id=name) for name in ("AAPL", "MSFT", "BTC-USD")]
     answer = http.post(BATCH, json={"items": items})
     (job,) = jobs.sent()
@@ -165,22 +165,22 @@ def test_a_batch_of_series_that_are_drawn_alike_is_one_job(http, jobs):
     assert answer.headers["x-job-id"] == job["id"]
 
 
-def test_a_batch_of_series_with_one_name_keeps_them_apart(http, jobs):
+def test_series_with_equal_names_get_different_ids(http, jobs):
     assert http.post(BATCH, json={"items": [series(), series(series_id=None), series()]}).status_code == 202
     (job,) = jobs.sent()
     assert [one["id"] for one in job["series"]] == ["0", "1", "2"]
 
 
-def test_a_batch_of_several_kinds_is_several_jobs(http, jobs):
+def test_a_batch_with_several_options_is_several_jobs(http, jobs):
     items = [series(), series(num_future=2), series(overrides={"seed": 3}), series(overrides={"top_k": 2})]
     answer = http.post(BATCH, json={"items": items})
-    told = {job["id"]: job["items"] for job in answer.json()["jobs"]}
-    assert sorted(told.values()) == [[0, 2], [1], [3]]
-    assert {job["id"] for job in jobs.sent()} == set(told)
-    assert set(answer.headers["x-job-id"].split(", ")) == set(told)
+    items_of = {job["id"]: job["items"] for job in answer.json()["jobs"]}
+    assert sorted(items_of.values()) == [[0, 2], [1], [3]]
+    assert {job["id"] for job in jobs.sent()} == set(items_of)
+    assert set(answer.headers["x-job-id"].split(", ")) == set(items_of)
 
 
-def test_of_a_batch_with_an_invalid_item_nothing_is_enqueued(http, jobs):
+def test_a_batch_with_an_invalid_item_enqueues_nothing(http, jobs):
     wrong = series(num_future=2)
     wrong["candles"][1]["high"] = 1.0
     answer = http.post(BATCH, json={"items": [series(), wrong]})
@@ -188,7 +188,7 @@ def test_of_a_batch_with_an_invalid_item_nothing_is_enqueued(http, jobs):
     assert jobs.sent() == []
 
 
-def test_a_batch_is_split_where_one_job_may_not_hold_it():
+def test_a_batch_is_split_by_the_limits_of_a_job():
     settings = ApiSettings.model_construct().model_copy(update={"max_series": 3, "max_paths": 4})
     items = [SingleRequest.model_validate(series()) for _ in range(7)]
     assert [job.indices for job in prediction_jobs(items, settings, "")] == [[0, 1, 2], [3, 4, 5], [6]]
@@ -198,7 +198,7 @@ def test_a_batch_is_split_where_one_job_may_not_hold_it():
     assert [job.indices for job in prediction_jobs(items[:3], settings, "")] == [[0, 1], [2]]
 
 
-def test_a_batch_is_split_where_one_result_would_be_too_large():
+def test_a_batch_is_split_by_the_size_of_the_result():
     settings = ApiSettings.model_construct().model_copy(update={"max_result_bytes": 2**22})
     given = series(num_future=92, overrides={"sample_count": 20}, paths=True)
     items = [SingleRequest.model_validate(given) for _ in range(64)]
@@ -214,22 +214,22 @@ def test_a_batch_is_split_where_one_result_would_be_too_large():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "named"),
     [
         ({"paths": True, "quantiles": [0.5]}, "paths"),
         ({"quantiles": [0.1, 0.5]}, "quantiles"),
         ({}, "prediction_timestamps"),
     ],
 )
-def test_a_result_that_is_too_large_is_told_by_what_makes_it_so(settings, fields, told):
+def test_a_too_large_result_names_the_field_that_causes_it(settings, fields, named):
     small = settings.model_copy(update={"max_result_bytes": 1024})
     with TestClient(create_app(small), base_url=ADDRESS) as http:
         answer = http.post(SINGLE, json=series(num_future=90, **fields))
-    assert refused(answer) == (413, "RESULT_TOO_LARGE", told)
-    assert answer.json()["detail"].startswith(f"{told}: ")
+    assert refused(answer) == (413, "RESULT_TOO_LARGE", named)
+    assert answer.json()["detail"].startswith(f"{named}: ")
 
 
-def test_a_message_names_no_field_that_the_request_does_not_have(http):
+def test_a_message_names_only_fields_of_the_request(http):
     future = ["2024-06-18T12:00:00+02:00"]
     for url, prefix in ((SINGLE, ""), (BATCH, "items.0.")):
         one = series(prediction_timestamps=future)
@@ -240,7 +240,7 @@ def test_a_message_names_no_field_that_the_request_does_not_have(http):
 
 
 @pytest.mark.parametrize(
-    ("message", "field", "told"),
+    ("message", "field", "expected"),
     [
         ("model: models of a model", "model", "items.3.model: models of a model"),
         ("no such model", "model", "no such model"),
@@ -248,18 +248,18 @@ def test_a_message_names_no_field_that_the_request_does_not_have(http):
         ("pred_len of max_pred_len", "pred_len", "items.3.overrides.pred_len of max_pred_len"),
     ],
 )
-def test_whole_words_of_a_message_are_renamed(message, field, told):
+def test_whole_words_of_a_message_are_renamed(message, field, expected):
     body = series()
     columns = {name: [candle[name] for candle in body["candles"]] for name in body["candles"][0]}
     item = SingleRequest.model_validate(body | {"candles": columns})
     job = PredictionJob([item], [3], "items.{index}.")
-    assert job.in_request(JobError("BAD_VALUE", message, field)).message == told
+    assert job.in_request(JobError("BAD_VALUE", message, field)).message == expected
 
 
-def test_what_a_job_has_come_to_meanwhile_is_told(http, jobs):
+def test_a_repeated_request_is_answered_with_the_current_state(http, jobs):
     key = {"Idempotency-Key": "once"}
     job_id = http.post(SINGLE, json=series(), headers=key).json()["id"]
-    jobs.tell(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
+    jobs.publish(job_id, "PROGRESS", {"bars_done": 1, "bars_total": 2})
     assert http.post(SINGLE, json=series(), headers=key).json()["state"] == "running"
     items = {"items": [series(), series(num_future=2)]}
     first = http.post(BATCH, json=items, headers=key).json()["jobs"]
@@ -269,8 +269,8 @@ def test_what_a_job_has_come_to_meanwhile_is_told(http, jobs):
 
 
 @pytest.mark.parametrize("is_repeatable", [False, True])
-def test_of_a_batch_with_a_failed_job_the_others_are_cancelled_and_named(http, settings, jobs, is_repeatable):
-    """Unless whoever sends it again with its Idempotency-Key finds them."""
+def test_after_a_failed_job_the_others_are_cancelled_and_named(http, settings, jobs, is_repeatable):
+    """With an Idempotency-Key they go on, because a repeated request finds them."""
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
 
     def work() -> None:
@@ -293,16 +293,16 @@ def test_of_a_batch_with_a_failed_job_the_others_are_cancelled_and_named(http, s
     assert states == {"queued" if is_repeatable else "cancelled"}
 
 
-def test_the_header_names_no_more_jobs_than_headers_hold(http, settings):
+def test_the_header_names_at_most_16_jobs(http, settings):
     for num_jobs, is_named in ((16, True), (17, False)):
         items = [series(overrides={"top_k": number}) for number in range(num_jobs)]
         answer = http.post(BATCH, json={"items": items})
-        told = [job["id"] for job in answer.json()["jobs"]]
-        assert len(told) == num_jobs
-        assert answer.headers.get("x-job-id") == (", ".join(told) if is_named else None)
+        ids = [job["id"] for job in answer.json()["jobs"]]
+        assert len(ids) == num_jobs
+        assert answer.headers.get("x-job-id") == (", ".join(ids) if is_named else None)
 
 
-def test_the_answer_has_the_result_in_the_order_of_the_request(http, settings, jobs):
+def test_the_answer_keeps_the_order_of_the_request(http, settings, jobs):
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
     result = example_result()
     result["series"][0] |= {"quantiles": {}, "paths": None}
@@ -328,7 +328,7 @@ def test_the_answer_has_the_result_in_the_order_of_the_request(http, settings, j
 
 
 @pytest.mark.parametrize(
-    ("code", "field", "status", "told"),
+    ("code", "field", "status", "named"),
     [
         ("PRED_LEN_TOO_LONG", "pred_len", 422, "overrides.pred_len"),
         ("MODEL_NOT_ALLOWED", "model", 422, "model"),
@@ -338,18 +338,18 @@ def test_the_answer_has_the_result_in_the_order_of_the_request(http, settings, j
         ("A_CODE_OF_A_NEWER_WORKER", None, 500, None),
     ],
 )
-def test_a_job_that_fails_is_a_problem_with_its_code(http, settings, jobs, code, field, status, told):
+def test_a_failed_job_is_answered_with_its_code(http, settings, jobs, code, field, status, named):
     key = {"Idempotency-Key": "once"}
     job_id = http.post(SINGLE, json=series(), headers=key).headers["x-job-id"]
     jobs.fail(job_id, code, "so it is", field, row=1)
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
     answer = http.post(SINGLE, json=series(), headers=key)
-    assert refused(answer) == (status, code, told)
+    assert refused(answer) == (status, code, named)
     assert answer.headers["x-job-id"] == answer.json()["job_id"] == job_id
     assert ("retry-after" in answer.headers) == (status == 503)
 
 
-def test_one_idempotency_key_is_one_job(http, jobs):
+def test_one_idempotency_key_gives_one_job(http, jobs):
     key = {"Idempotency-Key": "order-1"}
     first = http.post(SINGLE, json=series(), headers=key)
     second = http.post(SINGLE, json=series(), headers=key)
@@ -357,12 +357,12 @@ def test_one_idempotency_key_is_one_job(http, jobs):
     assert {job["id"] for job in jobs.sent()} == {first.json()["id"]}
     other = http.post(SINGLE, json=series(series_id="MSFT"), headers=key)
     assert refused(other)[:2] == (409, "ID_CONFLICT")
-    # Another address, another job.
+    # The same key at another address gives another job.
     batch = http.post(BATCH, json={"items": [series()]}, headers=key)
     assert batch.headers["x-job-id"] != first.json()["id"]
 
 
-def test_a_full_queue_says_when_to_come_back(settings, jobs):
+def test_a_full_queue_gives_a_time_to_retry(settings, jobs):
     small = settings.model_copy(update={"max_queue_jobs": 1})
     with TestClient(create_app(small), base_url=ADDRESS) as http:
         assert http.post(SINGLE, json=series()).status_code == 202
@@ -371,6 +371,6 @@ def test_a_full_queue_says_when_to_come_back(settings, jobs):
     assert answer.headers["retry-after"] == str(answer.json()["details"]["retry_after_s"])
 
 
-def test_no_gpu_worker_is_said_at_once(http):
+def test_a_missing_gpu_worker_is_reported_at_once(http):
     answer = http.post(SINGLE, json=series(device="cuda", allow_fallback=False))
     assert refused(answer) == (503, "NO_GPU_WORKER", "device")

@@ -1,4 +1,4 @@
-"""First on a worker's ``PYTHONPATH``: its wall clock goes by a file that tells how many seconds it is off.
+"""First on a worker's ``PYTHONPATH``: a file holds the offset of its wall clock in seconds.
 
 ``JUMPING_CLOCK`` names the file. The clock of ``time.monotonic`` never jumps, as on a real machine.
 """

@@ -1,4 +1,4 @@
-"""All checks together: what of workers is well, and that no check hides the others."""
+"""All checks together: a broken check hides no other, and the workers are counted."""
 
 from typing import Any
 
@@ -12,15 +12,17 @@ from kronos_client.testing import fake_worker
 @pytest.mark.parametrize(
     ("workers", "level", "text"),
     [
-        ([fake_worker()], "ok", "1 for forecasts alive, 1 ready"),
-        ([fake_worker("gpu"), fake_worker(state="loading")], "ok", "2 for forecasts alive, 1 ready"),
-        ([fake_worker(state="loading")], "warning", "1 for forecasts alive, 0 ready"),
+        ([fake_worker()], "ok", "forecasting: 1 alive, 1 ready"),
+        ([fake_worker("gpu"), fake_worker(state="loading")], "ok", "forecasting: 2 alive, 1 ready"),
+        ([fake_worker(state="loading")], "warning", "forecasting: 1 alive, 0 ready"),
         ([fake_worker(state="draining")], "warning", "0 ready"),
-        ([fake_worker("cpu.finetune")], "warning", "0 for forecasts alive, 0 ready; 1 for finetuning"),
-        ([], "warning", "none is alive"),
+        ([fake_worker("cpu.finetune")], "warning", "0 alive, 0 ready; finetuning: 1 alive"),
+        ([], "warning", "no worker is alive"),
     ],
 )
-def test_some_worker_must_be_ready_for_forecasts(workers: list[Any], level: str, text: str) -> None:
+def test_without_a_ready_forecast_worker_there_is_a_warning(
+    workers: list[Any], level: str, text: str
+) -> None:
     (finding,) = worker_findings(workers)
     assert (finding.level, text in finding.message) == (level, True)
     assert bool(finding.remedy) is (level != "ok")
@@ -39,7 +41,7 @@ def test_some_worker_must_be_ready_for_forecasts(workers: list[Any], level: str,
         ("compute_findings", "device"),
     ],
 )
-def test_a_check_that_fails_itself_is_a_finding_and_hides_no_other(
+def test_a_broken_check_is_a_finding_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, name: str, check: str, error: Exception
 ) -> None:
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
@@ -58,7 +60,7 @@ def test_a_check_that_fails_itself_is_a_finding_and_hides_no_other(
     assert set(others.values()) < found.keys()
 
 
-def test_a_module_that_is_missing_is_told_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Any:
         raise ModuleNotFoundError("No module named 'packaging'", name="packaging")
 

@@ -1,4 +1,4 @@
-"""What is found of folders, ports, device and model."""
+"""The checks of folders, ports, device and model."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,7 @@ def by_check(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.check: finding for finding in findings}
 
 
-def test_folders_must_be_there_and_take_what_is_written(
+def test_folders_must_exist_and_be_writable_if_the_worker_writes_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache" / "not-made-yet"))
@@ -57,9 +57,7 @@ def test_only_finetuning_must_write_models(tmp_path: Path, monkeypatch: pytest.M
     assert levels == {"forecast": "ok", "finetune": "failed"}
 
 
-def test_folders_that_cannot_even_be_looked_at_are_findings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_without_access_are_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
@@ -88,7 +86,7 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert by_check(folder_findings(CliSettings()))["temporary folder"].level == "warning"
 
 
-def test_the_port_of_metrics_is_free_or_a_workers() -> None:
+def test_the_metrics_port_must_be_free_or_held_by_a_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = CliSettings(metrics_port=taken.getsockname()[1])
         assert by_check(port_findings(settings, []))["metrics port"].level == "warning"
@@ -120,7 +118,7 @@ def test_the_port_of_metrics_is_free_or_a_workers() -> None:
         ),
     ],
 )
-def test_what_a_probe_reports(
+def test_a_probes_report_becomes_findings(
     device: dict[str, Any], model: dict[str, Any] | None, levels: dict[str, str], part: str
 ) -> None:
     findings = report_findings({"devices": [DEVICE | device], "model": model})

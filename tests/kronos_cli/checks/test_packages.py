@@ -1,4 +1,4 @@
-"""What is found of packages against their pins."""
+"""Installed packages against the required versions."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -19,11 +19,11 @@ def test_this_installation_is_as_pinned() -> None:
 def test_other_versions_warn_and_missing_packages_fail(tmp_path: Path) -> None:
     numpy = version("numpy")
     assert of(tmp_path, "# a comment", "", f"numpy=={numpy}  # why") == [
-        ("ok", "all 1 as requirements.txt has them")
+        ("ok", "all 1 match requirements.txt")
     ]
     assert of(tmp_path, "numpy==1.0", "no-such-package==2.0", "redis[hiredis]>=1") == [
-        ("warning", f"numpy is {numpy}; wanted is numpy==1.0"),
-        ("failed", "no-such-package is not installed; wanted is no-such-package==2.0"),
+        ("warning", f"numpy is {numpy}; required is numpy==1.0"),
+        ("failed", "no-such-package is not installed; required is no-such-package==2.0"),
     ]
 
 
@@ -32,31 +32,31 @@ def test_builds_count_as_their_version(tmp_path: Path) -> None:
     assert of(tmp_path, f"torch=={torch}")[0][0] == "ok"
 
 
-def test_what_is_for_other_machines_is_passed_over(tmp_path: Path) -> None:
+def test_requirements_of_other_platforms_are_skipped(tmp_path: Path) -> None:
     line = 'no-such-package==2.0; sys_platform == "win32"'
-    assert of(tmp_path, line, "-r requirements.txt") == [("ok", "all 0 as requirements.txt has them")]
+    assert of(tmp_path, line, "-r requirements.txt") == [("ok", "all 0 match requirements.txt")]
 
 
-def test_a_server_of_ones_own_may_be_missing(tmp_path: Path, monkeypatch) -> None:
+def test_a_missing_redis_server_package_is_only_a_warning(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("kronos_cli.checks.packages.SERVERS", ("no-such-server",))
     assert of(tmp_path, "no-such-server==1")[0][0] == "warning"
 
 
-def test_nothing_is_fetched_by_a_name_that_could_be_a_strangers(tmp_path: Path, monkeypatch) -> None:
+def test_the_remedy_installs_from_the_checkout_and_not_from_an_index(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("kronos_cli.checks.packages.requires", lambda _: ["no-such-package==2.0"])
     (finding,) = package_findings(tmp_path)
     assert finding.remedy == 'pip install ".[worker]" in the checkout'
     assert "kronos-worker" not in finding.remedy
 
 
-def test_without_packaging_that_is_the_finding(tmp_path: Path, monkeypatch) -> None:
+def test_missing_packaging_is_a_finding(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==1.0")
     monkeypatch.setattr("kronos_cli.checks.packages.find_spec", lambda _: None)
     (finding,) = package_findings(tmp_path)
     assert (finding.level, "packaging is not installed" in finding.message) == ("failed", True)
 
 
-def test_without_pins_nothing_is_claimed(tmp_path: Path, monkeypatch) -> None:
+def test_without_requirements_versions_are_not_compared(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("kronos_cli.checks.packages.DISTRIBUTION", "no-such-distribution")
     (finding,) = package_findings(tmp_path)
     assert (finding.level, "no requirements.txt" in finding.message) == ("ok", True)

@@ -1,4 +1,4 @@
-"""What is found wrong with a Redis."""
+"""The checks of a Redis server."""
 
 import socket
 import threading
@@ -49,7 +49,7 @@ def of(url: str) -> dict[str, Finding]:
     return by_check(redis_findings(CliSettings(redis_url=url)))
 
 
-def test_of_a_redis_for_trying_only_persistence_is_wanting(server: LocalRedis) -> None:
+def test_a_redis_started_for_a_demo_lacks_only_persistence(server: LocalRedis) -> None:
     found = of(server.url)
     assert {check for check, finding in found.items() if finding.level != "ok"} == {"persistence"}
     assert {
@@ -63,7 +63,7 @@ def test_of_a_redis_for_trying_only_persistence_is_wanting(server: LocalRedis) -
     } < found.keys()
 
 
-def test_nothing_is_wrong_where_all_is_well() -> None:
+def test_a_well_configured_server_has_no_warning() -> None:
     assert {finding.level for finding in server_findings(WELL)} == {"ok"}
     assert not any(finding.remedy for finding in server_findings(WELL))
 
@@ -84,7 +84,7 @@ def test_nothing_is_wrong_where_all_is_well() -> None:
         ({"rdb_last_bgsave_status": "err", "aof_enabled": 0}, "persistence", "failed"),
     ],
 )
-def test_what_the_server_says_of_itself(changes: dict[str, Any], check: str, level: str) -> None:
+def test_each_value_of_info_has_its_level(changes: dict[str, Any], check: str, level: str) -> None:
     found = by_check(server_findings(WELL | changes))
     assert found[check].level == level
     assert bool(found[check].remedy) is (level != "ok")
@@ -95,7 +95,7 @@ def test_dead_messages_are_a_warning(server: LocalRedis, redis: Redis) -> None:
     assert of(server.url)["dead messages"].level == "warning"
 
 
-def test_a_wrong_password_is_told_apart_from_a_server_that_is_not_there(server: LocalRedis) -> None:
+def test_a_wrong_password_and_a_missing_server_have_different_remedies(server: LocalRedis) -> None:
     port = urlsplit(server.url).port
     for url in (f"redis://:wrong@127.0.0.1:{port}/0", f"redis://127.0.0.1:{port}/0"):
         (finding,) = of(url).values()
@@ -105,7 +105,7 @@ def test_a_wrong_password_is_told_apart_from_a_server_that_is_not_there(server: 
     assert (finding.level, "kronos up" in finding.remedy) == ("failed", True)
 
 
-def test_a_user_who_may_not_ask_is_a_warning(server: LocalRedis, redis: Redis) -> None:
+def test_a_user_without_the_right_to_run_a_command_is_a_warning(server: LocalRedis, redis: Redis) -> None:
     redis.acl_setuser("plain", enabled=True, passwords=["+secret"], keys=["*"], commands=["+ping", "+time"])
     port = urlsplit(server.url).port
     found = redis_findings(CliSettings(redis_url=f"redis://plain:secret@127.0.0.1:{port}/0"))
@@ -115,7 +115,7 @@ def test_a_user_who_may_not_ask_is_a_warning(server: LocalRedis, redis: Redis) -
 
 
 @pytest.mark.parametrize("answer", [ResponseError("unknown command 'INFO'"), ValueError("invalid literal")])
-def test_what_a_server_does_not_answer_is_a_warning_and_the_rest_is_asked(
+def test_a_command_without_an_answer_is_a_warning_and_the_other_checks_run(
     server: LocalRedis, monkeypatch: pytest.MonkeyPatch, answer: Exception
 ) -> None:
     def refuse(*_: Any) -> Any:
@@ -136,10 +136,10 @@ def test_what_a_server_does_not_answer_is_a_warning_and_the_rest_is_asked(
         ("redis://:p@db.example:6379/0", "warning", "no TLS on the way to db.example"),
         ("redis://db.example:6379/0", "warning", "no TLS and password"),
         ("rediss://:p@db.example:6379/0?ssl_cert_reqs=required", "ok", "verified"),
-        ("rediss://:p@db.example:6379/0?ssl_cert_reqs=none", "warning", "nobody checks"),
+        ("rediss://:p@db.example:6379/0?ssl_cert_reqs=none", "warning", "not verified"),
     ],
 )
-def test_the_way_there(
+def test_a_remote_server_needs_tls_and_a_password(
     url: str, level: str, part: str, server: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_server, "connect", lambda *_, **__: connect(server.url))
@@ -156,7 +156,7 @@ def test_clocks_that_differ_are_a_warning(server: LocalRedis, monkeypatch: pytes
     assert "60.0 s behind this machine's" in finding.message
 
 
-def test_something_else_that_listens_there_is_no_redis() -> None:
+def test_a_server_that_is_not_redis_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

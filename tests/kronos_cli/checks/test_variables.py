@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none."""
+"""Variables that look like settings but are not."""
 
 import os
 

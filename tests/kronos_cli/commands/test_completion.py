@@ -1,4 +1,4 @@
-"""Shell completion: the scripts are printed, and the shells list commands and options by them."""
+"""Shell completion: the printed scripts make shells list commands and options."""
 
 import os
 import shutil
@@ -98,7 +98,7 @@ def test_each_script_is_for_kronos(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_what_those_scripts_ask_for_is_answered(shell: str, on_path: Path) -> None:
+def test_the_requests_of_those_scripts_are_answered(shell: str, on_path: Path) -> None:
     asked = {"COMP_WORDS": "kronos stat", "COMP_CWORD": "1" if shell == "zsh" else "stat"}
     done = subprocess.run(
         [on_path / "kronos"],

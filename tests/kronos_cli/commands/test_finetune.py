@@ -1,4 +1,4 @@
-"""``kronos finetune``: what it refuses, puts on Redis, shows and returns."""
+"""``kronos finetune``: options, jobs on Redis, output and exit status."""
 
 import base64
 import json
@@ -94,20 +94,20 @@ def end(client: ForecastClient, job_id: str) -> None:
         (["--priority", "high"], "give --enqueue NAME"),
         (["--inline", "a.csv"], "give --enqueue NAME"),
         (["--no-fallback"], "give --enqueue NAME"),
-        (["--enqueue", "mine", "--output", "x"], "--output is for training here"),
+        (["--enqueue", "mine", "--output", "x"], "--output is not for jobs"),
         (["--enqueue", "mine", "--data", "a", "--inline", "a.csv"], "not both"),
         (["--enqueue", "mine", "--inline", "x/a.csv", "--inline", "y/a.csv"], "the same name"),
         (["--enqueue", "mine", "--priority", "urgent"], "urgent"),
     ],
 )
-def test_options_that_do_not_go_together_are_usage_errors(arguments: list[str], reason: str) -> None:
+def test_options_that_exclude_each_other_are_usage_errors(arguments: list[str], reason: str) -> None:
     result = run(*arguments)
 
     assert result.exit_code == 2
     assert reason in " ".join(result.output.split())
 
 
-def test_training_here_is_handed_over_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_in_this_process_gets_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 
     def main(arguments: list[str]) -> int:
@@ -127,7 +127,7 @@ def test_training_here_is_handed_over_with_its_options(monkeypatch: pytest.Monke
     ]  # fmt: skip
 
 
-def test_enqueueing_prints_the_id_alone_and_says_how_to_watch(redis: Redis, config: str) -> None:
+def test_enqueueing_prints_only_the_id_and_hints_on_stderr(redis: Redis, config: str) -> None:
     result = run(
         "--config", config, "--enqueue", "mine", "--data", "a.csv", "--set", "seed=7", "--device", "cpu"
     )
@@ -142,7 +142,7 @@ def test_enqueueing_prints_the_id_alone_and_says_how_to_watch(redis: Redis, conf
     assert job["config"] == {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}, "seed": 7}
 
 
-def test_a_live_finetuning_worker_is_not_asked_for(redis: Redis, config: str) -> None:
+def test_with_a_live_finetuning_worker_there_is_no_hint_to_start_one(redis: Redis, config: str) -> None:
     announce(redis, fake_worker(CPU_FINETUNE_QUEUE))
     result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", "--json")
 
@@ -151,7 +151,7 @@ def test_a_live_finetuning_worker_is_not_asked_for(redis: Redis, config: str) ->
     assert json.loads(result.stdout)["queue"] == CPU_FINETUNE_QUEUE
 
 
-def test_the_jobs_own_options_reach_it(redis: Redis, config: str) -> None:
+def test_the_options_of_a_job_are_in_its_message(redis: Redis, config: str) -> None:
     options = ["--no-fallback", "--deadline", "60", "--id", "my-job", "--data", "a.csv", "--data", "b.csv"]
     result = run("--config", config, "--enqueue", "mine", *options)
 
@@ -161,7 +161,7 @@ def test_the_jobs_own_options_reach_it(redis: Redis, config: str) -> None:
     assert job["data"] == {"path": ["a.csv", "b.csv"]}
 
 
-def test_inline_files_go_with_the_job(redis: Redis, config: str, tmp_path: Path) -> None:
+def test_inline_files_are_in_the_message(redis: Redis, config: str, tmp_path: Path) -> None:
     for seed, name in enumerate(["BTC", "ETH"]):
         pd.DataFrame(candles(seed, 60).as_dict()).to_csv(tmp_path / f"{name}.csv", index=False)
     files = ["--inline", str(tmp_path / "BTC.csv"), "--inline", str(tmp_path / "ETH.csv")]
@@ -185,7 +185,7 @@ def test_inline_files_beyond_the_limit_are_refused_and_not_cut(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code"),
     [
         (["--set", "predictor.epochs=0"], "INVALID_CONFIG: predictor.epochs"),
         (["--data", "../a.csv"], "DATA_NOT_ALLOWED: data.path"),
@@ -194,17 +194,17 @@ def test_inline_files_beyond_the_limit_are_refused_and_not_cut(
         (["--enqueue", "Mine"], "BAD_VALUE: name"),
     ],
 )
-def test_what_cannot_be_used_is_a_usage_error_with_its_code(
-    redis: Redis, config: str, arguments: list[str], told: str
+def test_an_invalid_option_is_a_usage_error_with_its_code(
+    redis: Redis, config: str, arguments: list[str], code: str
 ) -> None:
     result = run("--config", config, "--enqueue", "mine", "--data", "a.csv", *arguments)
 
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert code in result.stderr
     assert redis.llen(NORMAL) == 0
 
 
-def test_watching_shows_how_far_it_is_and_what_came_of_it(client: ForecastClient) -> None:
+def test_watching_shows_progress_and_result(client: ForecastClient) -> None:
     handle = enqueue(client)
     end(client, handle.id)
     result = run("--watch", handle.id)
@@ -218,21 +218,21 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
     client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handle = enqueue(client)
-    tell_in_turn(client, handle)
+    change_at_each_read(client, handle)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
-        "Queued, until a finetuning worker has room.",
+        "Queued until a finetuning worker is free.",
         "predictor, epoch 2 of 10: validation 5.0000",
         "predictor, epoch 3 of 10: validation 4.0000",
     ]
 
 
-def tell_in_turn(client: ForecastClient, handle: FinetuneHandle) -> None:
-    """Each state that is received brings the next one about."""
+def change_at_each_read(client: ForecastClient, handle: FinetuneHandle) -> None:
+    """Change the job each time that its state is read."""
     backend = client._dispatcher.app.backend
-    told = iter(
+    changes = iter(
         [
             lambda: backend.store_result(handle.id, PROGRESS | {"step": 1}, PROGRESS_STATE),
             lambda: backend.store_result(handle.id, PROGRESS | {"step": 2}, PROGRESS_STATE),
@@ -245,7 +245,7 @@ def tell_in_turn(client: ForecastClient, handle: FinetuneHandle) -> None:
     kind = handle._kind
 
     def state_of(stored: Stored) -> FinetuneState:
-        next(told, lambda: None)()
+        next(changes, lambda: None)()
         return kind.state_of(stored)
 
     handle._kind = replace(kind, state_of=state_of)
@@ -255,15 +255,15 @@ def test_watching_as_json_prints_each_state_and_the_result(
     client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handle = enqueue(client)
-    tell_in_turn(client, handle)
+    change_at_each_read(client, handle)
 
     assert finetune_command.follow(handle, as_json=True) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {one["id"] for one in told} == {handle.id}
-    assert [one["state"] for one in told] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
-    assert told[0]["progress"] == {}
-    assert told[1]["progress"] == PROGRESS | {"step": 1}
-    assert told[-1]["result"] == example_finetune_result()
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["id"] for line in lines} == {handle.id}
+    assert [line["state"] for line in lines] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
+    assert lines[0]["progress"] == {}
+    assert lines[1]["progress"] == PROGRESS | {"step": 1}
+    assert lines[-1]["result"] == example_finetune_result()
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -316,12 +316,12 @@ def test_ctrl_c_stops_watching_and_not_the_job(
     result = run("--watch", handle.id)
 
     assert result.exit_code == finetune_command.INTERRUPTED
-    assert "the job goes on" in result.stderr
+    assert "the job continues" in result.stderr
     assert f"kronos finetune --cancel {handle.id}" in result.stderr
     assert not redis.exists(cancel_key(handle.id))
 
 
-def test_a_job_that_nobody_knows_is_lost_and_not_failed(redis: Redis) -> None:
+def test_an_unknown_job_is_lost_and_not_failed(redis: Redis) -> None:
     result = run("--watch", "nobody", "--json")
 
     assert result.exit_code == 1
@@ -329,7 +329,7 @@ def test_a_job_that_nobody_knows_is_lost_and_not_failed(redis: Redis) -> None:
     assert json.loads(result.stdout)["state"] == "UNKNOWN"
 
 
-def test_a_redis_that_goes_away_does_not_end_the_job(
+def test_an_outage_of_redis_does_not_end_the_job(
     client: ForecastClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = enqueue(client)
@@ -341,18 +341,18 @@ def test_a_redis_that_goes_away_does_not_end_the_job(
     result = run("--watch", handle.id)
 
     assert result.exit_code == 1
-    assert f"The job may well go on. To watch again: kronos finetune --watch {handle.id}" in result.stderr
+    assert f"The job may continue. To follow it again: kronos finetune --watch {handle.id}" in result.stderr
 
 
-def test_cancelling_asks_for_the_end(client: ForecastClient, redis: Redis) -> None:
+def test_cancelling_ends_a_waiting_job(client: ForecastClient, redis: Redis) -> None:
     handle = enqueue(client)
     result = run("--cancel", handle.id)
 
     assert result.exit_code == 0
-    assert handle.state().name == "FAILURE"  # nobody had begun it
+    assert handle.state().name == "FAILURE"  # no worker had started it
 
 
-def test_cancelling_what_nobody_knows_says_so(client: ForecastClient, redis: Redis) -> None:
+def test_cancelling_an_unknown_job_fails(client: ForecastClient, redis: Redis) -> None:
     result = run("--cancel", "nobody")
 
     assert result.exit_code == 1
@@ -366,7 +366,7 @@ def test_the_live_view_is_drawn_on_a_terminal(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     handle = enqueue(client)
-    tell_in_turn(client, handle)
+    change_at_each_read(client, handle)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     text = click.unstyle(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""What ``kronos forecast`` asks for, keeps, and tells; the workers are played."""
+"""``kronos forecast``: the jobs it sends, the files it writes, and its output. A fake client answers."""
 
 import io
 import json
@@ -28,7 +28,7 @@ TRAINING = fake_worker("cpu.finetune")
 
 
 class PlayedClient:
-    """Answers each file by its number of bars, and remembers what it was asked for."""
+    """Answers each file by its number of bars, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -91,7 +91,7 @@ def summary(outcome: Result) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
 
 
-def test_every_file_is_forecast_and_the_next_time_none(played: PlayedClient, files: list[Path]) -> None:
+def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) -> None:
     outcome = forecast("in", "--output", "out", "--in-flight", "5", "--pred-len", "2", "--timeout", "9")
     assert outcome.exit_code == 0, outcome.output
     assert outcome.stdout == "3 files: 3 forecast. out\n"
@@ -118,7 +118,7 @@ def test_every_file_is_forecast_and_the_next_time_none(played: PlayedClient, fil
         (["--priority", "high", "--device", "cuda", "--deadline", "5"], []),
     ],
 )
-def test_what_has_changed_is_asked_for_again(
+def test_changed_options_repeat_a_forecast(
     played: PlayedClient, files: list[Path], arguments: list[str], asked: list[int]
 ) -> None:
     assert forecast("in", "--output", "out").exit_code == 0
@@ -127,7 +127,7 @@ def test_what_has_changed_is_asked_for_again(
     assert played.asked == asked
 
 
-def test_a_file_with_another_last_bar_is_asked_for_again(played: PlayedClient, files: list[Path]) -> None:
+def test_changed_candles_repeat_a_forecast(played: PlayedClient, files: list[Path]) -> None:
     forecast("in", "--output", "all.parquet")
     lines = files[1].read_text().splitlines()
     files[1].write_text("\n".join(lines[:-1]))
@@ -138,7 +138,7 @@ def test_a_file_with_another_last_bar_is_asked_for_again(played: PlayedClient, f
     assert pd.read_parquet("all.parquet")["series"].unique().tolist() == ["a", "b", "c"]
 
 
-def test_errors_of_files_stop_no_others_and_are_told_with_their_codes(
+def test_a_file_that_fails_stops_no_other_and_is_printed_with_its_code(
     played: PlayedClient, files: list[Path]
 ) -> None:
     files[0].write_text("date,open,high,close\n2024-06-18,1,1,1\n")
@@ -149,8 +149,8 @@ def test_errors_of_files_stop_no_others_and_are_told_with_their_codes(
     assert "NOT_FINITE: in/b.csv: series 0 has NaN" in outcome.stderr
     assert outcome.stdout == "3 files: 1 forecast, 2 failed. out\n"
     assert sorted(path.name for path in Path("out").glob("*.csv")) == ["c.csv"]
-    told = summary(forecast("in", "--output", "out", "--json"))
-    assert [(entry["file"], entry["code"], entry["field"]) for entry in told["failed"]] == [
+    found = summary(forecast("in", "--output", "out", "--json"))
+    assert [(entry["file"], entry["code"], entry["field"]) for entry in found["failed"]] == [
         ("in/a.csv", "INVALID_INPUT", "low"),
         ("in/b.csv", "NOT_FINITE", "series.0.close"),
     ]
@@ -170,7 +170,7 @@ def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -
     }
 
 
-def test_ctrl_c_leaves_what_is_done_and_the_next_run_goes_on(played: PlayedClient, files: list[Path]) -> None:
+def test_ctrl_c_keeps_forecasts_and_the_next_run_continues(played: PlayedClient, files: list[Path]) -> None:
     played.errors[21] = KeyboardInterrupt()
     outcome = forecast("in", "--output", "all.csv", "--json")
     assert outcome.exit_code == 130
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_what_is_done_and_the_next_run_goes_on(played: PlayedClien
 
 
 @pytest.mark.parametrize("name", ["all.csv", "all.parquet"])
-def test_what_an_interrupted_run_has_not_come_to_is_not_in_its_table(
+def test_the_table_of_an_interrupted_run_has_only_files_that_it_reached(
     played: PlayedClient, files: list[Path], name: str
 ) -> None:
     assert forecast("in", "--output", name, "--quantiles", "").exit_code == 0
@@ -202,13 +202,11 @@ def test_what_an_interrupted_run_has_not_come_to_is_not_in_its_table(
     assert table["series"].unique().tolist() == ["a", "b"]
 
 
-def test_a_file_of_ones_own_is_not_replaced_unless_that_is_asked_for(
-    played: PlayedClient, files: list[Path]
-) -> None:
+def test_a_users_file_is_replaced_only_with_overwrite(played: PlayedClient, files: list[Path]) -> None:
     theirs = files[1].read_text()
     outcome = forecast("in/a.csv", "--output", "in/b.csv")
     assert (outcome.exit_code, played.asked) == (2, [])
-    assert "in/b.csv is there already" in outcome.stderr
+    assert "in/b.csv exists" in outcome.stderr
     assert files[1].read_text() == theirs
     Path("out").mkdir()
     Path("out/b.csv").write_text(theirs)
@@ -220,7 +218,7 @@ def test_a_file_of_ones_own_is_not_replaced_unless_that_is_asked_for(
     assert forecast("in", "--output", "out", "--fresh").exit_code == 0  # ours from now on
 
 
-def test_what_every_file_would_meet_ends_the_run(played: PlayedClient, files: list[Path]) -> None:
+def test_an_error_that_every_file_would_have_ends_the_run(played: PlayedClient, files: list[Path]) -> None:
     played.errors[21] = JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
     outcome = forecast("in", "--output", "out")
     assert outcome.exit_code == 1
@@ -238,14 +236,14 @@ def test_as_json_the_summary_has_the_error_that_ended_the_run(
     played.errors[bars] = JobError(code, "no")
     outcome = forecast("in", "--output", "out", "--json", "--model", "mistyped")
     assert outcome.exit_code == 1
-    told = summary(outcome)
-    assert told["error"] == {"code": code, "message": "no"}
-    assert (told["forecast"], told["left"]) == (bars - 20, 23 - bars)
+    found = summary(outcome)
+    assert found["error"] == {"code": code, "message": "no"}
+    assert (found["forecast"], found["left"]) == (bars - 20, 23 - bars)
     assert played.asked == list(range(20, bars + 1))
     assert f"Error: {code}: no" in outcome.stderr
 
 
-def test_as_json_what_cannot_be_used_is_an_error(played: PlayedClient, files: list[Path]) -> None:
+def test_as_json_a_usage_error_is_an_object(played: PlayedClient, files: list[Path]) -> None:
     for arguments in (["no-such.csv", "--json"], ["--json"], ["in", "--no-such-option", "--json"]):
         outcome = forecast(*arguments)
         assert outcome.exit_code == 2
@@ -253,7 +251,7 @@ def test_as_json_what_cannot_be_used_is_an_error(played: PlayedClient, files: li
         assert summary(outcome)["error"]["message"] in outcome.stderr
 
 
-def test_charts_are_drawn_beside_the_forecasts(played: PlayedClient, files: list[Path]) -> None:
+def test_charts_are_drawn_next_to_the_forecasts(played: PlayedClient, files: list[Path]) -> None:
     forecast("in/a.csv", "--output", "out", "--plot")
     forecast("in/a.csv", "--output", "all.json", "--plot")
     assert Path("out/a.png").read_bytes().startswith(b"\x89PNG")
@@ -266,15 +264,15 @@ def test_charts_are_drawn_beside_the_forecasts(played: PlayedClient, files: list
         (["no-such.csv"], "no-such.csv does not exist"),
         (["in/a.csv", "--output", "in"], "lies where the forecasts go"),
         (["in", "--quantiles", "0.1,1"], "quantiles lie between 0 and 1"),
-        (["in", "--quantiles", "a"], "no list of numbers"),
+        (["in", "--quantiles", "a"], "not a list of numbers"),
         (["in", "--device", "gpu"], "'gpu' is none of auto, cpu, cuda"),
         (["in", "--output", "x.csv", "--format", "csv"], "--format is for a folder"),
-        (["in", "--output", "in/a.txt"], "a file and no table"),
-        (["in", "--output", "in/folder.csv"], "name that of a table"),
+        (["in", "--output", "in/a.txt"], "a file but not a table"),
+        (["in", "--output", "in/folder.csv"], "with the name of a table"),
         ([], "Missing argument"),
     ],
 )
-def test_what_cannot_be_used_is_one_line_and_status_2(
+def test_invalid_arguments_are_one_line_and_status_2(
     played: PlayedClient, files: list[Path], arguments: list[str], reason: str
 ) -> None:
     Path("in/a.txt").touch()
@@ -293,14 +291,14 @@ def test_a_chart_that_cannot_be_written_is_one_line(played: PlayedClient, files:
     assert isinstance(outcome.exception, SystemExit)
 
 
-def test_where_no_worker_takes_forecasts_that_is_told(played: PlayedClient, files: list[Path]) -> None:
+def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list[Path]) -> None:
     played.alive = [TRAINING]
     assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
     played.alive = [TRAINING, READY]
     assert "start one" not in forecast("in", "--output", "out").stderr
 
 
-def test_the_lookback_is_what_the_model_was_trained_on_where_that_is_known() -> None:
+def test_the_default_lookback_is_that_of_the_models_training_if_known() -> None:
     trained_on = default_lookback("kronos-tiny", None, [])
     assert trained_on != DEFAULT_LOOKBACK
     assert default_lookback(None, None, [TRAINING, READY]) == trained_on
@@ -308,7 +306,7 @@ def test_the_lookback_is_what_the_model_was_trained_on_where_that_is_known() -> 
     assert default_lookback(None, None, [fake_worker(model=None)]) == DEFAULT_LOOKBACK
 
 
-def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: Path) -> None:
+def test_the_default_lookback_of_a_registered_model_is_in_its_metadata(tmp_path: Path) -> None:
     for version, lookback in ((1, 77), (2, 88)):
         folder = tmp_path / "mine" / str(version)
         folder.mkdir(parents=True)
@@ -326,7 +324,7 @@ def test_the_lookback_of_a_registered_model_is_what_it_was_trained_on(tmp_path: 
     assert default_lookback("mine", tmp_path, []) == DEFAULT_LOOKBACK
 
 
-def test_the_fingerprint_is_that_of_the_candles_and_of_what_decides_the_forecast(files: list[Path]) -> None:
+def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:
     one = ForecastInput(files[2], "c")
     fingerprint = read_work(one, BulkOptions(10)).fingerprint
     assert read_work(one, BulkOptions(10, priority="low", device="cpu")).fingerprint == fingerprint

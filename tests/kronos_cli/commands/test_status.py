@@ -1,4 +1,4 @@
-"""``kronos status --watch``: on a terminal, in a pipe, and while Redis is away."""
+"""``kronos status --watch``: on a terminal, in a pipe, and during an outage of Redis."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def stop(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
-def test_in_a_pipe_there_is_one_list_a_line_until_ctrl_c(server: LocalRedis, redis: Redis) -> None:
+def test_in_a_pipe_each_line_is_a_list_until_ctrl_c(server: LocalRedis, redis: Redis) -> None:
     process = watch(server, "--json", output=subprocess.PIPE)
     lines: IO[bytes] = process.stdout  # type: ignore[assignment]
     assert json.loads(lines.readline()) == []
@@ -60,13 +60,13 @@ def test_in_a_pipe_there_is_one_list_a_line_until_ctrl_c(server: LocalRedis, red
     assert stop(process) == (0, "")
 
 
-def test_in_a_pipe_it_goes_on_while_redis_is_away(server: LocalRedis) -> None:
+def test_in_a_pipe_it_continues_during_an_outage_of_redis(server: LocalRedis) -> None:
     process = watch(server, "--json", output=subprocess.PIPE)
     lines: IO[bytes] = process.stdout  # type: ignore[assignment]
     assert json.loads(lines.readline()) == []
     server.stop()
-    told = [json.loads(line) for line, _ in zip(lines, range(5), strict=False)]
-    assert told[-1]["error"]["code"] == told[-2]["error"]["code"] == "BROKER_UNREACHABLE"
+    found = [json.loads(line) for line, _ in zip(lines, range(5), strict=False)]
+    assert found[-1]["error"]["code"] == found[-2]["error"]["code"] == "BROKER_UNREACHABLE"
     assert process.poll() is None
     assert stop(process) == (0, "")
 
@@ -81,7 +81,7 @@ def read_until(terminal: int, wanted: str) -> str:
     return seen
 
 
-def test_on_a_terminal_it_is_drawn_anew_also_while_redis_is_away(server: LocalRedis, redis: Redis) -> None:
+def test_on_a_terminal_it_is_redrawn_also_during_an_outage_of_redis(server: LocalRedis, redis: Redis) -> None:
     terminal, output = pty.openpty()
     process = watch(server, output=output)
     os.close(output)

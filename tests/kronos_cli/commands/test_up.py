@@ -1,4 +1,4 @@
-"""What `kronos up` prints, and when it ends."""
+"""The output of `kronos up`, and the reasons why it ends."""
 
 import io
 import socket
@@ -16,7 +16,7 @@ from kronos_model.processes.children import LocalStackError
 BARE = CliSettings.model_construct()
 
 
-def test_a_workers_lines_have_its_name_and_are_printed_as_they_came():
+def test_a_log_line_is_printed_unchanged_after_its_workers_name():
     printed = io.StringIO()
     show = prefixed_lines(Console(file=printed), width=8)
     show("worker-2", "[red]x[/red]")
@@ -24,7 +24,7 @@ def test_a_workers_lines_have_its_name_and_are_printed_as_they_came():
     assert printed.getvalue() == "worker-2 | [red]x[/red]\nredis    | y\n"
 
 
-def test_a_port_that_is_asked_for_and_taken_is_told_before_anything_starts(tmp_path):
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for options in (UpOptions(tmp_path, api_port=port), UpOptions(tmp_path, flower_port=port)):
@@ -33,7 +33,7 @@ def test_a_port_that_is_asked_for_and_taken_is_told_before_anything_starts(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_crashes_again_and_again_ends_the_stack():
+def test_a_process_that_keeps_crashing_ends_the_stack():
     printed = io.StringIO()
     with ProcessStack() as stack:
         stack.start("worker", [sys.executable, "-c", "raise SystemExit(70)"])
@@ -44,7 +44,7 @@ def test_a_process_that_crashes_again_and_again_ends_the_stack():
     assert MAX_RESTARTS == 5
 
 
-def test_a_process_that_refuses_to_start_ends_the_stack_at_once():
+def test_a_process_that_cannot_start_ends_the_stack_at_once():
     printed = io.StringIO()
     with ProcessStack() as stack:
         stack.start("worker", [sys.executable, "-c", "raise SystemExit(1)"])

@@ -1,4 +1,4 @@
-"""The chart: a picture of the right size with ink where the forecast is, and what its labels say."""
+"""The chart: size, position of the forecast, and labels."""
 
 from pathlib import Path
 
@@ -8,13 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
 
-from kronos_cli.files.chart import (
-    FALLING,
-    RISING,
-    candle_colours,
-    draw_chart,
-    tick_labels,
-)
+from kronos_cli.files.chart import FALLING, RISING, candle_colours, draw_chart, tick_labels
 from kronos_client.contract.results import SeriesForecast
 from kronos_model.bars.synthetic import candles
 
@@ -109,6 +103,6 @@ def test_times_are_labelled_as_they_are_written(timestamps: list[str], labels: l
     assert tick_labels(timestamps) == labels
 
 
-def test_colours_say_where_a_bar_went() -> None:
+def test_a_bars_colour_shows_whether_it_rises() -> None:
     bars = pd.DataFrame({"open": [1.0, 2.0, 2.0], "close": [2.0, 1.0, 2.0]})
     assert candle_colours(bars) == [RISING, FALLING, RISING]

@@ -1,4 +1,4 @@
-"""Which files a command is given, and what their forecasts are called."""
+"""The candle files that a command names, and the names of their forecasts."""
 
 from pathlib import Path
 
@@ -23,21 +23,21 @@ def names(*paths: str, output: Path = OUT) -> list[str]:
     return [one.name for one in find_inputs(paths, output)]
 
 
-def test_a_folder_stands_for_its_files_and_those_of_its_folders() -> None:
+def test_a_folder_includes_all_files_below_it() -> None:
     assert names("a") == ["b/y", "b/z", "x"]
     assert names("a/b", "a/x.csv") == ["y", "z", "x"]
 
 
-def test_a_file_that_is_named_twice_is_one(folder: Path) -> None:
+def test_a_file_that_is_named_twice_is_listed_once(folder: Path) -> None:
     assert names("a/x.csv", "a", str(folder / "a" / "x.csv")) == ["x", "b/y", "b/z"]
 
 
-def test_patterns_that_a_shell_left_are_filled_in(folder: Path) -> None:
+def test_patterns_that_the_shell_did_not_expand_are_expanded(folder: Path) -> None:
     assert names("a/**/*.p*") == ["z"]
     assert names(f"{folder}/a/*.csv") == [".h", "x"]
 
 
-def test_any_file_that_is_named_by_itself_is_taken() -> None:
+def test_a_file_that_is_named_itself_may_have_any_suffix() -> None:
     assert names("a/notes.txt", "a/.h.csv") == ["notes", ".h"]
 
 
@@ -49,7 +49,7 @@ def test_any_file_that_is_named_by_itself_is_taken() -> None:
         ("empty", "has no files"),
     ],
 )
-def test_what_leads_nowhere_is_refused(path: str, reason: str) -> None:
+def test_a_path_without_files_is_refused(path: str, reason: str) -> None:
     Path("empty").mkdir()
     with pytest.raises(InputError, match=reason.replace("*", r"\*")):
         names("a", path)
@@ -61,7 +61,7 @@ def test_two_files_of_one_name_are_refused_with_both() -> None:
         names("a")
 
 
-def test_forecasts_of_an_earlier_run_are_no_candles_and_candles_are_never_overwritten() -> None:
+def test_files_in_the_output_are_not_inputs() -> None:
     assert names("a", output=Path("a/b")) == ["x"]
     assert names("a", output=Path("a/x.csv")) == ["b/y", "b/z"]
     with pytest.raises(InputError, match=r"a/x\.csv lies where the forecasts go"):

@@ -1,4 +1,4 @@
-"""What is kept of earlier runs, and when it counts."""
+"""The output of earlier runs, and when it is used again."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def record(name: str, close: float = 10.0) -> dict[str, Any]:
     return forecast_record(name, Path(f"{name}.csv"), "job", result(close))
 
 
-def test_what_was_kept_is_there_for_the_next_run(tmp_path: Path) -> None:
+def test_the_next_run_finds_earlier_forecasts(tmp_path: Path) -> None:
     with ForecastFolder(tmp_path / "out", "csv") as folder:
         assert not folder.has("sub/a", "print")
         folder.put("print", record("sub/a"))
@@ -30,14 +30,14 @@ def test_what_was_kept_is_there_for_the_next_run(tmp_path: Path) -> None:
         assert not folder.has("sub/a", "print")
 
 
-def test_a_file_that_was_deleted_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_deleted_file_does_not_count(tmp_path: Path) -> None:
     with ForecastFolder(tmp_path, "csv") as folder:
         folder.put("print", record("a"))
         folder.path_of("a").unlink()
         assert not folder.has("a", "print")
 
 
-def test_the_last_word_of_the_journal_counts_and_a_torn_line_is_none(tmp_path: Path) -> None:
+def test_the_last_entry_of_the_journal_counts_and_a_damaged_line_does_not(tmp_path: Path) -> None:
     with ForecastFolder(tmp_path, "csv") as folder:
         folder.put("old", record("a"))
         folder.put("new", record("a"))
@@ -53,20 +53,20 @@ def test_the_last_word_of_the_journal_counts_and_a_torn_line_is_none(tmp_path: P
         assert folder.has("a", "newer")
 
 
-def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
+def test_a_folder_is_used_by_one_run_at_a_time(tmp_path: Path) -> None:
     with ForecastFolder(tmp_path, "csv"), pytest.raises(InputError, match="another kronos forecast"):
         ForecastFolder(tmp_path, "csv").__enter__()
     with ForecastFolder(tmp_path, "csv"):
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskFull, match="--output"):
         ForecastFolder(tmp_path / "file", "csv").__enter__()
 
 
-def test_a_table_has_what_is_there_of_the_names(tmp_path: Path) -> None:
+def test_a_table_has_those_forecasts_that_exist(tmp_path: Path) -> None:
     table = ForecastTable(tmp_path / "all.csv", "csv")
     assert table.write(["a"]) == 0
     assert not table.path.exists()
@@ -78,11 +78,11 @@ def test_a_table_has_what_is_there_of_the_names(tmp_path: Path) -> None:
     assert json.loads((tmp_path / ".all.csv.parts" / "a.json").read_text())["series"] == "a"
 
 
-def test_files_of_somebody_else_are_not_replaced_unless_that_is_asked_for(tmp_path: Path) -> None:
+def test_foreign_files_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
     theirs = tmp_path / "a.csv"
     theirs.write_text("mine")
     with ForecastFolder(tmp_path, "csv") as folder:
-        with pytest.raises(OutputExists, match=r"a\.csv is there already.*--overwrite"):
+        with pytest.raises(OutputExists, match=r"a\.csv exists .*--overwrite"):
             folder.claim({"b": [], "a": []})
         (tmp_path / "c.png").touch()
         with pytest.raises(OutputExists, match=r"c\.png"):
@@ -91,7 +91,7 @@ def test_files_of_somebody_else_are_not_replaced_unless_that_is_asked_for(tmp_pa
         assert theirs.read_text() == "mine"
 
 
-def test_what_a_killed_run_left_is_known_by_the_next(tmp_path: Path) -> None:
+def test_the_next_run_replaces_the_files_of_a_killed_run(tmp_path: Path) -> None:
     with ForecastFolder(tmp_path, "csv") as folder:
         folder.claim({"a": [tmp_path / "a.png"]})
         folder.path_of("a").touch()  # and killed before the journal had its line
@@ -102,11 +102,11 @@ def test_what_a_killed_run_left_is_known_by_the_next(tmp_path: Path) -> None:
         folder.claim({"a": [tmp_path / "a.png"]})  # of the forecast in another format
 
 
-def test_a_table_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+def test_a_foreign_table_is_not_replaced(tmp_path: Path) -> None:
     table = ForecastTable(tmp_path / "all.csv", "csv")
     table.path.touch()
     with table.parts as parts:
-        with pytest.raises(OutputExists, match=r"all\.csv is there already"):
+        with pytest.raises(OutputExists, match=r"all\.csv exists"):
             table.check_free()
         parts.put("print", record("a"))
     with table.parts:

@@ -1,4 +1,4 @@
-"""The three formats of a forecast: each has all of it, and the same."""
+"""The three formats of a forecast. Each has the same content."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kronos_cli.files.record import (
-    KINDS,
-    Kind,
-    columns_of,
-    forecast_record,
-    write_record,
-    write_table,
-)
+from kronos_cli.files.record import KINDS, Kind, columns_of, forecast_record, write_record, write_table
 from kronos_model.errors import DiskFull
 from tests.worker.inference.forecasts import result
 
@@ -46,7 +39,7 @@ def test_every_format_has_the_mean_and_the_quantiles_of_each_bar(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_table_holds_the_series_one_behind_the_other(tmp_path: Path, kind: Kind) -> None:
+def test_a_table_holds_the_series_one_after_the_other(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / f"all.{kind}"
     write_table(path, kind, [record("a"), record("b", 20.5)])
     table = read(path, kind)
@@ -54,7 +47,7 @@ def test_a_table_holds_the_series_one_behind_the_other(tmp_path: Path, kind: Kin
     assert table["open"].tolist() == [10.0, 11.0, 20.5, 21.5]
 
 
-def test_json_says_what_computed_it(tmp_path: Path) -> None:
+def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
     write_record(tmp_path / "a.json", "json", record())
     kept = json.loads((tmp_path / "a.json").read_text())
     assert list(kept) == [
@@ -65,7 +58,7 @@ def test_json_says_what_computed_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_table_that_fails_half_way_leaves_the_old_one(tmp_path: Path, kind: Kind) -> None:
+def test_a_table_that_fails_halfway_leaves_the_old_one(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / f"all.{kind}"
     write_table(path, kind, [record("a")])
     before = path.read_bytes()
@@ -80,7 +73,7 @@ def test_a_table_that_fails_half_way_leaves_the_old_one(tmp_path: Path, kind: Ki
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     with pytest.raises(DiskFull, match="cannot be written"):
         write_record(tmp_path / "a.csv", "csv", record())

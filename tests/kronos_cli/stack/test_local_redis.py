@@ -1,4 +1,4 @@
-"""The Redis of one's own: a real server, started, used and gone. A missing one fails these tests."""
+"""LocalRedis with a real server. Without redis-server these tests fail."""
 
 import os
 import signal
@@ -13,11 +13,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError
 
 from kronos_cli.stack import local_redis as local
-from kronos_cli.stack.local_redis import (
-    LocalRedis,
-    RedisMissing,
-    find_redis_server,
-)
+from kronos_cli.stack.local_redis import LocalRedis, RedisMissing, find_redis_server
 from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
@@ -35,7 +31,7 @@ def fake_server(folder: Path, printed: str) -> Path:
     return server
 
 
-def test_a_server_starts_answers_and_is_gone() -> None:
+def test_a_server_starts_answers_and_ends() -> None:
     with LocalRedis() as redis:
         client = Redis.from_url(redis.url)
         assert client.ping()
@@ -52,7 +48,7 @@ def test_the_server_asks_for_its_password() -> None:
         Redis.from_url(f"redis://{redis.address}/0").ping()
 
 
-def test_a_client_without_the_password_is_told_so() -> None:
+def test_a_client_with_a_wrong_password_gets_an_error_that_names_it() -> None:
     with LocalRedis() as redis, ForecastClient(f"redis://:wrong@{redis.address}/0") as client:
         with pytest.raises(JobError, match="refuses the user or password"):
             client.forecast_handle("any").peek()
@@ -60,7 +56,7 @@ def test_a_client_without_the_password_is_told_so() -> None:
             client.submit(candles(bars=8).as_dict(), pred_len=2)
 
 
-def test_the_password_stands_on_no_command_line() -> None:
+def test_the_password_is_on_no_command_line() -> None:
     with LocalRedis() as redis:
         password = redis.url.split(":")[2].partition("@")[0]
         shown = subprocess.run(
@@ -118,14 +114,14 @@ def test_a_server_on_path_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("printed", ["Redis server v=6.0.16 sha=00000000:0", "no version at all"])
-def test_an_old_or_broken_server_on_path_is_passed_over(tmp_path: Path, printed: str) -> None:
+def test_an_old_or_broken_server_on_path_is_skipped(tmp_path: Path, printed: str) -> None:
     fake_server(tmp_path, printed)
     found = find_redis_server(str(tmp_path))
     assert found.origin in local.PACKAGES
     assert found.version >= local.MIN_VERSION
 
 
-def test_without_any_server_the_error_says_what_to_install(
+def test_without_a_server_the_error_names_the_packages_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = fake_server(tmp_path, "Redis server v=5.0.7 sha=00000000:0")
@@ -147,7 +143,7 @@ def test_the_package_is_found_without_being_imported() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_preferred_port_is_taken_only_while_it_is_free() -> None:
+def test_a_preferred_port_is_used_only_if_it_is_free() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""What child processes of this package's are given."""
+"""The environment of this package's child processes."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"KRONOS_{name.upper()}_FILE", raising=False)
 
 
-def test_what_is_given_comes_before_a_file_that_this_process_read(monkeypatch, tmp_path):
+def test_given_variables_replace_a_file_that_this_process_read(monkeypatch, tmp_path):
     (tmp_path / "url").write_text("redis://mine/0")
     (tmp_path / "device").write_text("cpu")
     monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(tmp_path / "url"))

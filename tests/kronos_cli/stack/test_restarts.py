@@ -1,11 +1,11 @@
-"""What is started again, and what is not."""
+"""Which processes are restarted."""
 
 import pytest
 
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from worker.inference.shutdown import EXIT_STATUS
 
-KILLED, REFUSED, TOLD = -9, 1, 0
+KILLED, REFUSED, STOPPED = -9, 1, 0
 
 
 class Clock:
@@ -24,11 +24,11 @@ class Clock:
         (EXIT_STATUS, True, True),
         (REFUSED, False, False),
         (REFUSED, True, True),
-        (TOLD, False, False),
-        (TOLD, True, False),
+        (STOPPED, False, False),
+        (STOPPED, True, False),
     ],
 )
-def test_what_crashed_is_started_again_and_what_refuses_is_not(exit_status, was_ready, expected):
+def test_a_crashed_process_is_restarted_and_one_that_cannot_start_is_not(exit_status, was_ready, expected):
     restarts = Restarts()
     if was_ready:
         restarts.note_line("worker", "[2026-01-01] ready: device=cpu")
@@ -36,14 +36,14 @@ def test_what_crashed_is_started_again_and_what_refuses_is_not(exit_status, was_
     assert restarts.allow("worker", exit_status) == expected
 
 
-def test_whoever_was_ready_must_become_so_again():
+def test_a_restarted_process_must_become_ready_again():
     restarts = Restarts()
     restarts.note_line("worker", "ready: device=cpu")
     assert restarts.allow("worker", KILLED)
     assert not restarts.allow("worker", REFUSED)
 
 
-def test_each_has_a_budget_of_its_own_that_comes_back():
+def test_each_process_has_its_own_number_of_restarts_per_window():
     clock = Clock()
     restarts = Restarts(clock)
     assert [restarts.allow("worker-1", KILLED) for _ in range(MAX_RESTARTS + 1)] == [True] * 5 + [False]
@@ -54,7 +54,7 @@ def test_each_has_a_budget_of_its_own_that_comes_back():
     assert [restarts.allow("worker-1", KILLED) for _ in range(MAX_RESTARTS + 1)] == [True] * 5 + [False]
 
 
-def test_what_refuses_spends_nothing():
+def test_a_refused_restart_is_not_counted():
     restarts = Restarts(Clock())
     for _ in range(20):
         restarts.allow("worker", REFUSED)

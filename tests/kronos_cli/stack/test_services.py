@@ -1,4 +1,4 @@
-"""What each of several workers on one machine is given."""
+"""The variables and folders of the services on one machine."""
 
 import io
 from pathlib import Path
@@ -10,18 +10,13 @@ from kronos_cli.settings import CliSettings
 from kronos_cli.stack import services
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.processes import ProcessStack
-from kronos_cli.stack.services import (
-    shared_folders,
-    start_api,
-    worker_names,
-    worker_share,
-)
+from kronos_cli.stack.services import shared_folders, start_api, worker_names, worker_share
 from kronos_model.processes.children import LocalStackError
 
 BARE = CliSettings.model_construct()
 
 
-def test_a_worker_alone_is_as_the_environment_says():
+def test_a_single_worker_gets_no_further_variables():
     assert worker_names(1) == ["worker"]
     assert worker_share(BARE, 0, 1) == {}
 
@@ -33,12 +28,12 @@ def test_several_workers_share_the_cores(monkeypatch):
     assert worker_share(BARE, 0, 20) == {"KRONOS_THREADS": "1"}
 
 
-def test_threads_that_the_user_set_stay(monkeypatch):
+def test_the_users_number_of_threads_is_kept(monkeypatch):
     monkeypatch.setattr(services, "num_cores", lambda: 8)
     assert worker_share(BARE.model_copy(update={"threads": 3}), 0, 2) == {}
 
 
-def test_each_worker_serves_its_metrics_on_a_port_of_its_own(monkeypatch):
+def test_each_worker_has_its_own_metrics_port(monkeypatch):
     monkeypatch.setattr(services, "num_cores", lambda: 2)
     settings = BARE.model_copy(update={"metrics_port": 9100})
     shares = [worker_share(settings, index, 2) for index in range(2)]
@@ -57,13 +52,13 @@ def test_folders_are_below_the_data_unless_the_settings_name_them(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["file", "/proc/x"])
-def test_data_that_cannot_be_kept_there_is_one_line_that_names_the_option(tmp_path, place):
+def test_a_data_folder_that_cannot_be_used_is_one_line_that_names_the_option(tmp_path, place):
     (tmp_path / "file").touch()
     data = tmp_path / place
     for keep in (lambda: LocalRedis(data=data / "redis").__enter__(), lambda: shared_folders(data, BARE)):
-        with pytest.raises(LocalStackError, match="--data") as told:
+        with pytest.raises(LocalStackError, match="--data") as error:
             keep()
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
@@ -73,7 +68,7 @@ def test_a_folder_of_the_settings_is_named_by_its_variable(tmp_path):
         shared_folders(tmp_path, theirs)
 
 
-def test_without_the_packages_of_the_api_the_rest_runs(monkeypatch, tmp_path):
+def test_without_the_packages_of_the_api_the_other_services_run(monkeypatch, tmp_path):
     monkeypatch.setattr(services, "API_PACKAGES", ("json", "no_such_package"))
     printed = io.StringIO()
     with ProcessStack() as stack:

@@ -1,4 +1,4 @@
-"""What the terminal shows of a finetuning job."""
+"""The views of a finetuning job."""
 
 from io import StringIO
 from typing import Any
@@ -46,13 +46,13 @@ def test_the_bar_is_as_long_as_the_share_of_steps() -> None:
 
 
 @pytest.mark.parametrize("name", ["PENDING", "STARTED", "PROGRESS"])
-def test_before_training_it_says_what_is_waited_for(name: str) -> None:
+def test_before_training_the_view_names_the_reason_of_the_wait(name: str) -> None:
     state = FinetuneState(name)
 
     assert shown(state_view(state)).strip() == state_line(state) == WAITING[name]
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     early = FinetuneProgress(stage="tokenizer", step=0, num_steps=None)
 
     assert shown(state_view(FinetuneState("PROGRESS", early))).strip() == "tokenizer, step 0"

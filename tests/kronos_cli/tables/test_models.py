@@ -1,4 +1,4 @@
-"""What ``kronos models`` shows of the folder of registered models."""
+"""The output of ``kronos models``."""
 
 import json
 from collections.abc import Iterator
@@ -17,10 +17,7 @@ METADATA = {
     "max_context": 128,
     "parent": {"model": "NeoQuasar/Kronos-small", "revision": "901c26c1332695a2a8f243eb2f37243a37bea320"},
     "data_fingerprint": "4f2e9a7710aa55",
-    "metrics": {
-        "tokenizer": {"best_loss": 0.03125},
-        "predictor": {"best_loss": 4.5678},
-    },
+    "metrics": {"tokenizer": {"best_loss": 0.03125}, "predictor": {"best_loss": 4.5678}},
     "evaluation": {"improvements": {"start": {"percent": 3.14}, "last_value": {"percent": -0.27}}},
 }
 
@@ -50,7 +47,7 @@ def rows(output: str) -> list[list[str]]:
     return [line.split() for line in output.splitlines()]
 
 
-def test_every_version_is_shown_with_where_it_comes_from_and_how_good_it_is(registry, checkpoint):
+def test_every_version_is_shown_with_its_origin_and_its_quality(registry, checkpoint):
     model = registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata=METADATA)
     registry.register(checkpoint, "bare", job_id="job-2", fingerprint="f", metadata={"max_context": 8})
     result = run()
@@ -80,7 +77,7 @@ def test_a_damaged_version_is_shown_with_the_reason(registry, checkpoint):
     assert "metadata.json" in oldest["damaged"]
 
 
-def test_what_metadata_say_is_never_markup_and_never_breaks_the_table(registry, checkpoint):
+def test_metadata_are_never_markup_and_never_break_the_table(registry, checkpoint):
     odd = {"parent": {"model": "[red]x[/red]"}, "metrics": [1], "evaluation": "none", "data_fingerprint": {}}
     registry.register(checkpoint, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 8} | odd)
     result = run()
@@ -88,7 +85,7 @@ def test_what_metadata_say_is_never_markup_and_never_breaks_the_table(registry, 
     assert "[red]x[/red]" in result.output
 
 
-def test_an_empty_folder_is_told_with_its_place(registry):
+def test_an_empty_folder_is_named(registry):
     result = run()
     assert result.exit_code == 0
     assert result.output == f"Registered models in {registry.folder}: none yet\n"

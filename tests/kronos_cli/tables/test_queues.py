@@ -1,4 +1,4 @@
-"""What ``kronos queues`` shows of what waits, and of what nobody can read."""
+"""The output of ``kronos queues``: waiting jobs and dead messages."""
 
 import json
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis:
     assert row == ["cpu", "1", "2", "3", "6", "1/2", "0.50", "6", "s"]
 
 
-def test_a_wait_is_told_only_where_it_is_known(redis: Redis) -> None:
+def test_the_wait_is_none_if_it_is_unknown(redis: Redis) -> None:
     put(redis, "cpu", normal=1)
     put(redis, "gpu", low=1)
     live(redis, "cpu")
@@ -90,28 +90,28 @@ def test_a_wait_is_told_only_where_it_is_known(redis: Redis) -> None:
     assert gpu["estimated_wait_s"] == 0
 
 
-def test_what_needs_attention_is_said(redis: Redis) -> None:
+def test_problems_are_listed_below_the_table(redis: Redis) -> None:
     put(redis, "gpu.finetune", normal=1)
     put(redis, "cpu", normal=6)
     live(redis, "cpu")
     bury(redis)
-    told = " ".join(queues().output.split())
-    assert "gpu.finetune: 1 job waits, and no worker of this queue is alive" in told
-    assert "cpu: full at 6 (KRONOS_MAX_QUEUE_JOBS)" in told
-    assert "1 message that no worker can read; to see them: kronos queues --dead" in told
-    assert "cpu: 6 jobs wait" not in told
+    shown = " ".join(queues().output.split())
+    assert "gpu.finetune: 1 job waits, and no worker of this queue is alive" in shown
+    assert "cpu: full at 6 (KRONOS_MAX_QUEUE_JOBS)" in shown
+    assert "1 message that no worker can read; run kronos queues --dead" in shown
+    assert "cpu: 6 jobs wait" not in shown
 
 
 def test_json_has_the_same(redis: Redis) -> None:
     bury(redis)
-    told = json.loads(queues("--json").output)
-    assert told == queues_report(redis, 6)
-    assert told["dead"] == 1
-    assert [queue["queue"] for queue in told["queues"]] == ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
+    report = json.loads(queues("--json").output)
+    assert report == queues_report(redis, 6)
+    assert report["dead"] == 1
+    assert [queue["queue"] for queue in report["queues"]] == ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 
 
-def test_dead_messages_are_shown_newest_first_and_steer_no_terminal(redis: Redis) -> None:
-    assert queues("--dead").output == "No message is dead.\n"
+def test_dead_messages_are_shown_newest_first_without_control_characters(redis: Redis) -> None:
+    assert queues("--dead").output == "There are no dead messages.\n"
     bury(redis)
     bury(redis, reason="[red]odd[/]", message="\x1b[2J" + "x" * 500, id=None)
     redis.lpush(DEAD_KEY, "not ours")
@@ -122,15 +122,15 @@ def test_dead_messages_are_shown_newest_first_and_steer_no_terminal(redis: Redis
     assert any("[red]odd[/]" in line for line in lines)
     assert any("2025-06-15 15:06:40Z" in line and "no JSON (queue cpu, id j1)" in line for line in lines)
     assert outcome.output.index("not ours") < outcome.output.index("odd") < outcome.output.index("no JSON")
-    told = json.loads(queues("--dead", "--json").output)
-    assert [one["reason"] for one in told] == [None, "[red]odd[/]", "no JSON"]
+    report = json.loads(queues("--dead", "--json").output)
+    assert [one["reason"] for one in report] == [None, "[red]odd[/]", "no JSON"]
 
 
-def test_dead_messages_are_deleted_only_when_that_is_meant(redis: Redis) -> None:
+def test_dead_messages_are_deleted_only_after_confirmation(redis: Redis) -> None:
     bury(redis)
     bury(redis)
     assert queues("--purge-dead", given="n\n").exit_code == 1
-    assert queues("--purge-dead").exit_code == 1  # nobody answers
+    assert queues("--purge-dead").exit_code == 1  # no input
     assert queues("--purge-dead", "--dead").exit_code == 2
     assert redis.llen(DEAD_KEY) == 2
     assert json.loads(queues("--purge-dead", "--yes", "--json").output) == {"purged": 2}

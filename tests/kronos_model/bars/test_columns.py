@@ -34,7 +34,7 @@ def test_a_missing_price_column_is_named():
     assert (refused.value.code, refused.value.field) == ("MISSING_COLUMN", "low")
 
 
-def test_scaling_is_undone():
+def test_undo_reverses_scaling():
     bars = to_bars(prices(50) | {"volume": np.full(50, 3.0)})
     scaling = Scaling.fit(bars)
     np.testing.assert_allclose(scaling.undo(scaling.apply(bars, clip=5)), bars, rtol=1e-6)
@@ -53,7 +53,7 @@ def test_time_features_are_those_of_pandas(second):
 
 
 @given(hnp.arrays(np.float32, (2, 3, 6), elements=st.floats(-1e6, 1e6, width=32)))
-def test_repaired_bars_are_possible_and_repairing_them_again_changes_nothing(bars):
+def test_repaired_bars_are_possible_and_a_second_repair_changes_nothing(bars):
     repaired = repair_bars(bars)
     open_, high, low, close, volume, amount = np.moveaxis(repaired, -1, 0)
     assert (high >= np.maximum(open_, close)).all()

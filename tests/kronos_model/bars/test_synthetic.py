@@ -27,7 +27,7 @@ def of_day(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[:whole].reshape(-1, BARS_PER_DAY)
 
 
-def test_a_seed_names_one_instrument() -> None:
+def test_a_seed_gives_one_instrument() -> None:
     once, again, other = candles(3, 200), candles(3, 200), candles(4, 200)
     assert once.timestamps == again.timestamps
     for name in COLUMNS:
@@ -35,7 +35,7 @@ def test_a_seed_names_one_instrument() -> None:
     assert not np.array_equal(once.columns["close"], other.columns["close"])
 
 
-def test_more_bars_begin_with_the_fewer() -> None:
+def test_a_longer_series_begins_with_the_shorter() -> None:
     few, more = candles(3, 100), candles(3, 300)[:100]
     assert few.timestamps == more.timestamps
     for name in COLUMNS:
@@ -82,7 +82,7 @@ def test_volume_rises_with_the_size_of_the_move(market: list[Candles]) -> None:
         assert np.corrcoef(np.abs(log_changes(one)), one.columns["volume"][1:])[0, 1] > 0.6
 
 
-def test_part_of_the_instruments_reverts_to_its_mean(market: list[Candles]) -> None:
+def test_instruments_with_even_seeds_revert_to_their_mean(market: list[Candles]) -> None:
     # A random walk's changes over a day vary as its changes over a bar do, times the bars.
     ratios = {
         seed: float(np.var(log_changes(one, BARS_PER_DAY)) / BARS_PER_DAY / np.var(log_changes(one)))

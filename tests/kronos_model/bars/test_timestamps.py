@@ -58,7 +58,7 @@ def test_the_wall_clock_is_read_as_written(text: str, wall: str) -> None:
         "0000-01-01", "\ud800", "2024-06-18T09:35:60", "2024-06-18T09:35.5", "2024-06-18T09:35.5Z",
     ],
 )  # fmt: skip
-def test_what_is_no_timestamp_is_refused_with_its_row(text: str) -> None:
+def test_a_text_that_is_no_timestamp_is_refused_with_its_row(text: str) -> None:
     error = refusal_of("2024-01-01", text)
 
     assert (error.code, error.field, error.details) == ("BAD_TIMESTAMP", "timestamps", {"row": 1})
@@ -67,8 +67,8 @@ def test_what_is_no_timestamp_is_refused_with_its_row(text: str) -> None:
 
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_many_at_once_are_read_as_each_alone(data: st.DataObject) -> None:
-    """Written alike, or with one that is written otherwise or is wrong."""
+def test_reading_many_equals_reading_each(data: st.DataObject) -> None:
+    """All written alike, or one of them in another form or wrong."""
     form = data.draw(st.sampled_from(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"]))
     offset = data.draw(st.sampled_from(["", "Z", "+08:00", "-0330"])) if "%H" in form else ""
     times = data.draw(st.lists(st.datetimes(min_value=datetime(1000, 1, 1)), min_size=1, max_size=6))
@@ -95,7 +95,7 @@ def test_a_refusal_does_not_echo_a_long_text() -> None:
     assert len(refusal_of("9" * 100_000).message) < 200
 
 
-def test_something_else_than_text_is_refused() -> None:
+def test_values_that_are_no_text_are_refused() -> None:
     with pytest.raises(TimestampError) as caught:
         parse_timestamps(["2024-01-01", 20240102])  # type: ignore[list-item]
 
@@ -123,7 +123,7 @@ def test_naive_and_aware_do_not_mix(texts: list[str], row: int) -> None:
     assert (error.code, error.field, error.details) == ("MIXED_TIMEZONES", "timestamps", {"row": row})
 
 
-def test_order_goes_by_instant_where_offsets_exist() -> None:
+def test_with_offsets_the_order_is_by_instant() -> None:
     stamps = parse_timestamps(["2024-01-01T12:00+08:00", "2024-01-01T05:00Z"])  # 04:00Z, 05:00Z
     assert wall_of(stamps) == ["2024-01-01T12:00:00", "2024-01-01T05:00:00"]
 
@@ -131,7 +131,7 @@ def test_order_goes_by_instant_where_offsets_exist() -> None:
     assert (error.code, error.details) == ("TIMESTAMPS_NOT_ASCENDING", {"row": 1})
 
 
-def test_as_clocks_go_back_the_repeated_hour_is_in_order_with_offsets() -> None:
+def test_a_repeated_hour_is_accepted_with_offsets() -> None:
     texts = [
         "2024-11-03T00:30-04:00",
         "2024-11-03T01:30-04:00",
@@ -145,14 +145,14 @@ def test_as_clocks_go_back_the_repeated_hour_is_in_order_with_offsets() -> None:
     assert np.all(np.diff(stamps.instants) == np.timedelta64(1, "h"))
 
 
-def test_as_clocks_go_back_the_repeated_hour_is_refused_without_offsets() -> None:
+def test_a_repeated_hour_is_refused_without_offsets() -> None:
     error = refusal_of("2024-11-03T00:30", "2024-11-03T01:30", "2024-11-03T01:30", "2024-11-03T02:30")
 
     assert (error.code, error.details) == ("TIMESTAMPS_NOT_ASCENDING", {"row": 2})
     assert "offsets" in error.message
 
 
-def test_as_clocks_go_forward_the_wall_clock_jumps_and_instants_do_not() -> None:
+def test_when_clocks_go_forward_only_the_wall_clock_jumps() -> None:
     texts = ["2024-03-10T00:30-05:00", "2024-03-10T01:30-05:00", "2024-03-10T03:30-04:00"]
 
     stamps = parse_timestamps(texts, zone=load_timezone("America/New_York"))
@@ -280,7 +280,7 @@ def test_no_digit_is_lost() -> None:
     separator=st.sampled_from("T "),
     offset=st.sampled_from(["", "Z", "+08:00", "-0330", "+05"]),
 )
-def test_what_is_written_reads_as_the_same_times(
+def test_written_times_are_read_as_the_same_times(
     start: datetime, step_us: int, separator: str, offset: str
 ) -> None:
     times = [start + n * timedelta(microseconds=step_us) for n in range(4)]

@@ -27,7 +27,7 @@ def refusal_of(columns: Columns) -> CandleError:
     return caught.value
 
 
-def test_sound_candles_pass(columns: Columns) -> None:
+def test_valid_candles_pass(columns: Columns) -> None:
     check_candles(columns)
     check_candles({name: columns[name] for name in PRICE_COLUMNS})
     check_candles({name: values.astype(np.float32) for name, values in columns.items()})
@@ -51,7 +51,7 @@ def test_an_unknown_column_is_named(columns: Columns) -> None:
 
 @pytest.mark.parametrize("name", COLUMNS[1:])
 @pytest.mark.parametrize("length", [0, 19, 21])
-def test_unequal_lengths_are_refused_where_the_shorter_ends(columns: Columns, name: str, length: int) -> None:
+def test_unequal_lengths_are_refused_with_the_row(columns: Columns, name: str, length: int) -> None:
     columns[name] = np.ones(length)
 
     error = refusal_of(columns)
@@ -75,7 +75,7 @@ def test_no_bars_are_refused() -> None:
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(columns: Columns, name: str, value: float) -> None:
+def test_values_that_are_not_finite_are_refused(columns: Columns, name: str, value: float) -> None:
     columns[name][[13, 17]] = value
 
     error = refusal_of(columns)
@@ -87,7 +87,7 @@ def test_what_is_not_finite_is_refused(columns: Columns, name: str, value: float
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("value", [1e39, 1e18, -1e300])
-def test_what_float32_sums_cannot_carry_is_refused(columns: Columns, name: str, value: float) -> None:
+def test_values_too_large_for_float32_sums_are_refused(columns: Columns, name: str, value: float) -> None:
     columns[name][4] = value
 
     error = refusal_of(columns)
@@ -115,7 +115,7 @@ def test_the_largest_values_survive_float32_statistics() -> None:
 
 @pytest.mark.parametrize("name", PRICE_COLUMNS)
 @pytest.mark.parametrize("value", [0.0, -0.01, 1e-60])
-def test_prices_are_above_zero(columns: Columns, name: str, value: float) -> None:
+def test_prices_must_be_above_zero(columns: Columns, name: str, value: float) -> None:
     columns[name][7] = value
 
     error = refusal_of(columns)
@@ -131,7 +131,7 @@ def test_a_high_below_the_low_is_refused(columns: Columns) -> None:
     assert (error.code, error.field, error.details) == ("HIGH_BELOW_LOW", "high", {"row": 9})
 
 
-def test_a_close_outside_high_and_low_is_let_through(columns: Columns) -> None:
+def test_a_close_outside_high_and_low_is_accepted(columns: Columns) -> None:
     columns["close"][9] = columns["high"][9] + 1
     columns["open"][9] = columns["low"][9] - 1
 
@@ -139,7 +139,7 @@ def test_a_close_outside_high_and_low_is_let_through(columns: Columns) -> None:
 
 
 @pytest.mark.parametrize("name", ["volume", "amount"])
-def test_volume_and_amount_are_not_negative(columns: Columns, name: str) -> None:
+def test_volume_and_amount_must_not_be_negative(columns: Columns, name: str) -> None:
     columns[name][0] = 0
     columns[name][11] = -1
 

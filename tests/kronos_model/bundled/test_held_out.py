@@ -1,4 +1,4 @@
-"""What the bundled checkpoint promises, on instruments that it has not seen."""
+"""The bundled checkpoint keeps its promises on instruments that it has not seen."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from kronos_model.bars.columns import to_bars
 from kronos_model.bundled.held_out import HeldOut, compare_held_out, held_out_windows
 from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL
 
-# Fewer than the figures in the checkpoint's metadata stand on, which take minutes:
-# ``python -m kronos_model.checkpoints.held_out`` computes those.
+# Fewer windows than for the figures in the checkpoint's metadata, which take minutes:
+# ``python -m kronos_model.bundled.held_out`` computes those.
 NUM_SEEDS, WINDOWS_PER_SEED, SAMPLE_COUNT = 4, 16, 16
 
 
@@ -29,13 +29,13 @@ def test_beats_the_naive_forecasts(held_out: HeldOut, naive: str) -> None:
     assert len(held_out.by_seed[naive]) == NUM_SEEDS
 
 
-def test_its_80_percent_interval_holds_about_as_many(held_out: HeldOut) -> None:
+def test_its_80_percent_interval_contains_about_80_percent(held_out: HeldOut) -> None:
     (name,) = held_out.pooled.scores.keys() - {LAST_VALUE, SEASONAL}
-    # Wide, since the ends of an interval of 16 samples are rough.
+    # A wide range: the ends of an interval of 16 samples are rough.
     assert 0.6 <= held_out.pooled.scores[name].coverage_80 <= 0.9
 
 
-def test_each_window_is_of_an_instrument_of_its_own() -> None:
+def test_each_window_has_its_own_instrument() -> None:
     one, again, other = (held_out_windows(seed, 3, 8, 4) for seed in (0, 0, 1))
     assert one.bars.shape == (
         3,

@@ -1,4 +1,4 @@
-"""The recipe of the bundled checkpoint, much shortened."""
+"""The training of the bundled checkpoint, shortened."""
 
 import json
 from pathlib import Path
@@ -27,14 +27,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, train(folder, run, seeds=range(1_000, 1_002), num_bars=700, overrides=QUICK + data)
 
 
-def test_makes_a_checkpoint_of_the_bundled_one_s_shapes(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_checkpoint_has_the_shapes_of_the_bundled_one(made: tuple[Path, dict[str, Any]]) -> None:
     pair, bundled = load_pair(made[0]), load_pair(NAME)
     assert pair.model.config == bundled.model.config
     assert pair.tokenizer.config == bundled.tokenizer.config
     assert pair.max_context == bundled.max_context
 
 
-def test_says_what_it_was_trained_on_and_how(made: tuple[Path, dict[str, Any]]) -> None:
+def test_metadata_names_data_and_config(made: tuple[Path, dict[str, Any]]) -> None:
     folder, metadata = made
     assert metadata == json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
     assert is_trained(folder)
@@ -42,7 +42,7 @@ def test_says_what_it_was_trained_on_and_how(made: tuple[Path, dict[str, Any]]) 
     assert str(folder.parent) not in json.dumps(metadata)
 
 
-def test_the_bundled_one_was_made_by_the_recipe_as_it_is() -> None:
+def test_the_bundled_checkpoint_was_made_with_the_current_config() -> None:
     metadata = read_metadata(NAME)
     path = metadata["config"]["data"]["path"]
     assert metadata["config"] == load_config(CONFIG, [f"data.path={json.dumps(path)}"]).model_dump(
@@ -52,5 +52,5 @@ def test_the_bundled_one_was_made_by_the_recipe_as_it_is() -> None:
     assert np.isfinite(metadata["held_out"]["scores"][NAME]["pinball"])
 
 
-def test_no_instrument_is_trained_on_and_held_out() -> None:
+def test_training_and_test_share_no_instrument() -> None:
     assert SEEDS[-1] < FIRST_INSTRUMENT

@@ -1,4 +1,4 @@
-"""Checkpoints from the hub, which is played by a server of this test on the loopback interface."""
+"""Checkpoints from the hub. A server of this test on the loopback interface stands in for the hub."""
 
 import functools
 import hashlib
@@ -29,7 +29,7 @@ OLD, NEW = "a" * 40, "b" * 40
 
 @dataclass
 class FakeHub:
-    """Files by commit, what the branches point to, and how requests are answered."""
+    """Files by commit, the commits of branches, and the answers to requests."""
 
     commits: dict[str, dict[str, bytes]]
     branches: dict[str, str]
@@ -86,7 +86,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def use_endpoint(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    # The library reads the environment when it is imported, which was long ago.
+    # The library reads the environment only when it is imported.
     monkeypatch.setattr(constants, "ENDPOINT", url)
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE
     monkeypatch.setattr(
@@ -130,16 +130,14 @@ def test_a_branch_is_resolved_to_its_commit(
     assert load(REPO, revision=revision, local_files_only=True).checkpoint.revision == commit
 
 
-def test_a_branch_that_moved_is_followed(hub: FakeHub, load: Any) -> None:
+def test_a_moved_branch_is_followed(hub: FakeHub, load: Any) -> None:
     hub.branches["main"] = OLD
     assert load(REPO).checkpoint.revision == OLD
     hub.branches["main"] = NEW
     assert load(REPO).checkpoint.revision == NEW
 
 
-def test_a_branch_that_moves_during_the_download_gives_both_files_of_one_commit(
-    hub: FakeHub, load: Any
-) -> None:
+def test_both_files_are_of_one_commit_even_if_the_branch_moves(hub: FakeHub, load: Any) -> None:
     answer = hub.answer
 
     def moving(path: str) -> tuple[int, dict[str, str], bytes]:
@@ -156,18 +154,18 @@ def test_a_branch_that_moves_during_the_download_gives_both_files_of_one_commit(
 @pytest.mark.parametrize(
     "refusal", [(503, ""), (429, ""), (401, "RepoNotFound"), (403, "GatedRepo"), (200, "")]
 )
-def test_the_cache_serves_while_the_hub_fails_or_refuses(
+def test_the_cache_is_used_if_the_hub_fails_or_refuses(
     hub: FakeHub, load: Any, refusal: tuple[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     load(REPO)
     hub.refusals[REPO] = refusal
     with caplog.at_level(logging.WARNING, "kronos_model"):
         assert load(REPO).checkpoint.revision == NEW
-    if refusal[0] != 200:  # an answer that only looks like one is passed over by the library itself
+    if refusal[0] != 200:  # the library itself ignores an answer that only looks valid
         assert f"Using the cached commit {NEW}." in caplog.text
 
 
-def test_the_cache_serves_a_branch_while_nobody_listens(
+def test_the_cache_is_used_for_a_branch_if_the_hub_is_down(
     hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(REPO)
@@ -175,7 +173,7 @@ def test_the_cache_serves_a_branch_while_nobody_listens(
     assert load(REPO).checkpoint.revision == NEW
 
 
-def test_offline_mode_never_asks(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_mode_sends_no_request(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     load(REPO)
     hub.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -198,7 +196,7 @@ def test_a_cache_that_lacks_the_weights_is_completed(hub: FakeHub, load: Any) ->
 
 
 @pytest.mark.parametrize("revision", [None, OLD])
-def test_a_hub_out_of_reach_is_reported_at_once_with_the_ways_out(
+def test_an_unreachable_hub_is_reported_at_once_with_remedies(
     hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch, revision: str | None
 ) -> None:
     endpoint = closed_port()
@@ -227,7 +225,7 @@ def test_a_hub_out_of_reach_is_reported_at_once_with_the_ways_out(
         ((200, ""), CheckpointUnreachable, "'someone/tokenizer' could not be fetched from .*X-Repo-Commit"),
     ],
 )
-def test_what_the_hub_refuses_is_explained(
+def test_refusals_of_the_hub_are_explained(
     hub: FakeHub, load: Any, refusal: tuple[int, str], kind: type[CheckpointError], message: str
 ) -> None:
     hub.refusals[REPO] = refusal
@@ -269,7 +267,7 @@ def test_the_token_is_sent(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPa
     assert seen == ["hf_secret"]
 
 
-def test_the_environment_alone_makes_a_filled_cache_serve_offline(tmp_path: Path) -> None:
+def test_environment_variables_alone_select_an_offline_cache(tmp_path: Path) -> None:
     snapshot = tmp_path / "hub" / "models--NeoQuasar--Kronos-Tokenizer-base" / "snapshots" / OLD
     shutil.copytree(TOKENIZER, snapshot)
     (snapshot.parents[1] / "refs").mkdir()

@@ -1,4 +1,4 @@
-"""Checkpoints on this machine: the reference's files round trip, and what is wrong with others is named."""
+"""Local checkpoints: the reference's files round trip, and defects of others are named."""
 
 import json
 import pickle
@@ -79,7 +79,7 @@ def test_the_references_files_round_trip(cls: type[PretrainedModule], tmp_path: 
 
 
 @BOTH
-def test_a_folder_with_both_halves_stands_for_either(cls: type[PretrainedModule]) -> None:
+def test_a_folder_with_a_pair_serves_for_either_half(cls: type[PretrainedModule]) -> None:
     module = cls.from_pretrained(str(REFERENCE))
     assert module.checkpoint is not None
     assert module.checkpoint.folder == REFERENCE / cls.checkpoint_part
@@ -110,7 +110,7 @@ def test_a_constructed_module_has_no_checkpoint_and_records_its_arguments() -> N
     assert module.config == {"width": 3, "rate": 0.1, "biased": True}
 
 
-def test_loading_places_the_module_where_asked(folder: Path) -> None:
+def test_loading_places_the_module_on_the_requested_device(folder: Path) -> None:
     assert Tiny.from_pretrained(folder, map_location="meta").linear.weight.is_meta
 
 
@@ -182,19 +182,19 @@ def test_a_whole_number_serves_as_a_float(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{'width': 3}", "\xff\xfe", "[" * 100_000])
-def test_a_config_that_is_no_json_is_refused(folder: Path, text: str) -> None:
+def test_a_config_that_is_not_json_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     assert "cannot be read as JSON" in str(refusal(folder))
 
 
 @pytest.mark.parametrize("text", ["3", "null", "[]", '"width"'])
-def test_a_config_that_is_no_object_is_refused(folder: Path, text: str) -> None:
+def test_a_config_that_is_not_an_object_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     assert "not an object of settings" in str(refusal(folder))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_file_that_is_not_there_is_named(folder: Path, name: str) -> None:
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     error = refusal(folder)
     assert isinstance(error, CheckpointMissing)
@@ -233,13 +233,13 @@ def test_pickled_weights_are_refused_unread(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "source", ["a/b/c", "../nowhere", "/nowhere", "./x", "", "a//b", "-a", "a b", "x.git", "a" * 5000, "\0"]
 )
-def test_a_name_that_is_no_checkpoint_is_refused(source: str) -> None:
+def test_an_unknown_name_is_refused(source: str) -> None:
     error = refusal(source)
     assert isinstance(error, CheckpointMissing)
     assert "neither a bundled checkpoint (kronos-tiny) nor a folder nor a hub id (owner/name)" in str(error)
 
 
-def test_a_path_is_never_looked_for_on_the_hub(tmp_path: Path) -> None:
+def test_a_path_is_never_requested_from_the_hub(tmp_path: Path) -> None:
     assert f"no checkpoint folder '{tmp_path / 'NeoQuasar'}'" in str(refusal(tmp_path / "NeoQuasar"))
 
 
@@ -248,12 +248,12 @@ def test_a_file_is_no_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["kronos-tiny", str(REFERENCE)])
-def test_a_revision_of_what_is_on_this_machine_is_refused(source: str) -> None:
+def test_a_revision_of_a_local_checkpoint_is_refused(source: str) -> None:
     assert "only checkpoints on the hub have revisions" in str(refusal(source, Kronos, revision="main"))
 
 
 class TestSaving:
-    def test_replaces_what_was_there_and_leaves_other_files(self, folder: Path) -> None:
+    def test_replaces_a_checkpoint_and_leaves_other_files(self, folder: Path) -> None:
         (folder / "notes.txt").write_text("mine")
         module = Tiny(width=4, rate=0.25)
         module.save_pretrained(folder)
@@ -264,7 +264,7 @@ class TestSaving:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("name", ["save_file", "sync"])
-    def test_a_failure_leaves_the_old_checkpoint_whole_and_no_litter(
+    def test_a_failure_leaves_only_the_old_checkpoint(
         self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -289,13 +289,13 @@ class TestSaving:
     def test_weights_are_as_readable_as_the_config(self, folder: Path) -> None:
         assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
 
-    def test_tensors_that_share_memory_are_saved_each(self, tmp_path: Path) -> None:
+    def test_tensors_that_share_memory_are_saved_separately(self, tmp_path: Path) -> None:
         module = Tiny(width=3, rate=0.5, biased=False)
         module.tied = module.linear.weight
         module.save_pretrained(tmp_path / "tied")
         assert load_file(tmp_path / "tied" / "model.safetensors").keys() == {"linear.weight", "steps", "tied"}
 
-    def test_a_config_of_another_form_is_refused(self, tmp_path: Path) -> None:
+    def test_a_config_with_other_keys_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="2 settings missing"):
             Tiny(width=3, rate=0.5).save_pretrained(tmp_path / "x", config={"width": 3})
         assert list(tmp_path.iterdir()) == []
@@ -323,7 +323,7 @@ class TestSaving:
 
 
 @BOTH
-def test_loading_draws_nothing_and_leaves_the_compiler_alone(cls):
+def test_loading_draws_nothing_and_does_not_import_the_compiler(cls):
     """Its import is a third of what a worker takes to start."""
     folder = REFERENCE / cls.checkpoint_part
     script = (

@@ -1,4 +1,4 @@
-"""How many threads a worker computes with."""
+"""The number of threads for a worker's computations."""
 
 import os
 from pathlib import Path
@@ -40,7 +40,7 @@ def make_cgroup(tmp_path: Path):
         ("0::/gone\n", {}, None),
     ],
 )
-def test_the_smallest_quota_around_the_process_counts(make_cgroup, own, quotas, expected):
+def test_the_smallest_quota_of_the_process_and_its_parents_counts(make_cgroup, own, quotas, expected):
     assert cgroup_quota(*make_cgroup(own, **quotas)) == expected
 
 
@@ -51,7 +51,7 @@ def test_without_cgroups_there_is_no_quota(tmp_path):
 @pytest.mark.parametrize(
     ("quota", "expected"), [("max", 6), ("400000", 4), ("390000", 3), ("50000", 1), ("1600000", 6)]
 )
-def test_cores_are_those_the_process_may_use_and_has_the_time_for(make_cgroup, monkeypatch, quota, expected):
+def test_cores_are_limited_by_affinity_and_quota(make_cgroup, monkeypatch, quota, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
     assert num_cores(*make_cgroup("0::/", root=f"{quota} 100000")) == expected
 
@@ -68,7 +68,7 @@ def test_cores_are_those_the_process_may_use_and_has_the_time_for(make_cgroup, m
         (5, 2, {}, 5),
     ],
 )
-def test_the_setting_comes_first_then_openmps_then_a_share_of_the_cores(
+def test_threads_come_from_the_setting_then_openmp_then_the_cores(
     monkeypatch, wanted, num_processes, environment, expected
 ):
     monkeypatch.setattr(cores, "num_cores", lambda: 8)

@@ -1,4 +1,4 @@
-"""Which device is chosen on which machine. The machine is a fake, so that each row holds on any."""
+"""The device chosen on each kind of machine. Machines are fakes, so the tests run on any machine."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ def cuda(index: int) -> torch.device:
 
 @dataclass
 class FakeMachine:
-    """A machine as it is described, with a record of what was asked about."""
+    """A described machine that records the queries."""
 
     num_gpus: int = 0
     broken: dict[str, str] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def test_resolves(
 
 @pytest.mark.parametrize("kind", EXPECTED)
 @pytest.mark.parametrize("requested", MALFORMED, ids=lambda value: repr(value)[:16])
-def test_refuses_what_is_no_device(kind: str, requested: object) -> None:
+def test_refuses_an_unknown_device(kind: str, requested: object) -> None:
     asked = machine(kind)
     with pytest.raises(DeviceError, match=r"Use one of: auto, cpu, cuda, cuda:N, mps") as caught:
         resolve_device(requested, probe=asked)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_auto_takes_the_first_gpu_that_computes() -> None:
     assert resolve_device("auto", probe=probe) == (cuda(1), None)
 
 
-def test_auto_prefers_cuda_to_mps_and_falls_from_a_broken_one_to_the_other() -> None:
+def test_auto_prefers_cuda_and_falls_back_to_mps() -> None:
     assert resolve_device("auto", probe=FakeMachine(num_gpus=1, has_mps=True))[0] == cuda(0)
     assert resolve_device("auto", probe=FakeMachine(has_mps=True, broken={"cuda:0": "x"}))[0] == MPS
     assert resolve_device("auto", probe=FakeMachine(has_mps=True, broken={"mps": "x"}))[0] == CPU
@@ -161,11 +161,11 @@ def test_auto_reports_a_broken_driver_as_information_only(caplog: pytest.LogCapt
     ]
 
 
-def test_a_gpu_beyond_the_last_falls_to_the_cpu_where_the_first_is_broken() -> None:
+def test_a_missing_gpu_falls_back_to_the_cpu_if_the_first_is_broken() -> None:
     assert resolve_device("cuda:7", probe=machine("old driver")) == (CPU, OLD.format("cuda:7"))
 
 
-def test_a_requested_gpu_that_is_broken_falls_to_the_cpu_and_not_to_another() -> None:
+def test_a_broken_requested_gpu_falls_back_to_the_cpu_not_to_another_gpu() -> None:
     probe = FakeMachine(num_gpus=2, broken={"cuda:1": "uncorrectable ECC error"})
     assert resolve_device("cuda:1", probe=probe) == (
         CPU,
@@ -192,7 +192,7 @@ def test_a_warning_is_logged_once_and_returned_each_time(caplog: pytest.LogCaptu
     ]
 
 
-def test_asking_for_the_cpu_asks_the_machine_nothing() -> None:
+def test_a_request_for_the_cpu_makes_no_probe() -> None:
     probe = machine("several")
     resolve_device("cpu", probe=probe)
     assert probe.asked == []
@@ -219,7 +219,7 @@ def test_describes_this_cpu() -> None:
 
 
 class NoRoom(nn.Linear):
-    """Refuses to be moved anywhere but to the CPU."""
+    """A module that can be moved only to the CPU."""
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
         if fn(torch.empty(0)).device.type != "cpu":
@@ -228,7 +228,7 @@ class NoRoom(nn.Linear):
 
 
 class AnyDevice(FakeMachine):
-    """Says that every device computes. "meta" stands for a GPU: a tensor moved there has lost its values."""
+    """A probe on which every device computes. "meta" stands for a GPU: tensors lose their values there."""
 
     def failure(self, device: torch.device) -> None:
         return None
@@ -263,7 +263,7 @@ def test_a_move_that_fails_half_way_leaves_the_module_whole_on_the_cpu(
     assert all(now is then for now, then in zip(module.parameters(), parameters, strict=True))
 
 
-def test_a_module_is_not_sent_to_a_device_that_does_not_compute() -> None:
+def test_a_module_is_not_moved_to_a_device_that_does_not_compute() -> None:
     module, device, warning = move_to_device(network(nn.Linear), cuda(0), probe=machine("old driver"))
     assert (device, warning) == (CPU, OLD.format("cuda:0"))
     assert {tensor.device.type for tensor in module.state_dict().values()} == {"cpu"}
@@ -293,7 +293,7 @@ def test_cpu_paths_never_call_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("cuda:0") == (CPU, ABSENT.format("cuda:0"))
 
 
-def test_the_guard_against_cuda_calls_notices_them(no_cuda_calls: list[str]) -> None:
+def test_the_guard_against_cuda_calls_works(no_cuda_calls: list[str]) -> None:
     for call in (torch.cuda.is_available, torch.cuda.Event, torch.accelerator.current_accelerator):
         with pytest.raises(AssertionError, match="must not touch CUDA"):
             call()
@@ -304,7 +304,7 @@ def test_the_guard_against_cuda_calls_notices_them(no_cuda_calls: list[str]) -> 
 
 
 class TestTorchProbe:
-    """The real probe, with PyTorch's answers replaced by those seen on machines that are not at hand."""
+    """The real probe, with PyTorch's answers replaced by those seen on other machines."""
 
     @pytest.fixture(autouse=True)
     def _cuda_build(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ class TestTorchProbe:
             ("", "not usable (RuntimeError)"),
         ],
     )
-    def test_tells_absent_from_broken(
+    def test_distinguishes_absent_from_broken(
         self, message: str, failure: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_args: object, **_kwargs: object) -> None:

@@ -15,7 +15,7 @@ from kronos_model.tokenizer import KronosTokenizer
 
 
 class RollingForecaster(NaiveForecaster):
-    """Begins with the newest ``max_context`` bars of the lookback and never forgets where it began."""
+    """Starts with the newest ``max_context`` bars of the lookback; positions count from there."""
 
     def __init__(
         self, model: Kronos, tokenizer: KronosTokenizer, request: SeriesRequest, max_context: int
@@ -39,7 +39,7 @@ class RollingForecaster(NaiveForecaster):
 
 
 def banded(block: TransformerBlock, x: Tensor, width: int) -> Tensor:
-    """The block, where each position sees the last ``width`` up to itself."""
+    """The block with attention of each position to the last ``width`` up to itself."""
     attention, normed = block.self_attn, block.norm1(x)
     q, k, v = attention.project(normed, normed)
     cos, sin = (table.unsqueeze(1) for table in attention.rotary.tables(q.shape[1]))

@@ -50,7 +50,7 @@ def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) == expected
 
 
-def test_memory_that_is_not_there_is_said_as_such(pair, monkeypatch):
+def test_missing_memory_is_an_out_of_memory_error(pair, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("MPS backend out of memory")
 

@@ -18,7 +18,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class ScriptedRunner:
-    """Notes what runs together; fails where told to. Seeds name the series."""
+    """Records what runs together, and fails on demand. Seeds name the series."""
 
     max_context = 16
 
@@ -243,7 +243,7 @@ def test_failing_in_any_phase_ends_that_series_only(runner, phase):
         (RuntimeError("a kernel failed"), "INTERNAL"),
     ],
 )
-def test_what_became_of_a_failed_series_is_coded(runner, failure, code):
+def test_a_failed_series_has_an_error_code(runner, failure, code):
     runner.poisoned = {1: failure}
     generation = (engine := engine_for(runner)).submit(request(1))
     finish(engine)
@@ -370,7 +370,7 @@ def test_a_step_returns_what_ended_with_it_once():
     assert not engine.has_work
 
 
-def test_a_step_tells_what_it_did(runner):
+def test_a_step_reports_its_work(runner):
     engine = engine_for(runner)
     engine.submit(request(1, lookback=8, paths=3))
     engine.step()

@@ -1,4 +1,4 @@
-"""Too little memory, in any phase: less runs at once, what fits ends the same, the rest fails alone."""
+"""With too little memory in any phase, less runs at once. Series that fit are unchanged; others fail."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -76,7 +76,7 @@ def failing(
 
 
 class CrowdedRunner(ModelRunner):
-    """Fails where more series than two hold memory."""
+    """Fails if more than two series hold memory."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

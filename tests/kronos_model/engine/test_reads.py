@@ -1,4 +1,4 @@
-"""What a decode step reads: every row all of its own, nothing else unmasked, in few reads."""
+"""The reads of a decode step: each row sees all of its own bars and no others, in few reads."""
 
 from dataclasses import replace
 

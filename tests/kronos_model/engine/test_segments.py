@@ -1,4 +1,4 @@
-"""What each row of a decode step gets is attention to its own window, however the step reads the cache."""
+"""Each row of a decode step gets attention to its own window, for any way of reading the cache."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ STEPS = {
 
 
 def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
-    """Attention (H, head_dim) of a path's query to its window, bar by bar from where each bar lies."""
+    """Attention (H, head_dim) of a path's query to its window, bar by bar from each bar's slot."""
     newest, prompt_length = one.newest_position, one.cached_prompt_length
     places = []
     for position in range(max(0, newest + 1 - MAX_CONTEXT), newest + 1):

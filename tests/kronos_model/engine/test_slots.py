@@ -1,4 +1,4 @@
-"""Slots are handed out lowest first, side by side where that can be."""
+"""Slots are handed out lowest first, and side by side if possible."""
 
 import pytest
 

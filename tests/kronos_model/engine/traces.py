@@ -70,7 +70,7 @@ def finished(engine: Engine, request: SeriesRequest) -> Generation:
 def assert_same_forecast(
     ours: Generation, theirs: Generation, our_traces: list[Trace], their_traces: list[Trace]
 ) -> None:
-    """Identical tokens and bars to 1e-5; a path may part only where its decision was as good as a tie."""
+    """Identical tokens and bars to 1e-5; a path may differ only after a decision that was nearly a tie."""
     for path, (one, other) in enumerate(zip(our_traces, their_traces, strict=True)):
         parted = next((i for i, pair in enumerate(one.tokens) if pair != other.tokens[i]), None)
         if parted is None:

@@ -31,7 +31,7 @@ def perfect(windows, levels):
 
 
 def off_by(num_changes):
-    """As the last value, but all of it too high by some mean one-bar changes."""
+    """The last value, too high by some mean one-bar changes."""
 
     def forecaster(windows, levels):
         forecast = last_value(windows.past_closes, windows.horizon, levels)
@@ -49,7 +49,7 @@ def test_a_perfect_forecast_has_no_error_and_beats_all():
     assert not any("WORSE" in line for line in evaluation.verdict())
 
 
-def test_a_forecast_that_is_worse_is_called_so_first():
+def test_the_verdict_begins_with_a_worse_result():
     lines = evaluate({"finetuned": off_by(5), START: perfect}, walks(), season=None).verdict()
     assert lines[0] == (
         "WORSE: on held-out candles this model forecasts worse than before finetuning and than repeating the "
@@ -66,7 +66,7 @@ def test_the_same_forecast_makes_no_clear_difference():
     assert not any("WORSE" in line for line in lines)
 
 
-def test_scaled_scores_do_not_depend_on_the_price_and_others_do():
+def test_only_unscaled_scores_depend_on_the_price():
     windows = walks()
     scaled_up = replace(windows, bars=windows.bars * np.float32(1024))
     one, other = (evaluate({"m": off_by(2)}, each, season=8) for each in (windows, scaled_up))
@@ -79,7 +79,7 @@ def test_scaled_scores_do_not_depend_on_the_price_and_others_do():
 
 
 def test_windows_at_a_high_price_do_not_decide_the_comparison_alone():
-    """The model is perfect but for the one window whose prices are large."""
+    """The model is perfect except for the one window with large prices."""
     windows = walks()
     bars = windows.bars.copy()
     bars[0] *= 1e6
@@ -115,7 +115,7 @@ def test_a_lookback_that_never_changes_counts_in_price_units_only():
     assert evaluation.as_dict()["scores"][LAST_VALUE]["mae"] > 0
 
 
-def test_without_a_season_the_seasonal_forecast_is_left_out_and_the_reason_told():
+def test_without_a_season_the_seasonal_forecast_is_left_out_with_the_reason():
     evaluation = evaluate({"m": perfect}, walks(), season=LOOKBACK)
     assert list(evaluation.scores) == ["m", LAST_VALUE]
     assert evaluation.verdict()[-1] == (
@@ -124,7 +124,7 @@ def test_without_a_season_the_seasonal_forecast_is_left_out_and_the_reason_told(
     )
 
 
-def test_overlapping_windows_are_not_taken_for_many():
+def test_overlapping_windows_do_not_count_as_many():
     windows = walks()
     assert evaluate({"m": perfect}, windows, season=None).improvements[LAST_VALUE].outcome == "better"
     grouped = replace(windows, groups=np.arange(len(windows)) // 4)
@@ -136,7 +136,7 @@ def test_overlapping_windows_are_not_taken_for_many():
     )
 
 
-def test_an_evaluation_is_json_even_where_numbers_are_not_finite():
+def test_an_evaluation_is_json_even_if_numbers_are_not_finite():
     windows = walks(num_windows=2)
     content = evaluate({"m": off_by(1)}, windows, season=8).as_dict()
     assert json.loads(json.dumps(content, allow_nan=False)) == content
@@ -145,7 +145,7 @@ def test_an_evaluation_is_json_even_where_numbers_are_not_finite():
     assert content["verdict"][0].startswith("Pinball loss of the close ")
 
 
-def test_a_forecast_that_is_not_finite_is_no_score():
+def test_a_forecast_that_is_not_finite_is_refused():
     def diverged(windows, levels):
         forecast = perfect(windows, levels)
         forecast.quantiles[3, 0, 1] = np.nan
@@ -155,7 +155,7 @@ def test_a_forecast_that_is_not_finite_is_no_score():
         evaluate({"m": diverged}, walks(), season=None)
 
 
-def test_what_cannot_be_evaluated_is_refused():
+def test_invalid_evaluations_are_refused():
     with pytest.raises(InputError, match="at least one candidate"):
         evaluate({}, walks(), season=None)
     with pytest.raises(InputError, match="one window"):
@@ -209,7 +209,7 @@ def test_the_verdict_says_better_worse_or_unclear(by, sentence):
     ]
 
 
-def test_the_verdict_says_where_the_interval_misleads():
+def test_the_verdict_names_a_misleading_interval():
     by = Improvement(1, 0.5, 2)
     assert judged(by, 0.613).verdict()[-1] == (
         "The 80 % interval held 61.3 % of the closes: it is too narrow."

@@ -41,7 +41,7 @@ def test_a_periodic_series_is_forecast_without_error():
 
 
 @pytest.mark.parametrize("naive", [last_value, lambda *args: seasonal(*args, season=8)])
-def test_many_windows_get_what_each_gets_alone(naive):
+def test_many_windows_equal_each_alone(naive):
     closes = walks()
     together = naive(closes, 12, LEVELS)
     for window in range(len(closes)):

@@ -56,7 +56,7 @@ def test_the_pinball_loss_of_one_number_at_all_levels_is_half_its_absolute_error
     np.testing.assert_allclose(pinball(actual, constant), mae(actual, constant[:, 0]) / 2)
 
 
-def test_the_last_value_has_a_mase_of_one_where_the_future_moves_as_the_past_did():
+def test_the_last_value_has_a_mase_of_one_if_the_future_moves_like_the_past():
     closes = np.array([[3.0, 5.0, 3.0, 5.0]])
     assert mase(np.array([[3.0]]), closes[:, -1:], closes).tolist() == [1]
 
@@ -115,7 +115,7 @@ def test_noise_alone_is_unclear_and_a_seed_gives_the_same_interval():
     assert improvement(ours, theirs, seed=6) != by
 
 
-def test_windows_that_say_the_same_do_not_make_the_interval_narrower():
+def test_repeated_windows_do_not_narrow_the_interval():
     rng = np.random.default_rng(4)
     ours, theirs = rng.uniform(1, 2, (2, 20))
     alone = improvement(ours, theirs)
@@ -144,7 +144,7 @@ def test_a_loss_of_zero_cannot_be_beaten():
     assert improvement(zero, one) == Improvement(100, 100, 100)
 
 
-def test_losses_of_other_windows_are_refused():
+def test_losses_of_different_windows_are_refused():
     with pytest.raises(ValueError, match="3 and 2 windows"):
         improvement(np.ones(3), np.ones(2))
     with pytest.raises(ValueError, match="0 and 0 windows"):

@@ -11,7 +11,7 @@ def instrument(first: int, num_bars: int = 30) -> Instrument:
     return Instrument("numbers", bars.astype(np.float32), wall, wall, is_aware=False)
 
 
-def test_windows_are_cut_out_of_their_instruments():
+def test_windows_are_cut_from_their_instruments():
     windows = Windows(np.array([1, 0], np.int32), np.array([4, 9]))
     arrays = window_arrays([instrument(0), instrument(100)], windows, lookback=3, pred_len=2)
     assert len(arrays) == 2
@@ -28,7 +28,7 @@ def test_windows_that_begin_within_the_horizon_are_a_group():
     assert groups.tolist() == [0, 0, 1, 2, 3]
 
 
-def test_arrays_that_do_not_go_together_are_refused():
+def test_arrays_of_different_windows_are_refused():
     bars, wall = np.zeros((2, 5, 6), np.float32), np.zeros((2, 5), "datetime64[s]")
     with pytest.raises(ValueError, match="differ in their windows"):
         WindowArrays(bars, wall[:, :4], 3)

@@ -18,7 +18,7 @@ def instrument(name: str, num_bars: int) -> Instrument:
 SOME = [instrument("A", 40), instrument("B", 0), instrument("C", 301)]
 
 
-def test_bars_and_time_features_lie_behind_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_and_time_features_are_in_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bar_store, "CHUNK_BARS", 100)
 
     store = BarStore(SOME)
@@ -29,7 +29,7 @@ def test_bars_and_time_features_lie_behind_each_other(monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(store.stamps, np.concatenate([time_features(each.wall) for each in SOME]))
 
 
-def test_its_instruments_are_those_given_but_rows_of_the_store() -> None:
+def test_its_instruments_are_views_of_the_store() -> None:
     store = BarStore(SOME)
 
     for kept, given in zip(store.instruments, SOME, strict=True):
@@ -39,7 +39,7 @@ def test_its_instruments_are_those_given_but_rows_of_the_store() -> None:
         assert not kept.bars.flags.writeable
 
 
-def test_datasets_copy_nothing_of_it() -> None:
+def test_datasets_do_not_copy_the_store() -> None:
     store = BarStore(SOME)
     windows = Windows(np.array([2, 0], dtype=np.int32), np.array([7, 3]))
 
@@ -50,7 +50,7 @@ def test_datasets_copy_nothing_of_it() -> None:
     assert vars(first)["_store"] is vars(second)["_store"] is store
 
 
-def test_no_instruments_are_an_empty_store() -> None:
+def test_no_instruments_make_an_empty_store() -> None:
     store = BarStore([])
 
     assert (store.bars.shape, store.stamps.shape, store.instruments) == ((0, 6), (0, 5), ())

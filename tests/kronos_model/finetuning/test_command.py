@@ -1,4 +1,4 @@
-"""The command line, in processes of its own: exit statuses, signals, parents, torchrun."""
+"""The command line in separate processes: exit statuses, signals, parents, torchrun."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_run_shows_its_progress_and_prints_its_checkpoint(config_file, tmp_pat
     assert "lr=" in done.stderr
 
 
-def test_what_is_wrong_ends_it_with_one_line(config_file, tmp_path):
+def test_errors_end_the_command_with_one_line(config_file, tmp_path):
     done = run("--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epoch=1")
     assert done.returncode == 1
     assert done.stderr.strip().endswith("remove it or check its spelling")
@@ -104,8 +104,8 @@ def test_it_ends_with_its_parent(config_file, tmp_path):
     assert process.wait(timeout=30) == 75
 
 
-def test_killed_anywhere_it_goes_on_from_its_last_save(config_file, tmp_path):
-    """With kill -9, several times, saving as often as it can."""
+def test_a_killed_run_resumes_from_its_last_save(config_file, tmp_path):
+    """It is killed several times with SIGKILL, and saves as often as it can."""
     arguments = ["--config", config_file, "--output", tmp_path / "run", "--set", "save_interval_s=1e-9"]
     for _ in range(3):
         process = start(*arguments)
@@ -132,8 +132,8 @@ def losses(folder: Path) -> list[tuple[str, int, float]]:
 
 
 def test_two_processes_match_one_with_twice_the_batch(data, tmp_path):
-    """Under gloo. Without what each process draws or computes for itself: dropout, sampled siblings, and the
-    codebook's entropy, which is that of a process's own windows."""
+    """Under gloo, without what each process draws or computes itself: dropout, sampled siblings, and the
+    codebook's entropy over a process's own windows."""
     stage = {"epochs": 2, "windows_per_epoch": 32, "validation_windows": 10}
     optimiser = {"learning_rate": 1e-3}
     for batch_size, name in ((4, "two"), (8, "one")):

@@ -1,4 +1,4 @@
-"""A config is refused where it cannot work, with the field at fault."""
+"""An invalid config is refused with the field at fault."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def config(**fields):
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else None,
 )  # fmt: skip
-def test_what_cannot_work_is_refused_by_its_field(fields, field, text):
+def test_an_invalid_config_is_refused_with_its_field(fields, field, text):
     with pytest.raises(FinetuningConfigError, match=text) as raised:
         parse_config(config(**fields))
     assert raised.value.field == field
@@ -84,7 +84,7 @@ def test_defaults_are_the_reference_s():
     assert changed.predictor.optimiser.betas == (0.9, 0.95)
 
 
-def test_a_config_goes_through_json_unchanged():
+def test_a_config_survives_json():
     ours = parse_config(config(start={"model": SHAPE, "tokenizer": TOKENIZER_SHAPE}, seed=3))
     assert parse_config(json.loads(ours.model_dump_json())) == ours
 
@@ -115,7 +115,7 @@ def test_files_and_overrides(tmp_path, form):
 @pytest.mark.parametrize(
     ("text", "overrides", "found"),
     [
-        ("- a", [], "holds no settings"),
+        ("- a", [], "holds no fields"),
         ("a: [", [], "cannot be read"),
         ("data: {path: a}", ["predictor.epochs"], "no override"),
         ("data: {path: a}", ["predictor.epochs=["], "cannot be read"),
@@ -124,7 +124,7 @@ def test_files_and_overrides(tmp_path, form):
         ("!!python/object/apply:os.system ['true']", [], "cannot be read"),
     ],
 )
-def test_files_and_overrides_that_cannot_be_used(tmp_path, text, overrides, found):
+def test_unusable_files_and_overrides_are_refused(tmp_path, text, overrides, found):
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(FinetuningConfigError, match=found):
@@ -141,18 +141,18 @@ def test_a_config_is_checked_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_field_says_what_it_is():
+def test_every_field_without_a_plain_name_has_a_description():
     def models(model):
         yield model
         for info in model.model_fields.values():
             if hasattr(info.annotation, "model_fields"):
                 yield from models(info.annotation)
 
-    said_by_their_name = {
+    plain_names = {
         "data", "start", "stages", "tokenizer", "predictor", "evaluation", "optimiser", "seed", "epochs",
         "gradient_accumulation_steps", "mixed_precision", "betas", "weight_decay", "epsilon", "schedule",
         "sample_count", "temperature", "top_p", "model_revision", "tokenizer_revision",
     }  # fmt: skip
     for model in models(FinetuneConfig):
         for name, info in model.model_fields.items():
-            assert info.description or name in said_by_their_name, f"{model.__name__}.{name}"
+            assert info.description or name in plain_names, f"{model.__name__}.{name}"

@@ -17,7 +17,7 @@ needs_onednn = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def asked_anew():
+def without_cached_answer():
     is_onednn_faster.cache_clear()
     yield
     is_onednn_faster.cache_clear()
@@ -63,7 +63,7 @@ def test_only_the_gradients_that_are_needed_are_computed():
 
 
 @pytest.mark.parametrize("case", ["float64", "bfloat16", "autocast", "vector", "empty"])
-def test_what_it_is_not_made_for_is_left_alone(case, monkeypatch):
+def test_other_products_are_unchanged(case, monkeypatch):
     def refuse(*_):
         raise AssertionError("not for this")
 
@@ -92,7 +92,7 @@ def test_it_is_used_where_mkl_leaves_avx_512_unused(capabilities, is_faster, mon
 
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError])
-def test_without_the_operator_everything_stays_as_it_is(error, monkeypatch):
+def test_without_the_operator_nothing_changes(error, monkeypatch):
     def missing(*_):
         raise error("no such operator")
 
@@ -102,6 +102,6 @@ def test_without_the_operator_everything_stays_as_it_is(error, monkeypatch):
     assert not isinstance(fast_products(CPU), OneDnnProducts)
 
 
-def test_it_is_for_the_cpu_alone(monkeypatch):
+def test_it_applies_only_to_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: AMD)
     assert not isinstance(fast_products(torch.device("cuda", 0)), OneDnnProducts)

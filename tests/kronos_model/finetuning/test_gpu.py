@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("mixed_precision", ["no", "bf16", "fp16"])
-def test_a_run_stopped_and_taken_up_again_ends_like_one_that_was_not(data, tmp_path, mixed_precision):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(data, tmp_path, mixed_precision):
     config = tiny_config(
         data,
         training_device="cuda",

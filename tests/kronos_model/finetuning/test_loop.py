@@ -47,7 +47,7 @@ def reference() -> dict[str, torch.Tensor]:
 
 
 def parity_config(stage: str) -> Any:
-    """As the reference's losses were made: five steps on one batch, a constant rate."""
+    """The config of the reference's losses: five steps on one batch, a constant rate."""
     optimiser = {"learning_rate": 1e-3, "schedule": "constant"}
     return parse_config(
         {
@@ -136,12 +136,12 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
     return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listener, **options)
 
 
-def test_a_run_taken_up_again_gives_the_losses_of_one_that_never_stopped(accelerator, tmp_path):
+def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, tmp_path):
     whole: list[Any] = []
     result = small_loop(accelerator, tmp_path / "whole", whole).train()
 
     parts: list[Any] = []
-    for last_step in (1, 6, 9, 13):  # amid epochs, and on their last steps
+    for last_step in (1, 6, 9, 13):  # in the middle of epochs, and on their last steps
         loop = small_loop(
             accelerator,
             tmp_path / "parts",
@@ -168,8 +168,8 @@ def test_a_run_taken_up_again_gives_the_losses_of_one_that_never_stopped(acceler
     assert (resumed.best_loss, resumed.best_epoch) == pytest.approx((result.best_loss, result.best_epoch))
 
 
-def test_what_was_done_since_the_last_save_is_done_again(accelerator, tmp_path):
-    """As after a kill: nothing is saved on the way out."""
+def test_work_since_the_last_save_is_repeated(accelerator, tmp_path):
+    """A kill saves nothing."""
     whole: list[Any] = []
     small_loop(accelerator, tmp_path / "whole", whole).train()
 
@@ -194,7 +194,7 @@ def test_what_was_done_since_the_last_save_is_done_again(accelerator, tmp_path):
     )
 
 
-def test_the_state_is_saved_as_often_as_the_config_says(accelerator, tmp_path):
+def test_the_state_is_saved_at_the_configured_interval(accelerator, tmp_path):
     events: list[Any] = []
     seen: list[int] = []
 
@@ -207,7 +207,7 @@ def test_the_state_is_saved_as_often_as_the_config_says(accelerator, tmp_path):
     assert seen[:6] == [0, 1, 2, 3, 4, 5]
 
 
-def test_accumulated_batches_are_one_larger_batch(accelerator, tmp_path):
+def test_accumulated_batches_equal_one_larger_batch(accelerator, tmp_path):
     """Without dropout and sampling."""
 
     def train(folder, batch_size, accumulation):
@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(accelerator, 
     class Broken(PredictorStage):
         def losses(self, module, batch):
             losses = super().losses(module, batch)
-            # Amid the second epoch.
+            # In the second epoch.
             return (
                 {name: value * float("nan") for name, value in losses.items()} if len(events) > 9 else losses
             )
@@ -253,7 +253,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_best(accelerator, 
 
 @pytest.mark.parametrize("sibling", ["sampled", "teacher_forced"])
 def test_weights_that_are_not_finite_are_named(accelerator, tmp_path, sibling):
-    """Whatever the first thing is that meets them."""
+    """Any first use of them raises the error."""
     stage = small_stage(sibling)
     loop = small_loop(accelerator, tmp_path, [], stage=stage)
     with torch.no_grad():
@@ -263,7 +263,7 @@ def test_weights_that_are_not_finite_are_named(accelerator, tmp_path, sibling):
 
 
 def validating(*losses: float) -> PredictorStage:
-    """A stage whose validations have these losses, one after the other."""
+    """A stage whose validations have these losses, in this order."""
     each_batch = (loss for loss in losses for _ in range(12))
 
     class Validating(PredictorStage):
@@ -281,7 +281,7 @@ def test_a_validation_that_is_not_finite_is_never_the_best(accelerator, tmp_path
     assert not (tmp_path / "predictor/state.safetensors").exists()
 
 
-def test_a_stop_amid_validation_is_heeded(accelerator, tmp_path):
+def test_a_stop_during_validation_takes_effect(accelerator, tmp_path):
     whole: list[Any] = []
     small_loop(accelerator, tmp_path / "whole", whole).train()
     parts: list[Any] = []
@@ -305,7 +305,7 @@ def test_a_stop_amid_validation_is_heeded(accelerator, tmp_path):
 
 def test_another_number_of_processes_is_refused(accelerator, tmp_path):
     class OneOfTwo:
-        """An accelerator that says there are two, which only what is saved heeds here."""
+        """An accelerator that reports two processes; only the saved state uses the number here."""
 
         num_processes = 2
 
@@ -328,7 +328,7 @@ def test_a_step_of_more_windows_than_there_are_is_refused(accelerator, tmp_path)
     assert raised.value.field == "predictor.batch_size"
 
 
-def test_training_stops_early_once_validation_gets_no_better(accelerator, tmp_path):
+def test_training_stops_early_if_validation_does_not_improve(accelerator, tmp_path):
     events: list[Any] = []
     stage = validating(3.0, 2.0, 2.5, 1.875, 2.0, 1.9375, 0.125)
     loop = small_loop(accelerator, tmp_path, events, stage=stage, stage_config={"epochs": 20, "patience": 2})
@@ -349,8 +349,8 @@ def test_the_stage_ends_with_its_best_weights(accelerator, tmp_path):
 
 
 def test_validation_sees_no_future():
-    """A loss at a bar does not change with the bars behind it, in eval mode too."""
-    stage = small_stage("teacher_forced")  # else the draws of all positions hang together
+    """The loss at a bar does not depend on later bars, in eval mode too."""
+    stage = small_stage("teacher_forced")  # else the draws of all positions depend on each other
     stage.trained.eval()
     batch = {"x": torch.randn(2, 12, 6), "stamp": torch.randint(1, 5, (2, 12, 5))}
     changed = {name: tensor.clone() for name, tensor in batch.items()}
@@ -365,12 +365,12 @@ def test_validation_sees_no_future():
     assert not torch.allclose(s1[:, 8:], other_s1[:, 8:])
 
 
-def test_an_epoch_has_each_window_once_in_an_order_of_its_own():
+def test_an_epoch_has_each_window_once_in_its_own_order():
     first, second = (window_order(1, "predictor", epoch, 12, 12) for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(12))
     assert first.tolist() != second.tolist()
     assert first.tolist() == window_order(1, "predictor", 0, 12, 12).tolist()
-    assert len(window_order(1, "predictor", 0, 3, 8)) == 8  # fewer were asked for than a step takes
+    assert len(window_order(1, "predictor", 0, 3, 8)) == 8  # a step takes more windows than there are
 
 
 def test_events_are_json(accelerator, tmp_path):

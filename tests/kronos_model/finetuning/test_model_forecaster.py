@@ -35,7 +35,7 @@ def synthetic(num_windows: int = 3) -> WindowArrays:
     return WindowArrays(np.stack(bars), np.stack([times] * num_windows), LOOKBACK)
 
 
-def test_a_window_gets_the_quantiles_of_what_the_predictor_forecasts(pair):
+def test_a_windows_quantiles_are_those_of_the_predictor(pair):
     windows = synthetic()
     forecast = forecaster(pair)(windows, LEVELS)
     predictor = KronosPredictor(*pair, device="cpu", max_context=64)
@@ -58,7 +58,7 @@ def test_a_window_gets_the_quantiles_of_what_the_predictor_forecasts(pair):
         )
 
 
-def test_windows_beyond_a_batch_get_what_they_get_in_it(pair):
+def test_forecasts_do_not_depend_on_the_batch(pair):
     windows = synthetic(BATCH_WINDOWS + 2)
     whole = forecaster(pair)(windows, LEVELS)
     first = forecaster(pair)(WindowArrays(windows.bars[:2], windows.wall[:2], LOOKBACK), LEVELS)
@@ -70,7 +70,7 @@ def test_windows_beyond_a_batch_get_what_they_get_in_it(pair):
     assert not np.array_equal(same_bars[0], same_bars[BATCH_WINDOWS])
 
 
-def test_the_future_of_a_window_changes_nothing_in_its_forecast(pair):
+def test_a_forecast_does_not_depend_on_the_windows_future(pair):
     windows = synthetic()
     changed = windows.bars.copy()
     changed[:, LOOKBACK:] *= 3
@@ -104,7 +104,7 @@ def test_progress_rises_to_its_end_over_all_batches(pair):
     assert seen[-1] == ((BATCH_WINDOWS + 2) * HORIZON * 6,) * 2
 
 
-def test_what_progress_raises_ends_the_forecast_and_leaves_nothing_behind(pair):
+def test_an_error_of_on_progress_ends_the_forecast_and_frees_the_engine(pair):
     class Stop(Exception):
         pass
 
@@ -119,7 +119,7 @@ def test_what_progress_raises_ends_the_forecast_and_leaves_nothing_behind(pair):
     with pytest.raises(Stop):
         interrupted(windows, LEVELS)
     after = interrupted(windows, LEVELS)
-    assert seen[-1][0] == seen[-1][1]  # what was left behind would have counted
+    assert seen[-1][0] == seen[-1][1]  # leftovers would count
     np.testing.assert_allclose(after.quantiles, forecaster(pair)(windows, LEVELS).quantiles, rtol=1e-5)
 
 

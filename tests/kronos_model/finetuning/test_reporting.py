@@ -1,9 +1,9 @@
-"""What a run tells: to a file, to a parent, to people."""
+"""A run's events: in a file, for a parent process, for people."""
 
 import io
 import json
 
-from kronos_model.finetuning.reporting import JsonProgress, MetricsFile, ProgressBar, tell_all
+from kronos_model.finetuning.reporting import JsonProgress, MetricsFile, ProgressBar, broadcast
 
 
 def step(number, stage="predictor", **fields):
@@ -21,9 +21,9 @@ def epoch(number, **fields):
     }  # fmt: skip
 
 
-def test_a_file_has_what_is_logged_and_forgets_what_is_done_again(tmp_path):
+def test_the_file_has_logged_events_without_repeated_steps(tmp_path):
     metrics = MetricsFile(tmp_path / "metrics.jsonl")
-    metrics.forget_after("predictor", 0)  # nothing there yet
+    metrics.remove_after("predictor", 0)  # nothing there yet
     for event in (
         {"event": "started", "device": "cpu"},
         step(8, "tokenizer"),
@@ -35,8 +35,8 @@ def test_a_file_has_what_is_logged_and_forgets_what_is_done_again(tmp_path):
     ):
         metrics(event)
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "st')  # a crash amid a line
-    metrics.forget_after("predictor", 10)
+        file.write('{"event": "st')  # a crash in the middle of a line
+    metrics.remove_after("predictor", 10)
 
     def kept():
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -46,7 +46,7 @@ def test_a_file_has_what_is_logged_and_forgets_what_is_done_again(tmp_path):
     assert ("step", "predictor", 20) not in kept()
 
 
-def test_a_parent_is_told_about_once_a_second_and_of_each_epoch():
+def test_a_parent_receives_progress_each_second_and_each_epoch():
     now = [0.0]
     out = io.StringIO()
     progress = JsonProgress(out, clock=lambda: now[0])
@@ -67,7 +67,7 @@ def test_a_parent_is_told_about_once_a_second_and_of_each_epoch():
     assert (line["stage"], line["step"], line["num_steps"], line["loss"]) == ("evaluation", 7, 10, None)
 
 
-def test_people_see_a_bar_with_loss_rate_and_time_left():
+def test_the_bar_shows_loss_rate_and_time_left():
     out = io.StringIO()
     bar = ProgressBar(out)
     bar({"event": "started", "device": "cpu", "device_warning": "no GPU", "resumed": False})
@@ -85,7 +85,7 @@ def test_people_see_a_bar_with_loss_rate_and_time_left():
     assert text.rstrip().endswith("Not compared.")
 
 
-def test_all_are_told():
+def test_broadcast_sends_to_all():
     first, second = [], []
-    tell_all([first.append, second.append])({"event": "started"})
+    broadcast([first.append, second.append])({"event": "started"})
     assert first == second == [{"event": "started"}]

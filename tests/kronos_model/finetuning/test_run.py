@@ -55,7 +55,7 @@ def test_both_stages_are_trained_one_after_the_other(finished):
     ]  # fmt: skip
 
 
-def test_the_result_is_a_checkpoint_that_loads_and_says_what_it_is(finished, data):
+def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     result, events, folder = finished
     pair = load_pair(result.checkpoint)
     assert pair.max_context == default_max_context(result.checkpoint) == 32
@@ -133,7 +133,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights(data, tmp_path):
         assert ours.get("validation_loss") == theirs.get("validation_loss")
 
 
-def test_from_a_checkpoint_with_one_stage_alone(finished, data, tmp_path):
+def test_one_stage_from_a_checkpoint(finished, data, tmp_path):
     start, _, _ = finished
     events = Events()
     config = tiny_config(
@@ -155,7 +155,7 @@ def test_from_a_checkpoint_with_one_stage_alone(finished, data, tmp_path):
 
 @pytest.fixture
 def imported_before_cuda_is_forbidden() -> None:
-    """What training imports, and asks for CUDA as it is imported."""
+    """Import the modules of training that query CUDA when they are imported."""
     importlib.import_module("accelerate")
     importlib.import_module("torch._dynamo")
 
@@ -163,7 +163,7 @@ def imported_before_cuda_is_forbidden() -> None:
 def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
     data, tmp_path, imported_before_cuda_is_forbidden, no_cuda_calls, monkeypatch
 ):
-    # PyTorch's own optimiser asks whether there is an accelerator; it uses none.
+    # PyTorch's own optimiser checks for an accelerator, but uses none.
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)
     # As torchrun leaves them for a single process.
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
@@ -185,7 +185,7 @@ def stop_after(num_steps: int, config: Any, folder: Path) -> Events:
     return events
 
 
-def test_a_start_that_failed_leaves_the_folder_free(data, tmp_path):
+def test_a_failed_start_leaves_the_folder_free(data, tmp_path):
     with pytest.raises(TrainingDataError):
         finetune(tiny_config(tmp_path / "nowhere"), tmp_path / "run")
     with pytest.raises(FinetuningConfigError):
@@ -196,7 +196,7 @@ def test_a_start_that_failed_leaves_the_folder_free(data, tmp_path):
     assert stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
 
 
-def test_what_killed_saves_left_is_removed(data, tmp_path):
+def test_files_of_killed_saves_are_removed(data, tmp_path):
     stop_after(1, tiny_config(data), tmp_path)
     (tmp_path / "tokenizer/.best.abc.tmp").mkdir()
     (tmp_path / "tokenizer/.state.safetensors.abc.tmp").touch()
@@ -206,7 +206,7 @@ def test_what_killed_saves_left_is_removed(data, tmp_path):
     assert (tmp_path / "tokenizer/state.safetensors").stat().st_mode == (tmp_path / "lock").stat().st_mode
 
 
-def test_a_run_goes_on_from_the_commit_that_it_began_with(data, tmp_path):
+def test_a_resumed_run_uses_the_commit_that_it_started_with(data, tmp_path):
     start = {"model": "owner/name", "model_revision": "main", "tokenizer": "other/name"}
     config = tiny_config(data, start=start)
     parent = {"model": "owner/name", "revision": "a" * 40, "tokenizer": "x", "tokenizer_revision": None}
@@ -219,10 +219,10 @@ def test_a_run_goes_on_from_the_commit_that_it_began_with(data, tmp_path):
     [
         (0, 0.1, "evaluation.windows is 0"),
         (2, 0.0, "data.test_fraction is 0"),
-        (2, 0.02, "needs 32 bars, and no instrument has as many in the test part"),
+        (2, 0.02, "needs 32 bars, but no instrument has as many in the test part"),
     ],
 )
-def test_why_nothing_was_compared_is_said(data, tmp_path, num_windows, test_fraction, reason):
+def test_a_missing_comparison_is_explained(data, tmp_path, num_windows, test_fraction, reason):
     events = Events()
     config = tiny_config(data, evaluation={"windows": num_windows})
     part = config.data.model_copy(update={"test_fraction": test_fraction})
@@ -232,8 +232,8 @@ def test_why_nothing_was_compared_is_said(data, tmp_path, num_windows, test_frac
     assert reason in events.of("evaluation")[0]["summary"]
 
 
-def test_targets_are_the_tokens_that_a_forecast_is_made_of(finished, data):
-    """In float32, whatever the precision of training."""
+def test_targets_are_the_tokens_of_a_forecast(finished, data):
+    """In float32, for any precision of training."""
     pair = load_pair(finished[0].checkpoint)
     stage = PredictorStage(pair.model, pair.tokenizer, "teacher_forced")
     batch = {"x": torch.randn(64, 32, 6), "stamp": torch.ones(64, 32, 5, dtype=torch.int64)}
@@ -244,17 +244,17 @@ def test_targets_are_the_tokens_that_a_forecast_is_made_of(finished, data):
             rounded, _ = pair.tokenizer.encode(batch["x"])
     assert torch.equal(targets[0], s1[:, 1:])
     assert torch.equal(targets[1], s2[:, 1:])
-    assert not torch.equal(rounded, s1)  # else this shows nothing
+    assert not torch.equal(rounded, s1)  # else this test proves nothing
 
 
-def test_candles_that_changed_meanwhile_are_refused(tmp_path):
+def test_changed_candles_are_refused(tmp_path):
     data = write_candles(tmp_path / "candles")
     stop_after(1, tiny_config(data), tmp_path / "run")
     moved = tmp_path / "elsewhere"
     data.rename(moved)
-    stop_after(1, tiny_config(moved), tmp_path / "run")  # where they lie does not matter
+    stop_after(1, tiny_config(moved), tmp_path / "run")  # their folder does not matter
     shutil.copy(moved / "synthetic-0.csv", moved / "synthetic-2.csv")
-    with pytest.raises(TrainingDataError, match="not those"):
+    with pytest.raises(TrainingDataError, match="started with other candles"):
         finetune(tiny_config(moved), tmp_path / "run")
 
 
@@ -277,7 +277,7 @@ def test_windows_longer_than_the_context_are_refused(data, tmp_path):
     assert raised.value.field == "data.lookback"
 
 
-def test_room_on_the_disk_is_looked_at_first(data, tmp_path, monkeypatch):
+def test_free_disk_space_is_checked_first(data, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(DiskFull, match="MiB") as raised:
@@ -300,7 +300,7 @@ def test_bfloat16_trains_on_the_cpu(data, tmp_path):
     assert ours == pytest.approx(theirs, rel=0.05)
 
 
-def test_windows_prepared_by_other_processes_are_the_same(data, tmp_path):
+def test_windows_from_other_processes_are_the_same(data, tmp_path):
     alone, helped = Events(), Events()
     config = tiny_config(data, stages=["tokenizer", "predictor"])
     finetune(config, tmp_path / "alone", listeners=[alone])

@@ -87,7 +87,7 @@ def test_no_bar_is_in_windows_of_two_parts(data: st.DataObject) -> None:
     assert sum(split.num_bars.values()) + split.num_left_out == sum(map(len, some))
 
 
-def test_every_window_that_fits_is_there_once() -> None:
+def test_every_window_that_fits_occurs_once() -> None:
     split = split_windows(
         [instrument(range(100)), instrument(range(50, 100), "B")], config(gap=2, validation_fraction=0.2)
     )
@@ -138,7 +138,7 @@ def test_cuts_may_be_given() -> None:
     assert split.test.start[0] == 60
 
 
-def test_cuts_are_instants_where_the_data_has_offsets() -> None:
+def test_cuts_are_instants_if_the_data_has_offsets() -> None:
     some = [instrument(range(100), offset_h=8), instrument(range(100), "B", offset_h=-5)]
     cuts = {"validation_from": "2024-01-01T08:40+08:00", "test_from": "2023-12-31T20:00-05:00"}
     split = split_windows(some, config(gap=0, **cuts))
@@ -156,7 +156,7 @@ def test_cuts_are_instants_where_the_data_has_offsets() -> None:
         (None, ("2024-01-01T00:50", "2024-01-01T00:50"), "data.test_from"),
     ],
 )
-def test_cuts_that_cannot_be_used(offset_h: int | None, cuts: tuple[str, str], field: str) -> None:
+def test_invalid_cuts_are_refused(offset_h: int | None, cuts: tuple[str, str], field: str) -> None:
     with pytest.raises(FinetuningConfigError) as caught:
         split_windows(
             [instrument(range(100), offset_h=offset_h)], config(validation_from=cuts[0], test_from=cuts[1])
@@ -187,7 +187,7 @@ def test_too_few_bars_to_validate_on() -> None:
 
 
 @given(total=st.integers(0, 200), most=st.integers(0, 250))
-def test_spread_takes_at_most_so_many_and_evenly(total: int, most: int) -> None:
+def test_spread_takes_at_most_the_given_number_evenly(total: int, most: int) -> None:
     windows = Windows(np.arange(total, dtype=np.int32), np.arange(total))
 
     chosen = spread(windows, most).start

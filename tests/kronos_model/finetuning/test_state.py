@@ -1,4 +1,4 @@
-"""Saved states: whole or not at all."""
+"""A saved state is complete or absent."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def steps(parts, count, seed):
         optimiser.zero_grad()
 
 
-def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+def test_training_continues_as_if_it_had_not_stopped(tmp_path):
     ours = make()
     steps(ours, 5, seed=1)
     saved = Progress(epoch=1, step=5, best_loss=0.1, best_epoch=0, trained_s=2.5)
@@ -79,7 +79,7 @@ state.save_state(Path(sys.argv[1]), Progress(step=2), *make())
 """
 
 
-def test_a_kill_amid_a_save_leaves_the_old_one(tmp_path):
+def test_a_kill_during_a_save_leaves_the_old_one(tmp_path):
     save_state(tmp_path / "state", Progress(step=1), *make())
     done = subprocess.run(
         [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[3]
@@ -89,7 +89,7 @@ def test_a_kill_amid_a_save_leaves_the_old_one(tmp_path):
     load_state(tmp_path / "state", *make())
 
 
-def test_what_is_no_state_or_another_s_is_refused(tmp_path):
+def test_a_foreign_or_missing_state_is_refused(tmp_path):
     (tmp_path / "junk").write_bytes(b"junk")
     for read in (lambda path: load_state(path, *make()), load_progress):
         with pytest.raises(CheckpointError, match="no saved training state"):
@@ -124,7 +124,7 @@ def test_the_schedule_lasts_for_any_number_of_steps(num_steps, pct_start):
     assert num_steps < 34 or max(rates) > 0.9
 
 
-def test_the_scale_of_half_precision_goes_on_too(tmp_path):
+def test_the_scale_of_half_precision_is_restored(tmp_path):
     module, optimiser, schedule = make()
     scaler, fresh = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 65536.0))
     scaler.scale(torch.ones(1))  # as its first use does

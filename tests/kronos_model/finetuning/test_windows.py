@@ -49,7 +49,7 @@ def with_changed(some: list[Instrument], index: int, rows: Any, value: Any) -> l
     return [*some[:index], instrument(len(bars), index, bars), *some[index + 1 :]]
 
 
-def test_a_batch_is_scaled_as_each_forecast_is() -> None:
+def test_a_batch_is_scaled_like_each_forecast() -> None:
     windows = all_windows(SOME)
     order = np.random.default_rng(0).permutation(len(windows))[:60].tolist()
 
@@ -66,7 +66,7 @@ def test_a_batch_is_scaled_as_each_forecast_is() -> None:
 
 
 @pytest.mark.parametrize("lookback", [1, 7, 128, 400, 2048])
-def test_long_sums_are_added_up_as_those_of_a_forecast(lookback: int) -> None:
+def test_long_sums_equal_those_of_a_forecast(lookback: int) -> None:
     bars = instrument(lookback + 3, 5).bars
 
     scaled = scale(np.stack([bars, bars * 1000]), lookback, 5.0)
@@ -93,7 +93,7 @@ def test_changing_future_bars_changes_nothing_in_the_inputs_of_the_past(
 
     assert torch.equal(before["stamp"], after["stamp"])
     assert torch.equal(before["x"][:, :LOOKBACK], after["x"][:, :LOOKBACK])
-    # The scaling of the past shows in the bars of the future that were left alone.
+    # Unchanged future bars show the scaling by the past.
     alone = [LOOKBACK + step for step in range(PRED_LEN) if step not in changed]
     assert torch.equal(before["x"][:, alone], after["x"][:, alone])
 
@@ -158,7 +158,7 @@ def test_a_batch_is_a_copy() -> None:
     assert all(torch.equal(kept[name], tensor) for name, tensor in windows.__getitems__([0]).items())
 
 
-def test_no_windows_are_an_empty_dataset() -> None:
+def test_no_windows_make_an_empty_dataset() -> None:
     nothing = Windows(np.array([], dtype=np.int32), np.array([], dtype=np.int64))
 
     assert len(dataset([], nothing)) == 0

@@ -1,4 +1,4 @@
-"""Child processes: their lines, the order in which they end, and that none is left behind."""
+"""Child processes: their lines, the order of their ends, and no orphans."""
 
 import signal
 import subprocess
@@ -27,7 +27,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("up", flush=True)
 time.sleep(60)
 """
-# A stack of two of which the second is stubborn: prints their numbers, then how it goes on.
+# A stack of two children; the second ignores SIGTERM. It prints their process ids, then its progress.
 STACK = f"""
 import sys, threading
 from kronos_cli.stack.processes import ProcessStack
@@ -49,7 +49,7 @@ print("ended", flush=True)
 
 
 def start_stack(grace_s: int) -> "tuple[subprocess.Popen[str], list[int]]":
-    """A process that runs STACK, and the numbers of its two children."""
+    """A process that runs STACK, and the process ids of its two children."""
     script = STACK.replace("GRACE_S", str(grace_s))
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -99,7 +99,7 @@ def test_a_child_that_dies_is_noticed_with_its_last_lines() -> None:
         assert (dead.name, dead.exit_status, dead.tail()) == ("ill", 3, ["why"])
 
 
-def test_what_ignores_sigterm_is_killed_after_its_grace() -> None:
+def test_a_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     lines = Lines()
     child = ChildProcess("stubborn", [sys.executable, "-c", STUBBORN], sink=lines, grace_s=1)
     lines.await_line("stubborn", "up")
@@ -108,7 +108,7 @@ def test_what_ignores_sigterm_is_killed_after_its_grace() -> None:
     assert time.monotonic() - started > 0.9
 
 
-def test_a_group_is_told_to_end_before_any_of_it_is_waited_for() -> None:
+def test_all_of_a_group_receive_sigterm_before_any_is_waited_for() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
         server = stack.start("server", SLEEPER)
@@ -125,7 +125,7 @@ def test_a_group_is_told_to_end_before_any_of_it_is_waited_for() -> None:
         assert server.exit_status is not None
 
 
-def test_a_child_takes_its_own_children_along() -> None:
+def test_stopping_a_child_ends_its_own_children() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
         stack.start("shell", ["sh", "-c", "sleep 60 & echo $!; echo up; wait"])
@@ -134,14 +134,14 @@ def test_a_child_takes_its_own_children_along() -> None:
     assert await_end(grandchild)
 
 
-def test_secrets_go_in_on_standard_input() -> None:
+def test_secrets_are_passed_on_standard_input() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
         stack.start("reader", ["cat"], stdin="hidden\n")
         lines.await_line("reader", "hidden")
 
 
-def test_a_command_that_is_not_there_is_an_error() -> None:
+def test_a_missing_command_is_an_error() -> None:
     with ProcessStack() as stack, pytest.raises(LocalStackError, match="nothing cannot be started"):
         stack.start("nothing", ["/no/such/program"])
 
@@ -167,7 +167,7 @@ def test_no_orphan_survives_a_killed_parent() -> None:
     assert all(await_end(pid) for pid in pids)
 
 
-def test_a_child_is_started_again_in_its_place() -> None:
+def test_a_restarted_child_keeps_its_place() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
         children = {}

@@ -1,4 +1,4 @@
-"""How a process ends."""
+"""The exit of a process skips garbage collection."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ atexit.register(lambda: print(gc.get_freeze_count() > 0, flush=True))
 """
 
 
-def test_what_is_there_at_the_end_is_not_looked_through() -> None:
+def test_objects_are_frozen_at_exit() -> None:
     command = [sys.executable, "-c", SCRIPT]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == [
         "False",

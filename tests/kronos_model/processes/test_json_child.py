@@ -37,7 +37,7 @@ def start() -> Iterator[Callable[..., JsonChild]]:
         child.end()
 
 
-def test_messages_go_in_and_events_come_out_and_text_is_kept_apart(start):
+def test_messages_events_and_text_are_separate(start):
     lines: list[tuple[str, str]] = []
     child = start(ECHO, error_sink=lambda *line: lines.append(line))
     messages: list[dict[str, object]] = [{"long": "x" * 2**20}, {"text": "grün\n"}, {"number": 3}]
@@ -51,7 +51,7 @@ def test_messages_go_in_and_events_come_out_and_text_is_kept_apart(start):
     assert ended.value.exit_status == 0
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_longer_than_asked(start):
+def test_waiting_for_a_silent_child_ends_in_time(start):
     assert start("import time; time.sleep(600)").next_event(0.01) is None
 
 
@@ -89,12 +89,12 @@ os.kill(os.getpid(), 9)
     assert await_end(int(done.stdout), ORPHAN_GRACE_S + WAIT_S)
 
 
-def test_a_child_that_reads_nothing_holds_up_no_sender(start):
+def test_a_child_that_reads_nothing_does_not_block_the_sender(start):
     child = start("import time; time.sleep(600)")
     child.send({"large": "x" * 2**22})
 
 
-def test_a_child_may_end_when_it_has_nothing_to_do(start):
+def test_a_child_may_wait_with_a_limit(start):
     child = start(
         """
 from kronos_model.processes.json_child import JsonParent

@@ -1,4 +1,4 @@
-"""What moves up for having waited long: the notes in Redis against a model that knows each message's age."""
+"""Which messages move up: the notes in Redis, compared with a model that has each message's age."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +55,7 @@ class Lists:
             self.redis.hincrby(TAKEN_KEY, LOW, -1)
 
     def sweep(self) -> list[str]:
-        """What moved, in the order in which it is served then."""
+        """The messages that moved, in their new order."""
         self.redis.set(CLOCK_KEY, self.now_s)
         self.redis.delete(SWEPT_KEY)
         before = self.redis.llen(NORMAL)
@@ -109,8 +109,8 @@ def run(redis: Any, sweeper: Ageing, steps: Any) -> Any:
 
 @MANY
 @given(steps=st.lists(STEPS, max_size=40))
-def test_exactly_those_move_that_were_there_long_enough_ago(redis, sweeper, steps):
-    # What comes back from a worker comes as it went: what was taken last first.
+def test_exactly_the_messages_that_waited_long_enough_move(redis, sweeper, steps):
+    # Messages come back in reverse order: the last one taken first.
     steps = [(name, -1) if name == "put back" else (name, number) for name, number in steps]
     for lists, waiting, moved, old in run(redis, sweeper, steps):
         assert moved == old
@@ -119,7 +119,7 @@ def test_exactly_those_move_that_were_there_long_enough_ago(redis, sweeper, step
 
 @MANY
 @given(steps=st.lists(STEPS, max_size=40))
-def test_in_whatever_order_messages_come_back_never_more_move_than_are_old_enough(redis, sweeper, steps):
+def test_for_any_order_of_return_only_old_enough_messages_move(redis, sweeper, steps):
     for lists, waiting, moved, old in run(redis, sweeper, steps):
         assert len(moved) <= len(old)
         assert lists.waiting() == waiting[len(moved) :]
@@ -141,7 +141,7 @@ def test_a_message_that_comes_back_is_as_old_as_it_was(lists):
     assert lists.sweep() == [second]
 
 
-def test_few_move_at_a_time_and_the_rest_follow(lists):
+def test_only_a_few_messages_move_at_a_time(lists):
     for _ in range(MAX_MOVED + 20):
         lists.push()
     lists.sweep()
@@ -152,7 +152,7 @@ def test_few_move_at_a_time_and_the_rest_follow(lists):
     assert lists.waiting() == []
 
 
-def test_large_messages_move_a_few_at_a_time(lists, redis):
+def test_only_a_few_large_messages_move_at_a_time(lists, redis):
     name = str(10**7).ljust(MAX_MOVED_BYTES // 3 + 1)
     for _ in range(10):
         redis.lpush(LOW, name)
@@ -178,7 +178,7 @@ def test_a_purge_moves_nothing_up_before_its_time(lists, redis):
     assert len(lists.sweep()) == 1
 
 
-def test_a_clock_that_goes_back_delays_by_no_more_than_the_wait(lists, redis):
+def test_a_clock_that_goes_back_delays_at_most_by_the_wait(lists, redis):
     lists.push()
     lists.now_s += 1_000_000
     lists.sweep()
@@ -188,7 +188,7 @@ def test_a_clock_that_goes_back_delays_by_no_more_than_the_wait(lists, redis):
     assert len(lists.sweep()) == 1
 
 
-def test_notes_are_as_few_as_sweeps_of_one_wait_and_none_while_nothing_changes(lists, redis):
+def test_notes_are_bounded_and_none_is_added_without_changes(lists, redis):
     notes = f"{SWEPT_KEY}:{LOW}"
     for _ in range(500):
         lists.push()
@@ -232,7 +232,7 @@ def test_workers_sweep_in_turns(lists, redis):
 
 
 class FakeTimer:
-    """Celery's, of which only this is used; it fires when told to."""
+    """Celery's timer; the test makes it fire."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -263,7 +263,7 @@ def test_a_worker_sweeps_from_its_first_connection_on(step, redis):
     assert timer.calls == []
 
 
-def test_a_redis_that_does_not_answer_ends_nothing(step, redis, monkeypatch, caplog):
+def test_the_sweep_survives_a_redis_outage(step, redis, monkeypatch, caplog):
     timer = FakeTimer()
     step.start(SimpleNamespace(timer=timer))
     monkeypatch.setattr(step, "_ageing", Ageing(ageing.connect("redis://127.0.0.1:1/0"), 60.0))

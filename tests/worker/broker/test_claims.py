@@ -1,4 +1,4 @@
-"""A claim is one delivery's, in Redis and as its holder counts it."""
+"""Claims on jobs, in Redis and on their holder's clock."""
 
 import threading
 import time
@@ -45,11 +45,11 @@ def renew(store: JobStore, tag: str) -> bool:
 
 
 def put_back(redis, tag: str) -> None:
-    """As when nobody renewed the delivery, or it was requeued."""
+    """Put back, as if no worker renewed the delivery or it was requeued."""
     redis.zrem(TAKEN, tag)
 
 
-def test_only_one_holds_it_and_the_other_stores_nothing(store, redis):
+def test_only_the_holder_can_store_an_outcome(store, redis):
     assert begin(store, "x").held_s == 0
     redis.set("result-a", '{"status": "PROGRESS"}')
     assert 0 < begin(store, "y").held_s <= TIMEOUT_S
@@ -63,7 +63,7 @@ def test_only_one_holds_it_and_the_other_stores_nothing(store, redis):
     assert begin(store, "y") is None
 
 
-def test_what_was_put_back_or_released_can_be_taken_and_the_former_holder_knows(store, redis):
+def test_a_job_put_back_or_released_can_be_claimed_and_the_former_holder_is_refused(store, redis):
     begin(store, "x")
     put_back(redis, "x")
     assert begin(store, "y").held_s == 0
@@ -75,7 +75,7 @@ def test_what_was_put_back_or_released_can_be_taken_and_the_former_holder_knows(
     assert "holder" not in redis.hgetall(job_key("a"))
 
 
-def test_a_delivery_that_nobody_renews_ends_its_claim_as_it_is_put_back(store, redis, redis_server):
+def test_an_unrenewed_delivery_loses_its_claim_when_it_is_put_back(store, redis, redis_server):
     deliveries = Deliveries(redis, UNACKED, TAKEN, timeout_s=TIMEOUT_S, max_bytes=100, max_dead=1)
     redis.lpush("cpu", "a")
     begin(store, "x")
@@ -87,7 +87,7 @@ def test_a_delivery_that_nobody_renews_ends_its_claim_as_it_is_put_back(store, r
     assert redis.lrange("cpu", 0, -1) == ["a", "a"]
 
 
-def test_a_holder_that_was_late_and_was_not_followed_still_holds_it(store, redis):
+def test_a_late_holder_keeps_its_claim_if_no_other_took_it(store, redis):
     begin(store, "x")
     put_back(redis, "x")
     assert renew(store, "x")
@@ -96,7 +96,7 @@ def test_a_holder_that_was_late_and_was_not_followed_still_holds_it(store, redis
     assert end(store, "x")
 
 
-def test_a_redis_that_forgot_the_record_has_it_made_again(store, redis, repeated):
+def test_a_renewal_restores_a_lost_record(store, redis, repeated):
     begin(store, "x")
     redis.flushall()
     assert renew(store, "x")
@@ -133,7 +133,7 @@ def test_deliveries_are_renewed_in_one_script_each_claim_with_its_own_answer(sto
     assert store.renew({}) == {}
 
 
-def test_a_job_that_is_received_and_not_begun_has_no_claim(store, redis):
+def test_a_received_job_has_no_claim_before_it_begins(store, redis):
     store.begin("a", "result-a", "{}", "x", TIMEOUT_S)
     store.release("a", "x")
     put_back(redis, "x")  # handed back; Celery has not forgotten the request yet
@@ -156,7 +156,7 @@ def test_a_clock_of_redis_that_went_back_holds_a_job_no_longer_than_the_timeout(
     assert begin(store, "y").held_s == TIMEOUT_S
 
 
-def test_what_was_lost_with_its_process_counts_and_what_was_handed_back_does_not(store, redis):
+def test_only_attempts_lost_with_their_process_count(store, redis):
     assert begin(store, "a").lost == 0
     assert begin(store, "a").lost == 0  # sent twice, since the first answer was lost
     store.release("a", "a")
@@ -170,7 +170,7 @@ def test_what_was_lost_with_its_process_counts_and_what_was_handed_back_does_not
     assert begin(store, "d").lost == 2
 
 
-def test_attempts_alone_count_under_the_claim_only(store):
+def test_isolated_attempts_count_only_under_the_claim(store):
     begin(store, "x")
     assert store.count_lost_alone("a", "y") is None
     assert store.count_lost_alone("a", "x") == 1
@@ -180,7 +180,7 @@ def test_attempts_alone_count_under_the_claim_only(store):
     assert store.count_lost_alone("a", "x") is None
 
 
-def test_a_job_sent_again_after_its_outcome_expired_is_no_suspect(store, redis):
+def test_a_job_sent_again_after_its_outcome_expired_is_not_a_suspect(store, redis):
     begin(store, "x")
     for _ in range(2):
         put_back(redis, "x")
@@ -194,7 +194,7 @@ def test_a_job_sent_again_after_its_outcome_expired_is_no_suspect(store, redis):
     assert (receipt.lost, receipt.lost_alone, receipt.is_suspect) == (0, 0, False)
 
 
-def test_a_holder_learns_that_another_was_given_its_job_also_once_that_is_done(store, redis, repeated):
+def test_a_holder_finds_out_that_another_worker_has_or_finished_its_job(store, redis, repeated):
     begin(store, "x")
     put_back(redis, "x")
     begin(store, "y")
@@ -215,7 +215,7 @@ def test_an_outcome_over_the_claim_repeats_nothing(store, repeated):
     assert repeated == []
 
 
-def test_without_a_claim_an_outcome_counts_once_the_holder_is_gone_for_those_who_know(store, redis):
+def test_without_a_claim_an_outcome_counts_after_the_holder_is_gone(store, redis):
     begin(store, "x")
     put_back(redis, "x")
     failure = '{"status": "FAILURE"}'
@@ -239,7 +239,7 @@ def test_a_claim_that_was_renewed_lasts_as_long_again(claims, store):
     assert [claims.has(job_id) for job_id in "abc"] == [True, True, False]
 
 
-def test_what_is_released_may_be_begun_at_once_and_what_is_dropped_may_not(claims, store):
+def test_a_released_job_can_be_claimed_at_once_and_a_dropped_one_cannot(claims, store):
     for job_id in "ab":
         hold(claims, store, job_id, job_id)
     claims.release("a", "a")
@@ -249,7 +249,7 @@ def test_what_is_released_may_be_begun_at_once_and_what_is_dropped_may_not(claim
     assert begin(store, "y", "b").held_s > 0
 
 
-def test_a_claim_is_released_though_redis_is_away(claims, store, monkeypatch):
+def test_a_claim_is_forgotten_even_if_redis_is_away(claims, store, monkeypatch):
     def away(*_: object, **__: object) -> None:
         raise RedisConnectionError("away")
 
@@ -259,7 +259,7 @@ def test_a_claim_is_released_though_redis_is_away(claims, store, monkeypatch):
     assert not claims.has("a")
 
 
-def test_a_holder_learns_once_that_another_has_the_job(claims, store, redis):
+def test_a_lost_claim_is_reported_once(claims, store, redis):
     claim = hold(claims, store, "a", "x")
     redis.hset(job_key("a"), "holder", "y")
     claims.renew({"x": "a"})
@@ -270,7 +270,7 @@ def test_a_holder_learns_once_that_another_has_the_job(claims, store, redis):
     assert not claims.take_away("unknown")
 
 
-def test_without_redis_it_runs_out_here_before_it_does_there():
+def test_without_redis_a_claim_ends_here_before_it_ends_in_redis():
     now = time.monotonic()
     claim = Claim("a", 10.0, now - 5)
     assert (claim.is_safe, claim.is_running_out) == (True, False)

@@ -1,4 +1,4 @@
-"""Taking messages: when it looks, what it hands over, what it buries, and what it leaves for later."""
+"""Taking messages: when they are taken, handed over, buried, or left for later."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -71,7 +71,7 @@ def named(job_id: str, **headers) -> dict:
     return message(headers={"id": job_id} | headers)
 
 
-def test_all_that_there_is_room_for_is_taken_by_priority_over_all_queues(bench):
+def test_messages_are_taken_by_priority_over_all_queues_while_there_is_room(bench):
     for job_id, queue in [("a", "gpu\x06\x163"), ("b", "cpu\x06\x166"), ("c", "cpu"), ("d", "gpu")]:
         bench.send(named(job_id), queue)
     assert bench.take("cpu", "gpu") == ["c", "d", "a", "b"]
@@ -81,7 +81,7 @@ def test_all_that_there_is_room_for_is_taken_by_priority_over_all_queues(bench):
     assert bench.num_unacked == 4
 
 
-def test_what_there_is_no_room_for_stays_on_its_list(bench):
+def test_without_room_messages_stay_on_their_list(bench):
     for job_id in "abc":
         bench.send(named(job_id))
     bench.room = 2
@@ -89,19 +89,19 @@ def test_what_there_is_no_room_for_stays_on_its_list(bench):
     assert bench.redis.llen("cpu") == 1
 
 
-def test_without_a_ring_it_looks_after_a_while_only(bench, monkeypatch):
+def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
     assert bench.take() == []
     bench.send()
     bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
     assert bench.handed_over == []
-    now[0] += consuming.LOOK_INTERVAL_S
+    now[0] += consuming.CHECK_INTERVAL_S
     bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
-def test_a_full_worker_looks_again_as_soon_as_it_has_room(bench):
+def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
     bench.send()
     bench.room = 0
     bench.take()
@@ -122,7 +122,7 @@ def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
     assert len(bench.handed_over) == 3
 
 
-def test_what_cannot_be_read_is_answered_buried_and_counted_and_the_next_is_taken(bench):
+def test_an_unreadable_message_is_answered_buried_and_counted(bench):
     buried = []
     bench.consumer.on_dead = lambda: buried.append(True)
     bench.send(b"\xff")
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_answered_buried_and_counted_and_the_next_is_take
     assert bench.num_unacked == 1
 
 
-def test_what_celery_stumbles_over_is_answered_and_buried(bench):
+def test_a_message_that_celery_cannot_handle_is_answered_and_buried(bench):
     bench.send()
     bench.trouble = TypeError("of Celery's")
     bench.take()
@@ -148,7 +148,7 @@ def test_what_celery_stumbles_over_is_answered_and_buried(bench):
 
 
 @pytest.mark.parametrize("refusal", ["OOM command not allowed", "READONLY You can't write"])
-def test_where_redis_refuses_the_message_comes_again(bench, refusal):
+def test_a_message_comes_again_after_a_redis_error(bench, refusal):
     bench.send()
     bench.trouble = ResponseError(refusal)
     bench.take()
@@ -156,7 +156,7 @@ def test_where_redis_refuses_the_message_comes_again(bench, refusal):
     assert bench.num_unacked == 1
 
 
-def test_a_connection_that_is_lost_is_the_consumers_to_mend(bench):
+def test_a_lost_connection_is_raised_to_the_consumer(bench):
     bench.send()
     bench.trouble = ConnectionError()
     with pytest.raises(ConnectionError):
@@ -164,7 +164,7 @@ def test_a_connection_that_is_lost_is_the_consumers_to_mend(bench):
     assert bench.num_unacked == 1
 
 
-def test_a_key_that_is_no_list_does_not_end_the_worker(bench):
+def test_a_key_of_the_wrong_type_does_not_end_the_worker(bench):
     bench.redis.set("cpu", "mine")
     assert bench.take() == []
 
@@ -192,7 +192,7 @@ def test_a_message_that_expired_ends_its_job_unless_a_worker_has_it(bench, is_el
     assert bench.dead() == []
 
 
-def test_what_was_put_back_for_later_is_not_requeued_at_once(bench):
+def test_a_message_put_back_with_a_delay_is_not_requeued_at_once(bench):
     bench.send(named("a"))
     bench.send(named("b"))
     bench.take()
@@ -204,7 +204,7 @@ def test_what_was_put_back_for_later_is_not_requeued_at_once(bench):
     assert bench.redis.llen("cpu") == 1
 
 
-def test_what_celery_rejects_is_answered_and_buried(bench):
+def test_a_message_that_celery_rejects_is_answered_and_buried(bench):
     bench.send()
     bench.take()
     bench.consumer.reject(bench.redis.zrange(INDEX, 0, -1)[0])

@@ -44,7 +44,7 @@ def test_messages_are_taken_by_priority_and_then_in_order(redis, deliveries):
     assert redis.hgetall(TAKEN_KEY) == {HIGH: "2", NORMAL: "2"}
 
 
-def test_a_message_is_noted_as_it_is_taken_and_any_bytes_come_back_whole(redis, deliveries):
+def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliveries):
     message = bytes(range(256)) + b"\n\n"
     redis.lpush(NORMAL, message)
     delivery = deliveries.take(LISTS)
@@ -64,7 +64,7 @@ def test_a_command_that_is_sent_twice_takes_one_message(redis, deliveries, monke
     assert redis.llen(NORMAL) == 1
 
 
-def test_of_a_message_that_is_too_large_both_ends_are_read(redis, deliveries):
+def test_both_ends_of_a_too_large_message_are_read(redis, deliveries):
     redis.lpush(NORMAL, b"a" * SHOWN_BYTES + b"-" * 10_000 + b"z" * SHOWN_BYTES)
     delivery = deliveries.take(LISTS)
     assert not delivery.is_whole
@@ -72,7 +72,7 @@ def test_of_a_message_that_is_too_large_both_ends_are_read(redis, deliveries):
     assert delivery.message == b"a" * SHOWN_BYTES + b"z" * SHOWN_BYTES
 
 
-def test_what_is_acknowledged_is_gone(redis, deliveries):
+def test_an_acknowledged_message_is_gone(redis, deliveries):
     redis.lpush(NORMAL, "1")
     tag = deliveries.take(LISTS).tag
     deliveries.forget(tag)
@@ -82,7 +82,7 @@ def test_what_is_acknowledged_is_gone(redis, deliveries):
     assert redis.hget(TAKEN_KEY, NORMAL) == "1"
 
 
-def test_what_is_put_back_is_served_next_from_its_own_list(redis, deliveries):
+def test_a_message_put_back_is_served_next_from_its_own_list(redis, deliveries):
     redis.lpush(NORMAL, "1", "2")
     tag = deliveries.take(LISTS).tag
     deliveries.put_back(tag)
@@ -90,7 +90,7 @@ def test_what_is_put_back_is_served_next_from_its_own_list(redis, deliveries):
     assert redis.hget(TAKEN_KEY, NORMAL) == "2"
 
 
-def test_only_what_nobody_renews_comes_back_the_oldest_first(redis, deliveries):
+def test_only_unrenewed_messages_come_back_the_oldest_first(redis, deliveries):
     redis.lpush(NORMAL, "1", "2", "3", "4")
     tags = [deliveries.take(LISTS).tag for _ in range(4)]
     for index, tag in enumerate(tags):
@@ -101,7 +101,7 @@ def test_only_what_nobody_renews_comes_back_the_oldest_first(redis, deliveries):
     assert take_all(deliveries) == [b"1", b"3", b"4"]
 
 
-def test_what_is_put_back_later_comes_after_its_time_and_nobody_need_hold_it(redis, deliveries):
+def test_a_message_put_back_with_a_delay_comes_after_it_without_a_holder(redis, deliveries):
     redis.lpush(NORMAL, "1")
     tag = deliveries.take(LISTS).tag
     deliveries.put_back(tag, delay_s=20)
@@ -119,7 +119,7 @@ def test_a_delay_may_be_longer_than_the_timeout(redis, deliveries):
     assert deliveries.restore_overdue() == 0
 
 
-def test_after_a_time_in_which_nobody_looked_holders_come_first(redis, deliveries):
+def test_after_an_outage_holders_can_renew_first(redis, deliveries):
     redis.lpush(NORMAL, "1")
     tag = deliveries.take(LISTS).tag
     assert deliveries.restore_overdue() == 0
@@ -131,7 +131,7 @@ def test_after_a_time_in_which_nobody_looked_holders_come_first(redis, deliverie
     assert deliveries.restore_overdue() == 1
 
 
-def test_one_look_puts_back_a_bounded_number(redis, deliveries):
+def test_one_call_puts_back_a_bounded_number(redis, deliveries):
     redis.lpush(NORMAL, *range(MAX_RESTORED + 5))
     while delivery := deliveries.take(LISTS):
         age(redis, delivery.tag)
@@ -141,7 +141,7 @@ def test_one_look_puts_back_a_bounded_number(redis, deliveries):
     assert len(take_all(deliveries)) == MAX_RESTORED + 5
 
 
-def test_the_dead_are_kept_with_the_reason_shortened_and_the_newest_of_them_only(redis, deliveries):
+def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, deliveries):
     for number in range(5):
         redis.lpush(HIGH, b"\xff" + b"x" * 9_000 + str(number).encode())
         delivery = deliveries.take(LISTS)
@@ -154,7 +154,7 @@ def test_the_dead_are_kept_with_the_reason_shortened_and_the_newest_of_them_only
     assert entries[0]["at"] == pytest.approx(redis.time()[0], abs=2)
 
 
-def test_a_message_is_buried_once_however_often_that_is_said(redis, deliveries):
+def test_a_message_is_buried_once_even_if_the_command_repeats(redis, deliveries):
     redis.lpush(HIGH, "x")
     delivery = deliveries.take(LISTS)
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_a_clock_of_redis_that_went_back_does_not_keep_messages_from_coming_back
     assert deliveries.restore_overdue() == 1
 
 
-def test_a_full_redis_still_gives_what_it_holds(redis, deliveries):
+def test_messages_can_be_taken_from_a_full_redis(redis, deliveries):
     redis.lpush(NORMAL, "1")
     redis.config_set("maxmemory", 1)
     try:

@@ -1,4 +1,4 @@
-"""What a worker lets through to Celery, and what it refuses with which reason and for whom."""
+"""Which messages a worker accepts, and the reason and job id of each refusal."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ BODY = [[], {"job": {"pred_len": 3}}, {"callbacks": None, "errbacks": None, "cha
 
 
 def message(body: Any = BODY, headers: Any = (), properties: Any = (), **fields: Any) -> dict[str, Any]:
-    """As celery 5.7 puts it on a list."""
+    """A message as Celery 5.7 puts it on a list."""
     return {
         "body": base64.b64encode(json.dumps(body).encode()).decode(),
         "content-encoding": "utf-8",
@@ -44,7 +44,7 @@ def refused(value: Any) -> BadMessage:
     return caught.value
 
 
-def test_a_message_of_celerys_own_comes_through(monkeypatch):
+def test_a_message_from_celery_is_accepted(monkeypatch):
     app = Celery("sender", broker="memory://")
     sent = []
     with app.connection_for_write() as connection:
@@ -85,7 +85,7 @@ def test_headers_that_are_not_checked_are_left_out():
     assert headers["timelimit"] == [None, None]
 
 
-def test_flower_is_shown_the_job_in_short_whatever_its_sender_says_of_it():
+def test_flower_shows_our_short_form_of_the_job():
     job = {"series": [{"id": "\x1b[2J" * 9, "open": [1.0] * 500}], "pred_len": 3}
     headers = {"argsrepr": "\x1b[2J" + "x" * 10_000, "kwargsrepr": 5, "origin": "\n" + "x" * 10_000}
     shown = read(message([[], {"job": job}, {}], headers=headers)).payload["headers"]
@@ -107,7 +107,7 @@ def test_an_eta_is_read_as_celery_reads_it(eta, unix_time):
     "raw",
     [b"", b"not json", b"\xff\xfe", b"5", b"[]", b"null", b'"text"', b"[" * 50_000, b"9" * 5_000, b"{}"],
 )
-def test_what_is_no_message_is_refused_and_nobody_is_told(raw):
+def test_a_non_message_is_refused_without_a_job_id(raw):
     assert refused(raw).job_id is None
 
 
@@ -151,7 +151,7 @@ def test_what_is_no_message_is_refused_and_nobody_is_told(raw):
         (message(properties={"body_encoding": "rot13"}), "body_encoding"),
     ],
 )
-def test_what_celery_cannot_read_is_refused_with_the_reason_and_its_sender_told(value, reason):
+def test_a_message_that_celery_cannot_read_is_refused_with_reason_and_id(value, reason):
     error = refused(value)
     assert reason in error.reason
     assert error.reason.isprintable()
@@ -159,11 +159,11 @@ def test_what_celery_cannot_read_is_refused_with_the_reason_and_its_sender_told(
 
 
 @pytest.mark.parametrize("job_id", [None, 5, "", "a\nb", "\x1b[31m", "x" * 201, ["a"], {}, "\ud800"])
-def test_a_message_whose_id_is_none_is_refused(job_id):
+def test_a_message_with_an_invalid_id_is_refused(job_id):
     assert "id" in refused(message(headers={"id": job_id})).reason
 
 
-def test_of_one_that_is_too_large_the_sender_is_told_where_its_ends_say_who():
+def test_a_too_large_message_is_refused_with_the_id_in_its_ends():
     ends = json.dumps(message())[-500:].encode()
     assert too_large(ends, 10**9, 10**6).job_id == "job-1"
     assert "1000000000 bytes" in too_large(ends, 10**9, 10**6).reason
@@ -187,7 +187,7 @@ JSON = st.recursive(
     ),
     value=JSON,
 )
-def test_whatever_a_field_holds_a_message_is_read_or_refused(part, name, value):
+def test_any_field_value_is_read_or_refused(part, name, value):
     if part == "fields":
         changed = message() | {name: value}
     elif part == "body":

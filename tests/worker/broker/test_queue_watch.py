@@ -1,4 +1,4 @@
-"""Hearing of changed lists from a real Redis."""
+"""Invalidation messages of a real Redis."""
 
 import threading
 
@@ -22,7 +22,7 @@ class Bell:
         self._rung.release()
 
     def wait(self) -> None:
-        assert self._rung.acquire(timeout=WAIT_S), "it was not heard"
+        assert self._rung.acquire(timeout=WAIT_S), "it did not ring"
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def watch(redis_server, redis, bell) -> QueueWatch:
     watched = connect(redis_server.url, decode_responses=False, protocol=3)
     watch = QueueWatch(watched, ["cpu", "cpu\x06\x163", "gpu"], bell.ring)
     watch.start()
-    bell.wait()  # as it begins to listen
+    bell.wait()  # for the start of the subscription
     return watch
 
 
-def test_each_change_of_a_list_is_heard_and_no_other_keys(redis, watch, bell):
+def test_it_rings_for_each_change_of_a_list_and_for_no_other_key(redis, watch, bell):
     for key in ("cpu", "cpu\x06\x163", "gpu"):
         redis.lpush(key, "x")
         bell.wait()
@@ -53,16 +53,16 @@ def test_each_change_of_a_list_is_heard_and_no_other_keys(redis, watch, bell):
     assert bell.count == count + 1
 
 
-def test_it_listens_again_after_its_connection_is_lost(redis, watch, bell, monkeypatch):
+def test_it_reconnects_after_its_connection_is_lost(redis, watch, bell, monkeypatch):
     monkeypatch.setattr(queue_watch, "RECONNECT_INTERVAL_S", 0.01)
     redis.client_kill_filter(_type="normal", skipme=True)
     bell.wait()  # for the loss
-    bell.wait()  # as it listens again
+    bell.wait()  # for the new subscription
     redis.lpush("cpu", "x")
     bell.wait()
 
 
-def test_silence_is_not_taken_for_loss(redis, redis_server, bell, monkeypatch):
+def test_a_silent_connection_is_not_lost(redis, redis_server, bell, monkeypatch):
     monkeypatch.setattr(queue_watch, "QUIET_S", 0.05)
     watched = connect(redis_server.url, decode_responses=False, protocol=3)
     QueueWatch(watched, ["cpu"], bell.ring).start()
@@ -75,7 +75,7 @@ def test_silence_is_not_taken_for_loss(redis, redis_server, bell, monkeypatch):
     bell.wait()
 
 
-def test_where_redis_will_not_tell_it_rings_all_the_time(redis, redis_server, bell, monkeypatch, caplog):
+def test_it_polls_if_redis_sends_no_invalidation_messages(redis, redis_server, bell, monkeypatch, caplog):
     redis.acl_setuser(
         "deaf", enabled=True, passwords=["+pw"], categories=["+@all"], commands=["-client"], keys=["*"]
     )

@@ -43,7 +43,7 @@ def app(settings, monkeypatch):
 
 
 class Receiver:
-    """A kombu consumer, and what it was given."""
+    """A kombu consumer and its messages."""
 
     def __init__(self, app) -> None:
         self.connection = app.connection_for_read()
@@ -53,7 +53,7 @@ class Receiver:
         consumer.consume()
 
     def receive(self) -> list:
-        """What came since it was last asked; one look into Redis."""
+        """The messages since the last call; takes from Redis once."""
         self.messages.clear()
         transport.message_consumer().ring()
         self.connection.transport.cycle.on_poll_start()
@@ -77,7 +77,7 @@ def num_held(receiver: Receiver) -> int:
     return len(qos._delivered) - len(qos._dirty)
 
 
-def test_messages_come_as_celery_wants_them_and_noted(redis, receiver):
+def test_messages_have_celerys_form_and_are_noted(redis, receiver):
     send(redis, "a", "b")
     first, second = receiver.receive()
     assert [one.headers["id"] for one in (first, second)] == ["a", "b"]
@@ -104,7 +104,7 @@ def test_a_channel_takes_no_more_than_it_has_room_for(redis, receiver):
     assert [one.headers["id"] for one in receiver.receive()] == ["c"]
 
 
-def test_what_is_acknowledged_leaves_nothing(redis, receiver):
+def test_an_acknowledged_message_leaves_nothing(redis, receiver):
     send(redis, "a")
     (one,) = receiver.receive()
     one.ack()
@@ -112,7 +112,7 @@ def test_what_is_acknowledged_leaves_nothing(redis, receiver):
     assert num_held(receiver) == 0
 
 
-def test_what_is_requeued_comes_again(redis, receiver):
+def test_a_requeued_message_comes_again(redis, receiver):
     send(redis, "a", "b")
     first, _ = receiver.receive()
     first.reject(requeue=True)
@@ -121,7 +121,7 @@ def test_what_is_requeued_comes_again(redis, receiver):
     assert again.delivery_tag != first.delivery_tag
 
 
-def test_what_was_put_back_for_later_is_not_held_and_comes_later(redis, receiver):
+def test_a_message_put_back_with_a_delay_is_not_held_and_comes_later(redis, receiver):
     send(redis, "a")
     (one,) = receiver.receive()
     transport.put_back(one.delivery_tag, 30)
@@ -133,7 +133,7 @@ def test_what_was_put_back_for_later_is_not_held_and_comes_later(redis, receiver
     assert len(receiver.receive()) == 1
 
 
-def test_what_celery_rejects_is_buried_and_answered(redis, receiver, settings):
+def test_a_rejected_message_is_buried_and_answered(redis, receiver, settings):
     send(redis, "a")
     (one,) = receiver.receive()
     one.reject()
@@ -155,7 +155,7 @@ def test_a_closed_channels_messages_stay_until_they_are_ended(redis, receiver, e
     assert redis.llen(QUEUE) == (end == "requeue")
 
 
-def test_a_channel_forgets_a_message_though_redis_is_away(redis, receiver, monkeypatch, redis_server):
+def test_a_channel_forgets_a_message_even_if_redis_is_away(redis, receiver, monkeypatch, redis_server):
     send(redis, "a")
     (one,) = receiver.receive()
     deliveries = transport.message_consumer().deliveries
@@ -165,7 +165,7 @@ def test_a_channel_forgets_a_message_though_redis_is_away(redis, receiver, monke
     assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again, and found to be done
 
 
-def test_a_worker_renews_what_it_holds_and_puts_back_what_nobody_holds(redis, receiver, monkeypatch):
+def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiver, monkeypatch):
     send(redis, "held", "lost")
     held, lost = receiver.receive()
     for one in (held, lost):
@@ -218,7 +218,7 @@ def test_jobs_are_noted_as_taken_on_a_channel_that_has_other_queues_too(redis, r
     assert redis.llen("added") == 1
 
 
-def test_a_queue_that_was_cancelled_is_taken_from_no_more(redis, receiver):
+def test_nothing_is_taken_from_a_cancelled_queue(redis, receiver):
     consumer = Consumer(receiver.channel, [Queue("added")], on_message=receiver.messages.append)
     consumer.consume()
     consumer.cancel_by_queue("added")
@@ -273,7 +273,7 @@ def test_a_kombu_that_lacks_something_is_refused_with_its_name(app, monkeypatch)
         self_check.check(app.connection_for_read())
 
 
-def test_what_is_refused_ends_the_worker_with_one_line(app, monkeypatch, caplog):
+def test_an_incompatible_kombu_ends_the_worker_with_one_line(app, monkeypatch, caplog):
     monkeypatch.delattr(virtual.Transport, "_deliver")
     with pytest.raises(SystemExit) as exit_:
         steps.TransportCheck(None).start(SimpleNamespace(app=app))
@@ -314,7 +314,7 @@ def test_a_channel_keeps_one_client_for_its_commands_until_its_pool_is_another(r
 
 
 class FakeRequest:
-    """As much of a Celery request as the worker's state looks at."""
+    """The part of a Celery request that the worker's state uses."""
 
     def __init__(self, tag: str, name: str = "kronos.forecast") -> None:
         self.id = f"job-{tag}"
@@ -322,7 +322,7 @@ class FakeRequest:
         self.message = SimpleNamespace(delivery_tag=tag)
 
 
-def test_what_is_held_is_what_celery_has_reserved_or_runs_and_what_runs_has_claims():
+def test_held_deliveries_are_reserved_or_running_and_running_ones_have_claims():
     running, waiting, status = requests = [
         FakeRequest("a"),
         FakeRequest("b"),
@@ -353,5 +353,5 @@ def test_two_deliveries_of_one_job_are_both_held():
     state.task_ready(first)
 
 
-def test_celery_keeps_the_message_where_the_tag_is_read():
+def test_celerys_request_has_the_message_with_the_tag():
     assert isinstance(inspect.getattr_static(Request, "message"), property)

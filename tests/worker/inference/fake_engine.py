@@ -1,4 +1,4 @@
-"""An engine that computes nothing, for tests of what is around engines."""
+"""An engine that computes nothing, for tests of the code around engines."""
 
 import threading
 from collections import deque
@@ -33,12 +33,12 @@ class FakeEngine:
     """Admits in arrival order and gives every running series a bar a step.
 
     Attributes:
-        gate: steps wait while it is cleared, after they have admitted.
-        in_step: set once a step waits so.
-        poisoned: seeds whose first step fails.
-        defect: raised from ``step`` itself, where not None.
-        steps: the seeds that ran in each step.
-        log: one for several engines tells the order of their steps.
+        gate: While it is cleared, steps wait after admission.
+        in_step: Set when a step waits in this way.
+        poisoned: Seeds whose first step fails.
+        defect: Raised from ``step`` itself if not None.
+        steps: The seeds that ran in each step.
+        log: Names of engines in the order of their steps; several engines may share it.
     """
 
     def __init__(self, name: str = "", log: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How many jobs a worker takes: the rule, the account it keeps of its jobs, and what kombu is told."""
+"""How many jobs a worker takes: the rule, the count of its jobs, and the answer to kombu."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from celery.worker import state
 
 from kronos_model.engine.engine import EngineLoad, StepReport
 from worker.broker.transport import QoS
-from worker.inference.capacity import MAX_HELD_BYTES, Capacity, Prefetch, num_jobs_allowed, num_paths_of
+from worker.inference.capacity import MAX_HELD_BYTES, Capacity, CapacityStep, num_jobs_allowed, num_paths_of
 
 SLOTS = 8
 
@@ -52,7 +52,7 @@ def test_a_worker_without_engine_takes_one_job():
         (None, 1),
     ],
 )
-def test_paths_are_counted_in_the_message_whatever_it_holds(payload, num_paths):
+def test_paths_are_counted_in_any_message(payload, num_paths):
     assert num_paths_of(payload) == num_paths
 
 
@@ -113,7 +113,7 @@ def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     assert capacity.has_room(jobs - {"0"})
 
 
-def test_a_job_that_the_consumer_does_not_know_is_not_taken_up_by_its_engine(capacity):
+def test_a_job_that_was_never_taken_is_not_noted_when_admitted(capacity):
     capacity.admitted("sent with a countdown")
     assert capacity.has_room(set())
     assert capacity.num_jobs == 0
@@ -141,7 +141,7 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
 
 
 class FakeConsumer:
-    """As much of Celery's consumer as the step uses, around kombu's own count of deliveries."""
+    """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
 
     def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
         self.controller = SimpleNamespace()
@@ -178,7 +178,7 @@ def no_requests(monkeypatch):
 
 def test_the_consumer_takes_jobs_while_there_is_room(capacity):
     consumer = FakeConsumer(capacity)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     assert consumer.can_consume
     consumer.receive("a", 7)
     assert consumer.can_consume
@@ -198,14 +198,14 @@ def test_messages_held_are_bounded_by_their_size_too(capacity):
 
 def test_the_pools_concurrency_stays_the_bound(capacity):
     consumer = FakeConsumer(capacity, prefetch_count=2)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     for job in "ab":
         consumer.receive(job, 1)
     assert not consumer.can_consume
 
 
-def test_what_is_held_counts_on_the_next_connection_too(capacity):
-    consumer, step = FakeConsumer(capacity), Prefetch(None)
+def test_held_jobs_count_on_the_next_connection_too(capacity):
+    consumer, step = FakeConsumer(capacity), CapacityStep(None)
     step.start(consumer)
     consumer.receive("a", 64)
     consumer.connect()
@@ -216,7 +216,7 @@ def test_what_is_held_counts_on_the_next_connection_too(capacity):
 
 def test_room_wakes_the_consumers_loop(capacity, engines):
     consumer = FakeConsumer(capacity)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     consumer.receive("a", 64)
     assert not consumer.can_consume
     capacity.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
@@ -226,14 +226,14 @@ def test_room_wakes_the_consumers_loop(capacity, engines):
 
 def test_without_an_engine_in_this_process_celery_decides_alone():
     consumer = FakeConsumer(None)
-    Prefetch(None).start(consumer)
+    CapacityStep(None).start(consumer)
     for job in "abc":
         consumer.receive(job, 64)
     assert consumer.can_consume
     assert consumer.on_task_message == set()
 
 
-def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
+def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
     """Whether a worker with these engines, a job in one of them, takes another."""
     capacity = Capacity(lambda: loads)
     capacity.take("running", SLOTS)
@@ -246,9 +246,9 @@ def room_beside(*loads: EngineLoad, num_coming: int = 0) -> bool:
 FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)
 
 
-def test_beside_a_full_engine_jobs_for_another_are_tried_one_at_a_time():
-    assert room_beside(FULL, IDLE)
-    assert not room_beside(FULL, IDLE, num_coming=1)
-    assert not room_beside(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
-    assert not room_beside(FULL, FULL)
-    assert room_beside(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)
+def test_with_one_full_engine_jobs_for_another_are_taken_one_at_a_time():
+    assert has_room_for_more(FULL, IDLE)
+    assert not has_room_for_more(FULL, IDLE, num_coming=1)
+    assert not has_room_for_more(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
+    assert not has_room_for_more(FULL, FULL)
+    assert has_room_for_more(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)

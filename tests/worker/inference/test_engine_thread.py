@@ -1,4 +1,4 @@
-"""The engines' owner: jobs from many threads, and how each of them ends. The engines compute nothing."""
+"""The engines' thread: jobs from many threads, and how each ends. The engines compute nothing."""
 
 import gc
 import threading
@@ -50,7 +50,7 @@ def request(seed: int, *, horizon: int = 2, paths: int = 1) -> SeriesRequest:
 
 
 def ended(engine_thread: EngineThread, run: JobRun) -> list[FakeGeneration]:
-    """As a task waits: by and by, until the job has ended."""
+    """Wait as a task does, until the job has ended."""
     for _ in range(10 * WAIT_S):
         if engine_thread.wait(run, 0.1):
             return run.result()
@@ -131,7 +131,7 @@ def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, en
     assert "".join(engine.log) == "a" + "ab" * 10 + "a" * 29
 
 
-def test_what_all_engines_hold_and_have_waiting_can_be_seen(engine_thread, engine, hosted):
+def test_the_load_of_all_engines_can_be_read(engine_thread, engine, hosted):
     engine_thread.add(HostedEngine("model-b", FakeEngine("b")))
     engine.gate.clear()
     run = engine_thread.submit("job", [request(1, paths=MAX_SLOTS - 1), request(2, paths=3)], hosted)
@@ -287,7 +287,7 @@ def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_jobs_are_told_even_where_the_process_cannot_be_ended():
+def test_jobs_end_even_if_the_process_cannot_be_ended():
     def fail() -> None:
         raise PermissionError("no signal for you")
 
@@ -322,9 +322,7 @@ def test_a_job_that_fails_while_the_service_stops_keeps_its_own_error(engine_thr
         run.result()
 
 
-def test_observers_hear_of_every_step_and_once_of_every_series_that_ended(
-    engine_thread, engine, hosted, notes
-):
+def test_observers_receive_every_step_and_each_ended_series_once(engine_thread, engine, hosted, notes):
     engine.poisoned = {2}
     engine.gate.clear()
     runs = [engine_thread.submit(str(seed), [request(seed, paths=2)], hosted) for seed in (1, 2)]
@@ -371,7 +369,7 @@ def test_a_job_is_admitted_once_the_load_counts_it(engine):
     assert (engine_thread.num_jobs, engine_thread.loads) == (0, {"model-a": IDLE})
 
 
-def test_an_observer_that_fails_is_told_nothing_more_and_nobody_else_notices(notes, caplog):
+def test_an_observer_that_fails_is_removed_and_the_others_go_on(notes, caplog):
     class Broken:
         num_calls = 0
 

@@ -1,4 +1,4 @@
-"""What a job does while its model is being loaded, and where its engine dies. Nothing is loaded here."""
+"""A job while its model is being loaded, or when its engine dies. Nothing is loaded here."""
 
 import gc
 import threading
@@ -20,7 +20,7 @@ from worker.inference.job_run import HostedEngine
 
 
 class JobContext:
-    """As ``executor.JobContext``."""
+    """A ``JobContext``."""
 
     def __init__(self) -> None:
         self.wants_no_more = False
@@ -39,7 +39,7 @@ def context() -> JobContext:
 
 @pytest.fixture
 def engine_thread(monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 0.01)
     engine_thread = EngineThread()
     engine_thread.start()
     yield engine_thread
@@ -54,7 +54,7 @@ def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float 
     return executor._wait_for_model(engine_thread, entry, deadline, context.is_cancelled)
 
 
-def test_it_has_the_model_once_that_is_loaded(engine_thread, context):
+def test_it_gets_the_model_after_loading(engine_thread, context):
     entry, served = CacheEntry("b"), object()
     later(lambda: entry.settle(served))
     assert wait(engine_thread, context, entry, time.monotonic() + WAIT_S) is served
@@ -76,13 +76,13 @@ def test_it_can_be_cancelled(engine_thread, context):
 
 
 def test_it_keeps_its_deadline(engine_thread, context, monkeypatch):
-    monkeypatch.setattr(executor, "LOOK_INTERVAL_S", 3600)
+    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 3600)
     with pytest.raises(JobError) as ended:
         wait(engine_thread, context, CacheEntry("b"), time.monotonic() + 0.02)
     assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")
 
 
-def test_it_goes_back_to_the_queue_where_the_engine_dies_meanwhile(engine_thread, context):
+def test_it_goes_back_to_the_queue_if_the_engine_dies_meanwhile(engine_thread, context):
     later(engine_thread.stop)
     with pytest.raises(EngineDied) as died:
         wait(engine_thread, context, CacheEntry("b"))
@@ -102,7 +102,7 @@ class RefusingEngine:
         """Nothing is there."""
 
 
-def test_a_job_that_failed_is_gone_at_once_and_not_with_the_next_garbage(engine_thread, context):
+def test_a_failed_job_is_freed_at_once_without_garbage_collection(engine_thread, context):
     """It holds tensors, of which Python's collector does not know how large they are."""
     run = engine_thread.submit(
         "a", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
@@ -139,7 +139,7 @@ def series() -> SimpleNamespace:
     return SimpleNamespace(horizon=1, sampling=SimpleNamespace(sample_count=1))
 
 
-def test_the_job_that_was_inside_may_be_why_the_engine_died_and_who_came_later_is_not(engine_thread, context):
+def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
     hosted = HostedEngine("a", RaisingEngine())  # type: ignore[arg-type]
     engine_thread._hosted = [hosted]
     run = engine_thread.submit("job", [series()], hosted)  # type: ignore[list-item]
@@ -151,7 +151,7 @@ def test_the_job_that_was_inside_may_be_why_the_engine_died_and_who_came_later_i
     assert not isinstance(died.value, DiedInEngine)
 
 
-def test_a_lookback_unlike_the_trained_one_is_told():
+def test_a_lookback_unlike_the_trained_one_gives_a_warning():
     series = [SimpleNamespace(id=name, wall=range(bars)) for name, bars in (("a", 128), ("b", 400))]
     warnings = executor.lookback_warnings(series, SimpleNamespace(lookback=128))
     assert len(warnings) == 1

@@ -1,4 +1,4 @@
-"""When CPU workers stand in for the gpu pool: the decision, and what the consumer is told."""
+"""When CPU workers stand in for the gpu pool: the decision, and the calls to the consumer."""
 
 from collections import OrderedDict
 from functools import partial
@@ -25,7 +25,7 @@ class Clock:
 
 
 class FakeConsumer:
-    """Queues and timer as Celery's consumer has them; the timer fires when told to."""
+    """Queues and timer of Celery's consumer; the test makes the timer fire."""
 
     def __init__(self, *queues: str) -> None:
         self.consume_from = OrderedDict.fromkeys(queues)
@@ -34,7 +34,7 @@ class FakeConsumer:
         )
         self.timer = self
         self.calls: list[tuple[Any, tuple[Any, ...]]] = []
-        self.told: list[tuple[str, str]] = []
+        self.changes: list[tuple[str, str]] = []
 
     def call_repeatedly(self, seconds: float, function: Any, args: tuple[Any, ...]) -> SimpleNamespace:
         assert seconds == ANNOUNCEMENT_INTERVAL_S
@@ -47,11 +47,11 @@ class FakeConsumer:
             function(*args)
 
     def add_task_queue(self, queue: str) -> None:
-        self.told.append(("add", queue))
+        self.changes.append(("add", queue))
         self.consume_from[queue] = None
 
     def cancel_task_queue(self, queue: str) -> None:
-        self.told.append(("cancel", queue))
+        self.changes.append(("cancel", queue))
         del self.consume_from[queue]
 
 
@@ -62,7 +62,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def graceful(settings, clock, monkeypatch) -> GpuFailover:
-    """With the clock in the test's hands."""
+    """With a clock that the test sets."""
     settings = settings.model_copy(update={"gpu_grace_s": 60.0})
     monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
     monkeypatch.setattr(gpu_failover, "GraceTimer", partial(GraceTimer, clock=clock))
@@ -105,25 +105,25 @@ def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock)
     consumer = FakeConsumer(CPU_QUEUE)
     graceful.start(consumer)
     consumer.tick()
-    assert consumer.told == []
+    assert consumer.changes == []
     announce_gpu(redis, "loading")  # not ready: nobody takes its jobs yet
     clock.now_s += 60
     for _ in range(3):
         consumer.tick()
-    assert consumer.told == [("add", GPU_QUEUE)]
+    assert consumer.changes == [("add", GPU_QUEUE)]
     announce_gpu(redis)
     for _ in range(3):
         consumer.tick()
-    assert consumer.told == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
+    assert consumer.changes == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
     withdraw(redis, "gpu@1")
     consumer.tick()
-    assert len(consumer.told) == 2
+    assert len(consumer.changes) == 2
     clock.now_s += 60
     consumer.tick()
-    assert consumer.told[2:] == [("add", GPU_QUEUE)]
+    assert consumer.changes[2:] == [("add", GPU_QUEUE)]
 
 
-def test_after_a_reconnection_it_knows_that_it_was_standing_in(redis, graceful, clock):
+def test_after_a_reconnection_it_still_stands_in(redis, graceful, clock):
     consumer = FakeConsumer(CPU_QUEUE)
     graceful.start(consumer)
     clock.now_s += 60
@@ -134,7 +134,7 @@ def test_after_a_reconnection_it_knows_that_it_was_standing_in(redis, graceful, 
     assert len(consumer.calls) == 1
     announce_gpu(redis)
     consumer.tick()
-    assert consumer.told == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
+    assert consumer.changes == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
 
 
 def test_a_gpu_worker_never_leaves_its_own_queue(redis, graceful, clock):
@@ -156,4 +156,4 @@ def test_nothing_changes_while_redis_does_not_answer(redis, graceful, clock, mon
     with monkeypatch.context() as patch:
         patch.setattr(gpu_failover, "live_workers", refuse)
         consumer.tick()
-    assert consumer.told == [("add", GPU_QUEUE)]
+    assert consumer.changes == [("add", GPU_QUEUE)]

@@ -1,4 +1,4 @@
-"""Which models a worker holds: what jobs may name, one load for all, and who goes when it is full."""
+"""The models of a worker: names in jobs, one load for all, and which model is dropped."""
 
 import gc
 import shutil
@@ -97,7 +97,7 @@ def pool(make_pool: Callable[[int], ModelCache]) -> ModelCache:
 
 
 def use(pool: ModelCache, name: str | None) -> AbstractContextManager[CacheEntry]:
-    """As a job does."""
+    """Use a model as a job does."""
     return pool.use(pool.find(name))
 
 
@@ -198,7 +198,7 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
     assert loader.started == ["b", "b"]
 
 
-def test_when_it_is_full_the_model_goes_that_was_used_longest_ago(pool, loader, engine_thread):
+def test_a_full_cache_drops_the_model_that_was_used_longest_ago(pool, loader, engine_thread):
     for name in ("b", "c", "b", "d"):
         use_once(pool, name)
     assert ids(pool) == ["own", "b", "d"]
@@ -218,7 +218,7 @@ def test_a_model_that_a_job_holds_stays(pool, loader):
     assert ids(pool) == ["own", "b", "c"]
 
 
-def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
+def test_if_every_place_is_held_the_error_says_what_to_do(pool, loader):
     with use(pool, "b"), use(pool, "c"):
         error = refusal(pool, "d")
         assert (error.code, error.field) == (ErrorCode.MODEL_CAPACITY, "model")
@@ -228,14 +228,14 @@ def test_where_every_place_is_held_the_job_is_told_what_to_do(pool, loader):
     use_once(pool, "d")
 
 
-def test_a_place_for_the_own_model_only_has_room_for_no_other(make_pool):
+def test_a_cache_of_one_place_holds_only_the_own_model(make_pool):
     pool = make_pool(1)
     assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
     with use(pool, None) as entry:
         assert entry.wait(0)
 
 
-def test_a_load_that_nobody_waits_for_any_more_gives_its_place_away(pool, loader, engine_thread):
+def test_a_load_that_no_job_waits_for_gives_its_place_away(pool, loader, engine_thread):
     """ "b" is being loaded when its job goes, "c" has not begun."""
     loader.gate.clear()
     for name in ("b", "c"):
@@ -261,7 +261,7 @@ def _expect_started(loader: FakeLoader, names: list[str]) -> None:
     pytest.fail(f"{loader.started} were loaded, not {names}")
 
 
-def test_what_a_model_will_see_is_known_before_it_is_loaded(pool, loader):
+def test_the_max_context_is_known_before_loading(pool, loader):
     assert [pool.max_context_of(pool.find(name)) for name in (None, "own", "b")] == [64, 64, 1]
     assert loader.started == []
 
@@ -284,7 +284,7 @@ def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypa
     use_once(pool, "b")
 
 
-def test_a_resident_wakes_who_waits_in_other_threads():
+def test_an_entry_wakes_the_waiting_threads():
     entry, seen = CacheEntry("b"), []
     thread = threading.Thread(target=lambda: seen.append(entry.wait(WAIT_S)))
     thread.start()
@@ -320,7 +320,7 @@ def registering(engine_thread, loader, registry) -> ModelCache:
 
 
 def named(pool: ModelCache, name: str) -> str:
-    """What a job for the name is served by."""
+    """The model that serves a job with this name."""
     with use(pool, name) as entry:
         assert entry.wait(WAIT_S)
         return entry.served.hosted.model_id
@@ -348,7 +348,7 @@ def test_an_older_version_makes_room_as_any_model_does(registering, register, en
     assert list(engine_thread.loads) == ["own", "desk@2", "desk@3"]
 
 
-def test_what_a_registered_model_sees_is_what_its_metadata_say(registering, register, loader):
+def test_a_registered_models_max_context_is_in_its_metadata(registering, register, loader):
     register("desk", "job-1", max_context=48)
     assert registering.max_context_of(registering.find("desk")) == 48
     assert loader.started == []
@@ -363,7 +363,7 @@ def test_the_refusal_says_where_the_registered_models_are_listed(registering, po
 
 
 @pytest.mark.parametrize("name", ["../desk", "/etc", "desk/../desk", "desk@../1", "", ".", "desk@0"])
-def test_what_a_job_names_never_becomes_a_path(registering, register, loader, name, monkeypatch):
+def test_a_model_name_in_a_job_never_becomes_a_path(registering, register, loader, name, monkeypatch):
     register("desk", "job-1")
     monkeypatch.setattr(Path, "iterdir", lambda path: pytest.fail(f"{path} was read"))
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
@@ -371,8 +371,8 @@ def test_what_a_job_names_never_becomes_a_path(registering, register, loader, na
     assert loader.started == []
 
 
-def test_what_the_operator_lists_goes_before_what_is_registered(registering, register, loader):
-    """Whoever may finetune cannot put a model of theirs in the place of an allowed one."""
+def test_models_that_the_operator_lists_come_before_registered_ones(registering, register, loader):
+    """A user who may finetune cannot replace an allowed model by their own."""
     for name in ("own", "b"):
         register(name, f"job-{name}")
         assert named(registering, name) == name
@@ -396,9 +396,7 @@ def test_a_model_that_was_deleted_serves_on_until_it_is_dropped(registering, reg
     assert loader.started == ["desk@1", "desk@2", "b", "d"]
 
 
-def test_what_was_registered_anew_under_the_same_number_is_loaded_anew(
-    registering, register, registry, loader
-):
+def test_a_version_that_was_registered_again_is_loaded_again(registering, register, registry, loader):
     register("desk", "job-1")
     assert named(registering, "desk@1") == "desk@1"
     shutil.rmtree(registry.folder / "desk")

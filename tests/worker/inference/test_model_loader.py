@@ -97,7 +97,7 @@ def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
     assert asked == [torch.float32, torch.bfloat16]
 
 
-def test_slots_are_as_many_as_the_share_holds_beside_the_weights(settings):
+def test_slots_fill_the_share_that_the_weights_leave(settings):
     loader = ModelLoader(settings, CPU)
     pair = model_loader.load_pair(settings.model, settings.tokenizer)
     weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
@@ -148,7 +148,7 @@ def test_a_further_model_that_the_gpu_cannot_hold_is_not_loaded(
     assert (loader.device, loader.device_warning) == (GPU, None)
 
 
-def test_what_a_model_will_see_needs_no_loading(settings):
+def test_the_max_context_needs_no_loading(settings):
     assert ModelLoader(settings, CPU).max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 64
     published = ModelLoader(settings.model_copy(update={"max_context": None}), CPU)
     assert published.max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 2048
@@ -161,7 +161,7 @@ def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
     ModelLoader(settings, CPU).reclaim()
 
 
-def test_a_model_that_ran_and_was_let_go_of_is_freed(settings):
+def test_a_removed_model_is_freed(settings):
     loader, engine_thread = ModelLoader(settings, CPU), EngineThread()
     engine_thread.start()
     loaded = loader.load_further(ModelSpec("kronos-tiny"))

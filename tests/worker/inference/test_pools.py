@@ -1,4 +1,4 @@
-"""What becomes of a task that fails where Celery's tracer does not have it."""
+"""A task that fails outside of Celery's tracer."""
 
 import threading
 
@@ -9,8 +9,8 @@ from worker.inference.pools import WaitingThreadsPool
 
 
 def apply(target) -> list[ExceptionInfo]:
-    """What Celery's request is told, once the pool is done."""
-    told: list[ExceptionInfo] = []
+    """The errors that Celery's request receives when the pool is done."""
+    errors: list[ExceptionInfo] = []
     pool = WaitingThreadsPool(1)
     pool.on_apply(
         target,
@@ -18,31 +18,31 @@ def apply(target) -> list[ExceptionInfo]:
         {},
         callback=lambda result: None,
         accept_callback=lambda pid, started: None,
-        error_callback=told.append,
+        error_callback=errors.append,
     )
     pool.on_stop()
-    return told
+    return errors
 
 
-def test_a_task_that_fails_outside_of_the_tracer_is_told_of():
+def test_a_task_that_fails_outside_of_the_tracer_is_reported():
     def fail() -> None:
         raise UnicodeDecodeError("utf-8", b"x", 0, 1, "of the body")
 
-    (told,) = apply(fail)
-    assert isinstance(told.exception.exc, UnicodeDecodeError)
+    (info,) = apply(fail)
+    assert isinstance(info.exception.exc, UnicodeDecodeError)
 
 
-def test_memory_that_runs_out_is_told_of():
-    """Celery's tracer does not keep that to itself."""
+def test_a_memory_error_is_reported():
+    """Celery's tracer raises it again."""
 
     def fail() -> None:
         raise MemoryError
 
-    (told,) = apply(fail)
-    assert isinstance(told.exception.exc, MemoryError)
+    (info,) = apply(fail)
+    assert isinstance(info.exception.exc, MemoryError)
 
 
-def test_of_a_task_that_was_traced_nothing_more_is_told():
+def test_a_traced_task_is_not_reported_again():
     done = threading.Event()
     assert apply(done.set) == []
     assert done.wait(WAIT_S)

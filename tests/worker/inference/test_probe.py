@@ -19,7 +19,7 @@ from worker.inference.probe_child import report_on
         ('print(\'{"event": "error", "message": "bad settings"}\')', "bad settings"),
     ],
 )
-def test_a_probe_that_dies_or_hangs_is_an_error_and_not_ours(monkeypatch, script: str, reason: str) -> None:
+def test_a_probe_that_dies_or_hangs_is_a_probe_error(monkeypatch, script: str, reason: str) -> None:
     replace_probe(monkeypatch, script)
     with pytest.raises(ProbeError, match=reason):
         run_probe(["cpu"], timeout_s=0.5 if "longer" in reason else 60)

@@ -69,7 +69,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert [model.id for model in ready.models] == [ready.model.id]
     assert ready.model_fields_set == seen.model_fields_set
     worker.drain()
-    worker.ready()  # said again where the connection is made again
+    worker.ready()  # called again after a reconnection
     deadline = time.monotonic() + 5
     while announced(redis).state != "draining" and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -78,14 +78,14 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert announced(redis) is None
 
 
-def test_a_job_that_another_worker_has_meanwhile_is_counted_once(worker):
+def test_a_claim_lost_to_another_worker_is_counted_once(worker):
     worker.claims.hold("job", "token", time.monotonic())
     for token in ("token", "token", "of another process"):
         worker.job_store._on_repeated(token)
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 
-def test_what_is_served_computes_within_the_limits_of_its_model(worker):
+def test_the_served_model_computes_within_its_limits(worker):
     worker.start()
     assert worker.limits_of(None).max_pred_len == 64
     run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
@@ -94,7 +94,7 @@ def test_what_is_served_computes_within_the_limits_of_its_model(worker):
     assert worker.served.num_parameters > 0
 
 
-def test_a_job_may_ask_for_what_the_model_that_it_names_can_see(settings):
+def test_the_limits_follow_the_named_model(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = WorkerProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
@@ -137,7 +137,7 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert registry.get_sample_value("kronos_worker_info", info) == 1
 
 
-def test_observers_hear_of_the_models_by_name(settings):
+def test_observers_receive_model_names(settings):
     heard = []
 
     class Observer:
@@ -169,23 +169,25 @@ def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(setting
 def test_the_engines_thread_alone_computes_in_parallel(
     settings, monkeypatch, threads, num_processes, expected
 ):
-    told: list[object] = []
+    events: list[object] = []
     load_pair = model_loader.load_pair
     owner = "kronos-engine"
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("kronos_model.devices.cores.num_cores", lambda: 6)
     monkeypatch.setattr(
-        torch, "set_num_threads", lambda number: told.append((threading.current_thread().name, number))
+        torch, "set_num_threads", lambda number: events.append((threading.current_thread().name, number))
     )
-    monkeypatch.setattr(model_loader, "load_pair", lambda *a, **k: told.append("load") or load_pair(*a, **k))
+    monkeypatch.setattr(
+        model_loader, "load_pair", lambda *a, **k: events.append("load") or load_pair(*a, **k)
+    )
     worker = WorkerProcess(settings.model_copy(update={"threads": threads}), NODE)
     worker.start(num_processes)
     worker.stop()
-    assert told == [(threading.current_thread().name, 1), "load", (owner, expected)]
+    assert events == [(threading.current_thread().name, 1), "load", (owner, expected)]
     assert worker.status().threads == expected
 
 
-def test_a_worker_whose_engine_dies_is_told_to_end(settings):
+def test_a_worker_whose_engine_dies_is_ended(settings):
     ended = threading.Event()
     worker = WorkerProcess(settings, NODE, on_engine_death=ended.set)
     worker.start()
@@ -204,14 +206,14 @@ def test_a_worker_whose_engine_dies_is_told_to_end(settings):
     worker.stop()
 
 
-def test_a_worker_that_cannot_load_takes_its_announcement_back(settings, redis, tmp_path):
+def test_a_worker_that_cannot_load_removes_its_announcement(settings, redis, tmp_path):
     worker = WorkerProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
     with pytest.raises(CheckpointError):
         worker.start()
     assert announced(redis) is None
 
 
-def test_an_announcement_on_its_way_does_not_outlive_the_worker(settings, redis, monkeypatch):
+def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis, monkeypatch):
     announce = heartbeat.announce
 
     def slow(*args):

@@ -1,4 +1,4 @@
-"""A worker that cannot compute any more ends, whatever its main thread does. In processes of their own."""
+"""A worker that can no longer compute ends, for any main thread. Each test runs its own process."""
 
 import signal
 import subprocess
@@ -44,7 +44,7 @@ def run(script: str, grace_s: float) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_process_that_does_not_heed_the_signal_ends_all_the_same():
+def test_a_process_that_ignores_the_signal_ends_after_the_grace():
     ended = run(STUCK, grace_s=0.05)
     assert ended.returncode == ending.EXIT_STATUS
     assert "it ends now" in ended.stderr

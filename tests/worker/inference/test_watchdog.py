@@ -1,4 +1,4 @@
-"""A step that hangs is noticed, one that takes its time is not. The worst in processes of their own."""
+"""A step that hangs is detected, a long one is not. The worst cases run in their own processes."""
 
 import subprocess
 import sys
@@ -33,12 +33,12 @@ with dog.step():
     time.sleep(0.1)  # let it see the step
     ctypes.PyDLL(None).sleep(60)
 """
-TOLD_IN_VAIN = """
-told = threading.Event()
-dog = Watchdog(0.5, on_hang=lambda seen_s: told.set())
+ON_HANG_IN_VAIN = """
+is_over = threading.Event()
+dog = Watchdog(0.5, on_hang=lambda seen_s: is_over.set())
 dog.start()
 with dog.step():
-    told.wait()
+    is_over.wait()
 time.sleep(2)
 """
 LOG_IS_STUCK = """
@@ -63,7 +63,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 class Watched:
-    """A watchdog, and what it has told."""
+    """A watchdog and its reports."""
 
     def __init__(self, limit_s: float) -> None:
         self.hangs: SimpleQueue[float] = SimpleQueue()
@@ -90,7 +90,7 @@ class Clock:
 
 
 class ByHand:
-    """A watchdog without its thread: the test looks, after as many seconds as it says."""
+    """A watchdog without its thread: each tick comes after as many seconds as the test says."""
 
     def __init__(self, limit_s: float) -> None:
         self.hangs: list[float] = []
@@ -101,19 +101,19 @@ class ByHand:
     def note_change(self) -> None:
         self.changes.append(self.dog.is_stalled)
 
-    def look(self, seconds: float = 1.0) -> bool:
+    def tick(self, seconds: float = 1.0) -> bool:
         self.clock.now_s += seconds
-        return self.dog.look()
+        return self.dog.tick()
 
 
 @pytest.fixture
 def by_hand() -> Iterator[ByHand]:
     by_hand = ByHand(LONG_S)
     yield by_hand
-    by_hand.look()  # outside of a step: the process is no longer to end
+    by_hand.tick()  # outside of a step: the process is no longer to end
 
 
-def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
+def test_a_step_that_hangs_is_stalled_first_and_reported_once(watched):
     with watched.dog.step():
         assert watched.changes.get(timeout=WAIT_S)
         assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
@@ -124,39 +124,39 @@ def test_a_step_that_hangs_is_stalled_first_and_told_of_once(watched):
 def test_a_step_that_ends_after_all_is_no_longer_stalled(by_hand):
     with by_hand.dog.step():
         while not by_hand.dog.is_stalled:
-            assert not by_hand.look()
-    by_hand.look()
+            assert not by_hand.tick()
+    by_hand.tick()
     assert (by_hand.changes, by_hand.hangs) == ([True, False], [])
 
 
-def test_nothing_ends_the_process_where_who_was_told_did_not():
-    ended = run(TOLD_IN_VAIN)
+def test_the_process_goes_on_if_on_hang_does_not_end_it():
+    ended = run(ON_HANG_IN_VAIN)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_idle_is_not_hanging_and_many_steps_are_not_one(by_hand):
     for _ in range(20):
         with by_hand.dog.step():
-            assert not any(by_hand.look() for _ in range(LONG_S // 4))
-    assert not any(by_hand.look() for _ in range(2 * LONG_S))
+            assert not any(by_hand.tick() for _ in range(LONG_S // 4))
+    assert not any(by_hand.tick() for _ in range(2 * LONG_S))
     assert not by_hand.dog.is_stalled
 
 
 @pytest.mark.parametrize(("is_first", "factor"), [(False, 1), (True, watchdog.FIRST_STEP_FACTOR)])
 def test_the_first_step_may_take_longer(by_hand, is_first, factor):
     with by_hand.dog.step(is_first=is_first):
-        assert not any(by_hand.look() for _ in range(factor * LONG_S))
-        assert by_hand.look()
+        assert not any(by_hand.tick() for _ in range(factor * LONG_S))
+        assert by_hand.tick()
     assert by_hand.hangs == [factor * LONG_S + 1]
 
 
-def test_time_in_which_the_process_stood_still_does_not_count(by_hand):
+def test_time_in_which_the_process_was_stopped_does_not_count(by_hand):
     with by_hand.dog.step():
         for _ in range(10):
-            by_hand.look(seconds=10 * LONG_S)
+            by_hand.tick(seconds=10 * LONG_S)
         num_more = LONG_S - 10 * 2 * int(watchdog.MAX_TICK_S)
-        assert not any(by_hand.look() for _ in range(num_more))
-        assert by_hand.look()
+        assert not any(by_hand.tick() for _ in range(num_more))
+        assert by_hand.tick()
 
 
 def test_a_step_that_keeps_the_interpreters_lock_ends_the_process():
@@ -166,13 +166,13 @@ def test_a_step_that_keeps_the_interpreters_lock_ends_the_process():
     assert ended.stdout == ""
 
 
-def test_a_log_that_nobody_can_write_to_does_not_keep_the_process_alive():
+def test_a_blocked_log_does_not_keep_the_process_alive():
     ended = run(LOG_IS_STUCK)
     assert ended.returncode == EXIT_STATUS
 
 
 class SlowToSubmit(FakeEngine):
-    """What is submitted waits, on the engines' thread, until it may go on."""
+    """Submitted series wait on the engines' thread until the test lets them go on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class SlowToSubmit(FakeEngine):
         return super().submit(request)
 
 
-def test_the_service_is_watched_in_steps_and_its_jobs_are_known():
+def test_engine_steps_are_watched_and_their_jobs_are_known():
     hangs: SimpleQueue[list[str]] = SimpleQueue()
     dog = Watchdog(5 * LIMIT_S, lambda seen_s: hangs.put(engine_thread.job_ids))
     engine_thread, engine = EngineThread(watchdog=dog), SlowToSubmit()

@@ -1,4 +1,4 @@
-"""What a worker's announcement holds beside its status."""
+"""What a worker's announcement adds to its status."""
 
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_client.testing import fake_worker
@@ -7,15 +7,15 @@ from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_rate import JobRate
 
 
-def test_the_rate_of_jobs_is_told_by_what_ended_between_announcements(redis, monkeypatch):
+def test_the_job_rate_counts_jobs_that_ended_between_announcements(redis, monkeypatch):
     moments = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr(heartbeat, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
     status = fake_worker(jobs_done=100, jobs_failed=5)
-    told = Heartbeat(redis, status.node, lambda: status)
-    told.announce()
+    beat = Heartbeat(redis, status.node, lambda: status)
+    beat.announce()
     assert [worker.as_json() for worker in live_workers(redis)] == [status.as_json() | {"jobs_per_s": 0.0}]
     status = fake_worker(jobs_done=125, jobs_failed=10)
-    told.announce()
+    beat.announce()
     assert live_workers(redis)[0].jobs_per_s == 3.0
-    told.announce()
+    beat.announce()
     assert jobs_per_s("cpu", live_workers(redis)) == 1.5

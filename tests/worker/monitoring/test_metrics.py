@@ -1,4 +1,4 @@
-"""What the metrics say of what engines and jobs did."""
+"""The metrics of engines and jobs."""
 
 import logging
 import socket
@@ -48,7 +48,7 @@ def value(metrics: WorkerMetrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_loads_are_those_of_the_moment_of_asking(metrics, loads):
+def test_loads_are_read_at_the_scrape(metrics, loads):
     names = ("kronos_sequences_running", "kronos_sequences_waiting", "kronos_slots")
     assert [value(metrics, name, model=MODEL) for name in names] == [3, 5, 64]
     loads |= {MODEL: EngineLoad(0, 0, 64), "other": EngineLoad(1, 0, 8)}
@@ -68,7 +68,7 @@ def test_loads_are_those_of_the_moment_of_asking(metrics, loads):
         (None, "", "high"),
     ],
 )
-def test_the_wait_of_a_job_is_told_by_queue_and_priority(metrics, delivery, queue, priority):
+def test_the_wait_of_a_job_has_queue_and_priority_as_labels(metrics, delivery, queue, priority):
     labels = {"queue": queue, "priority": priority}
     for waited_s in (2.5, -0.5):  # a sender's clock may be ahead
         metrics.observe_job_wait(delivery, NOW - waited_s, FIRST)
@@ -86,7 +86,7 @@ def test_the_wait_of_a_job_is_told_by_queue_and_priority(metrics, delivery, queu
         (NOW - 2, Receipt(NOW + 60, NOW, False)),  # delivered again
     ],
 )
-def test_a_wait_that_is_not_known_is_not_told(metrics, submitted_at, receipt):
+def test_an_unknown_wait_is_not_observed(metrics, submitted_at, receipt):
     metrics.observe_job_wait({"routing_key": "cpu", "priority": 3}, submitted_at, receipt)
     assert value(metrics, "kronos_job_wait_seconds_count", queue="cpu", priority="normal") is None
 
@@ -121,7 +121,7 @@ def test_a_step_in_which_nothing_ran_is_none(metrics, loads):
     assert metrics.window.recently().mean_batch_size is None
 
 
-def test_the_wait_for_slots_is_told_by_series(metrics):
+def test_the_wait_for_slots_is_observed_per_series(metrics):
     for queued_s in (0.5, 1.5):
         metrics.observe_generation(MODEL, generation(queued_s))
     assert value(metrics, "kronos_queue_wait_seconds_sum", model=MODEL) == 2
@@ -147,13 +147,13 @@ def test_a_worker_says_what_it_is_once(metrics):
     assert sample.value == 1
 
 
-def test_two_in_one_process_know_nothing_of_each_other(metrics, loads):
+def test_two_registries_in_one_process_are_independent(metrics, loads):
     other = WorkerMetrics(lambda: {}, lambda: 0)
     metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=0.1), loads[MODEL])
     assert value(other, "kronos_bars_generated_total", model=MODEL) is None
 
 
-def test_metrics_are_served_where_they_are_told_to_be(metrics):
+def test_metrics_are_served_on_the_given_port(metrics):
     server = metrics.serve("127.0.0.1", free_port())
     assert server is not None
     try:
@@ -176,7 +176,7 @@ def test_a_port_that_is_taken_is_a_warning(metrics, caplog):
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("203.0.113.1", 9100)])
-def test_what_cannot_be_listened_on_is_a_warning(metrics, caplog, host, port):
+def test_an_unusable_address_is_a_warning(metrics, caplog, host, port):
     assert metrics.serve(host, port) is None
     assert "KRONOS_METRICS_PORT" in caplog.text
 
@@ -199,7 +199,7 @@ def test_rates_are_those_of_the_last_seconds():
     assert window.recently() == Recently(0.0, None, None)
 
 
-def test_a_finetuning_worker_tells_how_far_its_job_is():
+def test_a_finetuning_worker_has_metrics_of_its_jobs_progress():
     training = None
     metrics = FinetuneMetrics(lambda: training)
     labels = {"model": "mine", "stage": "predictor"}
@@ -217,7 +217,7 @@ def test_a_finetuning_worker_tells_how_far_its_job_is():
     assert metrics.registry.get_sample_value("kronos_training_loss", {"model": "mine", "stage": ""}) is None
 
 
-def test_a_finetuning_worker_tells_nothing_of_engines_that_it_has_not():
+def test_a_finetuning_worker_has_no_engine_metrics():
     names = {family.name for family in FinetuneMetrics(lambda: None).registry.collect()}
     assert {"kronos_jobs", "kronos_job_wait_seconds", "kronos_messages_dead", "kronos_worker_info"} <= names
     assert not {"kronos_slots", "kronos_bars_generated"} & names

@@ -1,4 +1,4 @@
-"""How a worker is called that nobody named."""
+"""The default name of a worker."""
 
 import re
 
@@ -25,7 +25,7 @@ BARE = WorkerSettings.model_construct()
         ("/", "cpu", "forecast-cpu-model-7@host"),
     ],
 )
-def test_it_says_what_the_worker_runs_on_and_serves(model, device, expected):
+def test_the_name_has_the_device_and_the_model(model, device, expected):
     assert node_name(BARE.model_copy(update={"model": model}), device, "host", 7) == expected
 
 
@@ -34,12 +34,12 @@ def test_a_finetuning_worker_serves_no_model():
     assert node_name(settings, "cuda:0", "host", 7) == "finetune-cuda0-7@host"
 
 
-def test_no_name_is_longer_or_odder_than_keys_and_addresses_bear():
+def test_names_are_short_and_safe_in_keys_and_urls():
     name = node_name(
         BARE.model_copy(update={"model": "x/" + "a b*?/" * 99 + "é" * 99 + "b" * 99}), "cpu", "h", 1
     )
     assert re.fullmatch(r"[a-z0-9._-]{1,64}@h", name)
 
 
-def test_the_model_that_nobody_chose_is_the_one_that_is_loaded():
+def test_the_default_model_in_the_name_is_the_one_that_is_loaded():
     assert DEFAULT_MODEL.rpartition("/")[2].lower() == names.DEFAULT_MODEL

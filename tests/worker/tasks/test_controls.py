@@ -1,4 +1,4 @@
-"""Remote control: a worker is asked to load a model, and says how that went."""
+"""The control command that makes a worker load a model, and its answers."""
 
 import threading
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=Non
 
 
 class SlowModels:
-    """Loads when it is told to."""
+    """Loads when the test lets it."""
 
     def __init__(self, error: JobError | None = None) -> None:
         self.go = threading.Event()
@@ -39,7 +39,7 @@ def wait_for(asks: controls.ModelAsks, models, ask: str) -> dict:
     return answer
 
 
-def test_it_answers_at_once_and_the_same_ask_hears_the_end():
+def test_it_answers_at_once_and_the_same_ask_gets_the_outcome():
     asks, models = controls.ModelAsks(), SlowModels()
     assert asks.answer(models, "m", "1") == asks.answer(models, "m", "1") == {"state": "loading"}
     models.go.set()
@@ -50,7 +50,7 @@ def test_it_answers_at_once_and_the_same_ask_hears_the_end():
 @pytest.mark.parametrize(
     "error", [JobError(ErrorCode.MODEL_NOT_ALLOWED, "not that one", "model"), RuntimeError("x")]
 )
-def test_why_a_model_cannot_be_loaded_is_told_and_tried_again_by_the_next_ask(error):
+def test_a_failed_load_is_answered_and_the_next_ask_tries_again(error):
     asks, models = controls.ModelAsks(), SlowModels(error)
     answer = wait_for(asks, models, "1")
     assert answer["state"] == "failed"

@@ -1,4 +1,4 @@
-"""What Celery's request does with what a task raised, in this process or in a child of it."""
+"""What Celery's request does with a task's exception, from this process or a child."""
 
 import copy
 import logging
@@ -19,7 +19,7 @@ from worker.tasks.delivery import ClaimedRequest, HandedBack
 
 
 class FakeMessage:
-    """As kombu's, of a task without arguments."""
+    """A message like kombu's, of a task without arguments."""
 
     body = b"[[], {}, {}]"
     content_type, content_encoding = "application/json", "utf-8"
@@ -66,7 +66,7 @@ def make_request(settings, put_back, rejected):
 
 
 def fail(request: ClaimedRequest, error: Exception) -> None:
-    """As the pool tells it."""
+    """The failure as the pool reports it."""
     try:
         raise error
     except Exception:  # noqa: BLE001  any that a task or the pool raises
@@ -74,17 +74,17 @@ def fail(request: ClaimedRequest, error: Exception) -> None:
 
 
 def begin(request: ClaimedRequest) -> Any:
-    """As the task does, wherever it runs."""
+    """Begin the job as the task does, in any process."""
     backend: Any = request.task.backend
     return backend.begin("job", request._context, timeout_s=60.0)
 
 
-def test_the_tag_is_the_deliverys_whatever_its_sender_wrote(make_request):
+def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):
     request = make_request(properties={"delivery_tag": "theirs"})
     assert tag_of(request._context) == "tag"
 
 
-def test_what_is_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
+def test_a_job_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
     fail(make_request(), HandedBack("held", delay_s=2.5))
     assert (put_back, rejected) == ([("tag", 2.5)], [True])
 
@@ -95,7 +95,7 @@ def test_without_delay_it_comes_again_at_once(make_request, put_back, rejected, 
     assert (put_back, rejected) == ([], [True])
 
 
-def test_it_is_handed_back_though_redis_is_away(make_request, rejected, monkeypatch):
+def test_it_is_handed_back_even_if_redis_is_away(make_request, rejected, monkeypatch):
     def away(*_: object) -> None:
         raise RedisConnectionError("away")
 
@@ -110,7 +110,7 @@ def test_the_delay_survives_the_way_from_a_child():
     assert (error.reason, error.requeue, error.delay_s) == ("held", True, 2.5)
 
 
-def test_the_job_of_a_child_that_is_gone_can_be_begun_at_once_and_counts(make_request, redis, rejected):
+def test_the_job_of_a_dead_child_can_be_begun_at_once_and_counts_as_lost(make_request, redis, rejected):
     request = make_request()
     begin(request)
     fail(request, WorkerLostError("signal 9"))
@@ -120,14 +120,14 @@ def test_the_job_of_a_child_that_is_gone_can_be_begun_at_once_and_counts(make_re
     assert again.lost == 1
 
 
-def test_a_child_that_dies_takes_nobody_elses_claim_along(make_request, redis):
+def test_a_dead_child_does_not_end_another_claim(make_request, redis):
     begin(make_request("other"))
     fail(make_request(), WorkerLostError("signal 9"))
     assert redis.hexists(job_key("job"), "holder")
     assert not redis.hexists(job_key("job"), "lost")
 
 
-def test_that_a_job_goes_back_is_one_line_in_the_log(caplog):
+def test_a_job_that_goes_back_is_one_line_in_the_log(caplog):
     celerys = logging.getLogger("celery.app.trace")
     for error in (HandedBack("the engine has stopped"), ValueError("a defect")):
         try:

@@ -33,7 +33,7 @@ RESULT = {"series": []}
 
 
 class ScriptedIsolation:
-    """As ``Isolation``: ends each computation as told, then well."""
+    """A fake ``Isolation``: scripted ends first, then a result."""
 
     def __init__(self) -> None:
         self.ends: list[Exception] = []
@@ -48,7 +48,7 @@ class ScriptedIsolation:
 
 @pytest.fixture
 def process(redis, monkeypatch):
-    """As much of a worker process as a delivery asks."""
+    """The part of a worker process that a delivery uses."""
     repeated = Counter("kronos_jobs_repeated", "of the test", registry=CollectorRegistry())
     records = JobStore(redis, 50, TAKEN, lambda tag: process.claims.take_away(tag))
     process = SimpleNamespace(
@@ -86,7 +86,7 @@ def compute(monkeypatch):
 
 @pytest.fixture
 def deliver(settings, process, compute):
-    """One delivery, under the token of its own."""
+    """One delivery with its own tag."""
     with make_app(settings) as own:
         use_result_backend(own)
         own.conf[TAKEN_KEY_SETTING] = TAKEN
@@ -119,7 +119,7 @@ def test_it_runs_under_its_claim_until_the_outcome_is_stored(deliver, process, r
     assert deliver("x") == RESULT
     assert redis.hget(job_key("job"), "holder") == "x"
     assert process.claims.has("job")
-    # As Celery tells that it has stored the outcome, or could not.
+    # As Celery reports that it has stored the outcome, or could not.
     request = SimpleNamespace(properties={"delivery_tag": "x"})
     forecast.end_claim("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
     assert not process.claims.has("job")
@@ -141,7 +141,7 @@ def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
 
 
 @pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine("gone"), 1), (EngineDied("gone"), 0)])
-def test_where_the_engine_dies_it_goes_back_at_once_and_counts_if_it_was_inside(
+def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
     deliver, compute, redis, end, num_lost
 ):
     compute(end)
@@ -151,7 +151,7 @@ def test_where_the_engine_dies_it_goes_back_at_once_and_counts_if_it_was_inside(
     assert (lost(redis), is_claimed(redis)) == (num_lost, False)
 
 
-def test_what_redis_cannot_take_goes_back_after_a_while_and_counts_nothing(deliver, compute, redis):
+def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, compute, redis):
     compute(RedisConnectionError("away"))
     with pytest.raises(HandedBack) as back:
         deliver("x")
@@ -177,7 +177,7 @@ def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, r
     assert deliver("y") == RESULT
 
 
-def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
+def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
     with pytest.raises(HandedBack):
@@ -187,7 +187,7 @@ def test_one_that_ended_two_processes_alone_ends_coded(deliver, process, redis):
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
 
 
-def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
+def test_isolated_attempts_add_up_over_deliveries(deliver, process, redis):
     make_suspect(redis)
     redis.hset(job_key("job"), "lost_alone", 1)
     process.isolation.ends = [ChildEnded("isolation", -9)]
@@ -196,7 +196,7 @@ def test_attempts_alone_add_up_over_deliveries(deliver, process, redis):
     assert ended.value.code == ErrorCode.WORKER_LOST
 
 
-def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, process, redis):
+def test_if_another_worker_has_the_suspect_nothing_is_counted(deliver, process, redis):
     make_suspect(redis)
 
     class TakenAway(ChildEnded):
@@ -214,7 +214,7 @@ def test_where_another_has_the_suspect_meanwhile_nothing_is_counted(deliver, pro
 
 
 @pytest.mark.parametrize("end", [NotNow("busy", 1.0), Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))])
-def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process, redis, end):
+def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process, redis, end):
     make_suspect(redis)
     process.isolation.ends = [end]
     with pytest.raises(HandedBack) as back:
@@ -224,7 +224,7 @@ def test_a_suspect_that_nobody_could_compute_comes_again_later(deliver, process,
     assert not redis.hexists(job_key("job"), "lost_alone")
 
 
-def test_a_suspect_that_can_never_be_computed_alone_ends_as_what_keeps_it(deliver, process, redis):
+def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
     for delivery in range(1, forecast.MAX_PUT_OFF + 1):
         process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
@@ -257,7 +257,7 @@ def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redi
     assert process.isolation.num_computed == 0
 
 
-def test_it_hears_that_another_has_its_job(deliver, process, compute, redis, monkeypatch):
+def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, compute, redis, monkeypatch):
     def compute_(*arguments: Any) -> None:
         process.job_store._on_repeated("x")
         arguments[-1].is_cancelled()

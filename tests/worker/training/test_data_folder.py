@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["b.csv", "asia", "asia/tokyo/a.csv", "."])
-def test_what_lies_inside_is_allowed(folder, path):
+def test_paths_inside_are_allowed(folder, path):
     assert folder.check(path) == (folder.root / path).resolve()
 
 
@@ -47,7 +47,7 @@ def test_a_data_folder_that_is_a_link_itself_is_allowed(folder, tmp_path):
         "x" * 5000,
     ],
 )
-def test_what_does_not_lie_inside_is_refused(folder, path):
+def test_paths_outside_are_refused(folder, path):
     with pytest.raises(JobError) as refused:
         folder.check(path)
     assert (refused.value.code, refused.value.field) == (ErrorCode.DATA_NOT_ALLOWED, "data.path")
@@ -64,7 +64,7 @@ def test_what_does_not_lie_inside_is_refused(folder, path):
     ],
 )
 @pytest.mark.parametrize("named", ["link", "."])
-def test_links_that_lead_out_are_refused_wherever_they_are(folder, tmp_path, link, target, named):
+def test_links_that_lead_out_are_refused_at_any_depth(folder, tmp_path, link, target, named):
     (folder.root / link).symlink_to(tmp_path / target)
     with pytest.raises(JobError) as refused:
         folder.check(link if named == "link" else named)

@@ -1,4 +1,4 @@
-"""What a job says of its training process's end."""
+"""A job's error for each end of its training process."""
 
 import pytest
 
@@ -10,15 +10,15 @@ JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("sent", "expected"),
     [
         ("'/srv/models/.runs/ab/run/model' cannot be written", "'…/model' cannot be written"),
         ("no column 'a\x1b[31m\n'", "no column 'a\\x1b[31m\\n'"),
         ("no column " + "a" * 60_000, "no column " + "a" * (MAX_MESSAGE_CHARS - 11) + "…"),
     ],
 )
-def test_what_training_told_is_passed_on_without_paths_and_escaped(told: str, expected: str) -> None:
-    error = failed({"event": "failed", "code": "DISK_FULL", "message": told, "field": "clip"}, JOB)
+def test_trainings_message_is_passed_on_escaped_and_without_paths(sent: str, expected: str) -> None:
+    error = failed({"event": "failed", "code": "DISK_FULL", "message": sent, "field": "clip"}, JOB)
     assert (error.code, error.field) == ("DISK_FULL", "config.clip")
     assert error.message == expected
 

@@ -1,4 +1,4 @@
-"""What lies in a job's folder, and what stays of it when the job is over."""
+"""The files in a job's folder, and those that stay after the job."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def fill(folder: JobFolder) -> None:
     (folder.root / "candles").mkdir()
 
 
-def test_whatever_the_id_is_the_folder_lies_inside(folder, tmp_path):
+def test_for_any_id_the_folder_is_inside(folder, tmp_path):
     assert folder.root.parent == tmp_path / ".runs"
     assert JobFolder(tmp_path, "../../etc/passwd").root == folder.root
     assert JobFolder(tmp_path, "another").root != folder.root
@@ -47,7 +47,7 @@ def test_notes_are_found_by_the_next_worker_of_the_same_job(folder, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "half a line {", "[]", '{"unknown": 1}'])
-def test_what_another_job_left_under_the_same_id_goes(folder, content):
+def test_files_of_another_job_with_the_same_id_are_removed(folder, content):
     folder.write_notes(NOTES)
     fill(folder)
     if content is not None:
@@ -56,7 +56,7 @@ def test_what_another_job_left_under_the_same_id_goes(folder, content):
     assert not folder.root.exists()
 
 
-def test_a_run_that_came_to_its_end_keeps_its_checkpoint_and_one_that_is_registered_its_report(folder):
+def test_a_completed_run_keeps_its_checkpoint_and_a_registered_one_its_report(folder):
     folder.keep_best()
     assert folder.best_so_far() is None
     fill(folder)
@@ -97,13 +97,13 @@ def test_the_best_of_both_stages_is_one_checkpoint_that_loads_by_its_path(folder
     assert pair.max_context == max_context
     assert pair.tokenizer.checkpoint.folder == folder.run / "best" / "tokenizer"
     assert [path.name for path in folder.run.iterdir()] == ["best"]
-    folder.keep_best()  # ended by a worker that did not come to tell so
+    folder.keep_best()  # by a worker that died before it could report it
     assert load_pair(folder.model_folder / best).max_context == max_context
     folder.keep_result()
     assert not list(folder.run.iterdir())
 
 
-def test_what_was_half_kept_is_kept_whole_by_the_next_worker(folder, monkeypatch):
+def test_an_interrupted_keep_is_completed_by_the_next_worker(folder, monkeypatch):
     best_of(folder, "tokenizer", "tokenizer")
     best_of(folder, "predictor", "model")
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def interrupted(*_: object) -> None:
 
 
 def test_a_tokenizer_alone_takes_the_place_of_an_earlier_attempts_pair(folder):
-    """A model does not fit a tokenizer that was trained after it."""
+    """A model does not fit a tokenizer that was trained later."""
     best_of(folder, "tokenizer", "tokenizer")
     best_of(folder, "predictor", "model")
     folder.keep_best()

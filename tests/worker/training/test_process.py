@@ -1,4 +1,4 @@
-"""A finetuning worker: what it must have to start, and what it tells of itself."""
+"""A finetuning worker: what it needs to start, and its status."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -55,7 +55,7 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     assert live_workers(redis) == []
 
 
-def test_a_job_of_which_nothing_is_known_yet_is_shown_too(folders):
+def test_a_job_without_progress_is_shown_too(folders):
     process = FinetuneProcess(folders, "f@host", CPU)
     process.training = TrainingStatus(job_id="a", name="mine")
     assert process.queue == "cpu.finetune"
@@ -84,7 +84,7 @@ def test_one_job_at_a_time():
     assert not capacity.has_room({"a": SimpleNamespace(eta=None)})
 
 
-def test_a_job_that_waits_for_its_time_is_in_nobodys_way():
+def test_a_job_that_waits_for_its_eta_takes_no_room():
     later, due = (SimpleNamespace(eta=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, -1))
     assert SingleJobCapacity().has_room({"a": later})
     assert not SingleJobCapacity().has_room({"a": later, "b": due})

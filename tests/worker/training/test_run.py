@@ -1,4 +1,4 @@
-"""A finetuning job on a worker, without training: what it is refused for, and what its training is given."""
+"""A finetuning job on a worker, without training: its refusals, and the arguments of its training."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def folder_of(process: FinetuneProcess) -> JobFolder:
 
 
 def begin(process: FinetuneProcess) -> None:
-    """Leave what an earlier worker would have."""
+    """Leave the files of an earlier worker."""
     folder_of(process).write_notes(JobNotes(fingerprint(payload()), {}, 0.0))
 
 
@@ -67,11 +67,11 @@ def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
 
 
 class FakeTraining:
-    """Ends as it is told to, and keeps what it was given.
+    """Has scripted ends, and keeps its arguments.
 
     Args:
-        resumed: what the process tells as it has started; None for one that does not come to it.
-        after_start: called then.
+        resumed: ``resumed`` in the process's ``started`` event; None for a process that sends none.
+        after_start: Called after that event.
     """
 
     given: dict[str, Any]
@@ -91,7 +91,7 @@ class FakeTraining:
         return self
 
     def run(
-        self, hear: Callable[[Event], object], should_stop: Callable[[], object], _: object
+        self, on_event: Callable[[Event], object], should_stop: Callable[[], object], _: object
     ) -> TrainingEnd:
         for end in self._ends:
             should_stop()
@@ -100,7 +100,7 @@ class FakeTraining:
                 raise end
             if self._resumed is not None:
                 started = {"event": "started", "device": "cpu", "device_warning": None}
-                hear(started | {"resumed": self._resumed})
+                on_event(started | {"resumed": self._resumed})
                 self._after_start()
             if end.stop is not None:
                 should_stop()
@@ -124,7 +124,7 @@ def done(process: FinetuneProcess) -> TrainingEnd:
     return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, None, 0)
 
 
-def test_what_training_is_given_and_what_is_registered(process, monkeypatch):
+def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "here")
     result, training = go(monkeypatch, a_run(process), done(process))
@@ -158,7 +158,7 @@ def test_a_job_that_was_registered_already_gives_the_same_result_without_trainin
     assert process.registry.resolve("mine").version == 1
 
 
-def test_what_a_worker_left_that_ended_as_it_had_the_result_goes(process, monkeypatch):
+def test_leftovers_of_a_worker_that_died_after_the_result_are_removed(process, monkeypatch):
     run = a_run(process)
     first, _ = go(monkeypatch, run, done(process))
     checkpoint = folder_of(process).run / "checkpoint"
@@ -252,8 +252,8 @@ def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_i
     assert not made.exists()
 
 
-def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
-    """A start that leaves no trace but its count; those from another save count anew."""
+def test_a_job_that_ends_its_worker_each_time_ends_with_a_code(process, monkeypatch):
+    """A start leaves only its count. At another save the count begins again."""
     begin(process)
     state = folder_of(process).run / "predictor" / "state.safetensors"
     state.parent.mkdir(parents=True)
@@ -270,14 +270,14 @@ def test_a_job_that_takes_its_worker_down_each_time_ends(process, monkeypatch):
     assert go(monkeypatch, a_run(process), done(process))[0]["num_attempts"] == 1  # sent again
 
 
-def test_a_killed_start_counts_also_where_the_job_is_stopped_after_it(process, monkeypatch):
+def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
     ends = TrainingEnd(None, None, -9), KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         go(monkeypatch, a_run(process), *ends, after_start=process.is_draining.set)
     assert starts_at_save(process) == 2
 
 
-def test_a_folder_that_cannot_be_tidied_does_not_hide_why_the_job_ended(process, monkeypatch):
+def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process, monkeypatch):
     run = a_run(process)
 
     def refuse(_: JobFolder) -> None:
@@ -297,9 +297,7 @@ def test_a_folder_that_cannot_be_tidied_does_not_hide_why_the_job_ended(process,
         LocalStackError("no more processes"),
     ],
 )
-def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_count(
-    process, monkeypatch, end
-):
+def test_a_start_that_the_worker_ended_or_that_did_not_train_does_not_count(process, monkeypatch, end):
     monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
 
     def drain_where_it_is_to_stop() -> None:
@@ -313,9 +311,7 @@ def test_a_start_that_was_ended_from_here_or_did_not_come_to_training_does_not_c
     assert starts_at_save(process) == 0
 
 
-def test_what_was_started_before_it_told_so_is_no_attempt_and_without_a_save_nothing_is_resumed(
-    process, monkeypatch
-):
+def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed(process, monkeypatch):
     for resumed in (None, None, False):
         with pytest.raises(Interrupted):
             go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75), resumed=resumed)
@@ -337,7 +333,7 @@ def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monk
 
 
 @pytest.mark.parametrize("end", [TrainingEnd(None, Stop.CLAIM, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
-def test_without_its_claim_a_job_is_anothers_whatever_became_of_training(process, monkeypatch, end):
+def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process, monkeypatch, end):
     run = a_run(process)
     with pytest.raises(Interrupted):
         go(monkeypatch, run, end, is_safe=False)
@@ -356,7 +352,7 @@ def test_a_job_that_is_late_or_cancelled_does_not_start(process):
         a_run(process).run(lambda: True, lambda: False)
 
 
-def test_a_job_that_asked_for_a_gpu_is_told_that_it_got_none(process, monkeypatch):
+def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, monkeypatch):
     result, _ = go(monkeypatch, a_run(process, device="cuda:1"), done(process))
     warning = "CUDA device 'cuda:1' requested but no GPU worker for finetuning is ready. Falling back to CPU."
     assert (result["device"], result["device_warning"], result["warnings"]) == ("cpu", warning, [warning])

@@ -41,12 +41,12 @@ def models(settings, tmp_path):
         (config("owner/further"), "owner/further", None),
     ],
 )
-def test_what_is_bundled_or_listed_is_allowed_at_its_revision(models, given, model, revision):
+def test_bundled_and_listed_models_are_allowed_at_their_revision(models, given, model, revision):
     checked, registered = models.check(given)
     assert (checked.start.model, checked.start.model_revision, registered) == (model, revision, {})
 
 
-def test_a_tokenizer_is_checked_likewise(models):
+def test_a_tokenizer_is_checked_in_the_same_way(models):
     checked, _ = models.check(config("owner/own", tokenizer="owner/other"))
     assert (checked.start.tokenizer, checked.start.tokenizer_revision) == ("owner/other", "v1")
     with pytest.raises(JobError) as refused:
@@ -75,7 +75,7 @@ def test_a_registered_model_is_allowed_by_name_and_version(models):
         config("nobody"),
     ],
 )
-def test_anything_else_is_refused_and_the_message_says_what_is_not(models, given):
+def test_any_other_model_is_refused_and_named_in_the_message(models, given):
     with pytest.raises(JobError) as refused:
         models.check(given)
     assert (refused.value.code, refused.value.field) == (ErrorCode.MODEL_NOT_ALLOWED, "config.start.model")

@@ -1,13 +1,13 @@
--- Moves up the messages of several lists that have waited long enough, unless a worker did just before.
+-- Moves up the messages of several lists that have waited long enough, unless a worker has just done so.
 -- Returns how many moved.
 --
--- A note is a moment, the list's length then, and the count of messages taken off it until then. If Redis's
--- clock went back, or messages vanished uncounted (a queue was purged), the notes begin anew.
+-- A note holds a moment, and the list's length and count of taken messages at that moment. The notes start
+-- again if Redis's clock went back, or if messages vanished uncounted (a queue was purged).
 -- include: now
-local swept, taken = KEYS[1], KEYS[2] -- and from KEYS[3] on of each list: itself, its notes, its destination
+local swept, taken = KEYS[1], KEYS[2] -- then for each list: itself, its notes, its destination
 local max_wait_s, throttle_s = ARGV[1], ARGV[2]
-local max_messages = tonumber(ARGV[3]) -- of one list
-local max_bytes = tonumber(ARGV[4]) -- of all lists
+local max_messages = tonumber(ARGV[3]) -- per list
+local max_bytes = tonumber(ARGV[4]) -- for all lists
 
 if not redis.call('SET', swept, '1', 'PX', math.ceil(throttle_s * 1000), 'NX') then
     return 0

@@ -1,4 +1,4 @@
--- Moves a message to the list of dead ones; once, however often the command is sent.
+-- Moves a message to the list of dead messages, only once even if the command is sent twice.
 local unacked, index, dead = KEYS[1], KEYS[2], KEYS[3]
 local tag, entry, max_entries = ARGV[1], ARGV[2], ARGV[3]
 

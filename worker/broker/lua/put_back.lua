@@ -1,4 +1,4 @@
--- Puts a message back to the end of its list that is served next.
+-- Puts a message back at the end of its list that is served next.
 local function put_back(unacked, index, taken, tag)
     local held = redis.call('HGET', unacked, tag)
     redis.call('HDEL', unacked, tag)

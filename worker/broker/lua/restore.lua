@@ -1,11 +1,11 @@
--- Puts back what nobody renews any more: to the end of its list that is served next, the oldest last.
--- Returns how many messages that were. If nobody looked for a while, Redis was away and nobody could renew:
--- then nothing is put back for some time.
+-- Puts back messages that no worker renews any more, at the end that is served next, the oldest last.
+-- Returns how many. If this did not run for a while, Redis was away and no worker could renew: then nothing
+-- is put back for some time.
 -- include: now
 -- include: put_back
 local unacked, index, taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local timeout_s = tonumber(ARGV[1])
-local gap_s, grace_s = tonumber(ARGV[2]), ARGV[3] -- without a look; without putting back after that
+local gap_s, grace_s = tonumber(ARGV[2]), ARGV[3] -- no run for gap_s: put nothing back for grace_s
 local max_messages = ARGV[4]
 
 local looked_at = tonumber(redis.call('HGET', watch, 'looked_at') or now)

@@ -1,11 +1,11 @@
 -- Takes the next message of the first list that has one, and notes it as unacknowledged.
--- Returns the list, the message's length, and the message; its two ends if it is larger than wanted; false if
--- there is none. The same tag gives the same message: a command may be sent twice.
+-- Returns the list, the message's length, and the message, or only its two ends if it is too large; false if
+-- there is no message. The same tag gives the same message, because a command may be sent twice.
 --
--- The message is noted in a hash under its delivery's tag, behind the list's key and a newline. The moment is
--- noted in a sorted set, and how many messages left each list by its end in another hash.
+-- A hash holds each message under its delivery's tag, after the list's key and a newline. A sorted set holds
+-- the moment, and another hash the number of messages taken off each list.
 -- include: now
-local unacked, index, taken = KEYS[1], KEYS[2], KEYS[3] -- and from KEYS[4] on lists, in order of service
+local unacked, index, taken = KEYS[1], KEYS[2], KEYS[3] -- then lists, in order of service
 local tag = ARGV[1]
 local max_bytes, end_bytes = tonumber(ARGV[2]), ARGV[3]
 

@@ -1,1 +1,1 @@
-"""A process for jobs that may have ended others: it computes one at a time."""
+"""A process that computes, one at a time, jobs that may crash their process."""

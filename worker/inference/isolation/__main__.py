@@ -1,6 +1,6 @@
-"""``python -m worker.inference.isolation``: compute a worker's suspects, one at a time, while it lives.
+"""``python -m worker.inference.isolation``: compute a worker's suspects one at a time, until the worker ends.
 
-The first message describes the worker (see ``load_host``), each further one is a job: ``job_id``, ``job``,
+The first message describes the worker (see ``load_host``). Each later one is a job: ``job_id``, ``job``,
 ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
 ``progress`` and one ``result`` or ``error``.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 IDLE_S: Final = 30.0
 MAX_SLOTS: Final = 64
-"""The worker's own engines hold the memory. A job of more paths runs in rounds, to the same forecast."""
+"""Few: the worker's own engines use the memory. A job of more paths runs in rounds, with the same result."""
 
 
 class Worker(JsonParent):
@@ -39,18 +39,18 @@ class Worker(JsonParent):
         return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Send how far the job is."""
+        """Send the job's progress."""
         self.send("progress", bars_done=bars_done, bars_total=bars_total)
 
 
 def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
-    """The worker's models once more, to give the results that the worker would.
+    """Load the worker's models a second time, so that results are the same.
 
     Args:
-        hello: The worker's ``node``, ``device`` as resolved, ``device_warning`` and ``num_threads``.
+        hello: The worker's ``node``, resolved ``device``, ``device_warning`` and ``num_threads``.
 
     Raises:
-        KronosError: Device, memory or checkpoint cannot be had.
+        KronosError: The device, the memory or the checkpoint is not available.
     """
     device, warning = resolve_device(hello["device"])
     if warning is not None:
@@ -71,7 +71,7 @@ def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
 
 
 def run(worker: Worker, hello: Mapping[str, Any]) -> None:
-    """Load the models, then compute jobs until the worker is gone or has had none for a while."""
+    """Load the models, then compute jobs until the worker ends or sends none for a while."""
     try:
         host = load_host(get_settings(), hello)
     except KronosError as error:
@@ -91,7 +91,7 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             worker.send("result", result=result)
         except JobError as error:
             worker.send("error", error=error.args)
-        except Exception:  # as in the worker's task: every job ends with a code
+        except Exception:  # as in the worker's task: every error needs a code
             log.exception("job %s failed on a defect", job_id)
             defect = JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")
             worker.send("error", error=defect.args)
@@ -99,7 +99,7 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     parent = Worker()
-    # Signals to all processes of a worker must not end this one: its worker decides.
+    # A signal to all processes of a worker must not end this one: the worker ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")

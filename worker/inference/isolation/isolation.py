@@ -1,8 +1,9 @@
 """Computes suspects one at a time in a child process, which is started when a suspect needs it.
 
-A job is a suspect once two of its attempts ended with their process. The job may be why, or a neighbour, or
-a machine that kills workers. Computed in the worker, it could end all other jobs there again, and nothing
-would prove which job was why. A child that dies while its worker lives was computing one job: that is why.
+A job is a suspect after two of its attempts ended with their process. The cause may be this job, another job
+in the process, or a machine that kills workers. In the worker, the job could end all others again, and
+nothing would prove which job is the cause. If the child dies while its worker lives, its only job is the
+cause.
 """
 
 import logging
@@ -23,20 +24,20 @@ from worker.inference.isolation.oom import num_oom_kills
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 SETTLE_S: Final = 0.5
-"""A signal to all processes of a worker may reach the child first; its end counts if the worker lives on."""
+"""A signal to all processes of a worker may end the child first. It counts only if the worker survives."""
 MIN_BUSY_DELAY_S: Final = 1.0
 MAX_BUSY_DELAY_S: Final = 30.0
 PLACES_SHARE: Final = 4
-"""One in so many of the jobs that a worker holds may be a suspect; threads for the others stay free."""
+"""One in so many of a worker's jobs may be a suspect, so that threads stay free for the others."""
 KILLED: Final = -9
 EXIT_IDLE: Final = 90
-"""Exit status of a child that had nothing to compute for a while."""
+"""Exit status of a child that was idle for a while."""
 
 
 class NotNow(Exception):
-    """Nothing was computed and nothing is wrong with the job: try it later, or on another worker."""
+    """Nothing was computed, and the job is not at fault: try it later or on another worker."""
 
     def __init__(self, reason: str, delay_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -44,7 +45,7 @@ class NotNow(Exception):
 
 
 class Unavailable(Exception):
-    """The child cannot load the models, or was killed from outside; ``error`` says why."""
+    """The child cannot load the models, or was killed from outside. ``error`` says why."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(str(error))
@@ -52,7 +53,7 @@ class Unavailable(Exception):
 
 
 def start_child() -> JsonChild:
-    """Start ``python -m worker.inference.isolation``. Raises LocalStackError."""
+    """Start ``python -m worker.inference.isolation``; raises LocalStackError if that fails."""
     command = module_command("worker.inference.isolation")
     return JsonChild("isolation", command, error_sink=lambda name, line: log.info("%s: %s", name, line))
 
@@ -61,9 +62,9 @@ class Isolation:
     """Computes suspects. All methods may be called from any thread.
 
     Args:
-        max_jobs: Jobs that the worker holds at most.
-        hello: Returns the child's first message.
-        is_draining: Whether the worker shuts down: then no further suspect begins.
+        max_jobs: Most jobs that the worker holds.
+        hello: Returns the first message to the child.
+        is_draining: Returns whether the worker shuts down; then no more suspects begin.
         start: Starts a child.
     """
 
@@ -87,16 +88,16 @@ class Isolation:
     def compute(
         self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
-        """Compute a job in the child; the result is the one that the worker itself would give, as JSON.
+        """Compute a job in the child. Returns the worker's own result, as JSON.
 
         Args:
-            job: As it came, once ``read_job`` took it.
+            job: The job as it came, after ``read_job`` accepted it.
 
         Raises:
-            JobError: The job's own.
-            ChildEnded: The child ended while it computed this job alone: the job may be why.
-            NotNow: Nothing was computed, for example since too many other suspects wait.
-            Unavailable: Nothing was computed, or nothing is proved.
+            JobError: The job ends with this error.
+            ChildEnded: The child died while it computed only this job, which may be the cause.
+            NotNow: Nothing was computed, for example because other suspects wait.
+            Unavailable: Nothing was computed, or the cause is not proved.
         """
         began = time.monotonic()
         with self._own_turn(context):
@@ -108,8 +109,8 @@ class Isolation:
                 while (event := self._next_event(child, context))["event"] == "progress":
                     context.report_progress(event["bars_done"], event["bars_total"])
             except ChildEnded as ended:
-                if ended.exit_status == EXIT_IDLE:  # just as the job came
-                    raise NotNow("the isolation's process ended before the job began") from None
+                if ended.exit_status == EXIT_IDLE:  # it ended just as the job came
+                    raise NotNow("the isolated process ended before the job began") from None
                 if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
                     raise Unavailable(_killed()) from None
                 raise
@@ -118,19 +119,19 @@ class Isolation:
         return dict(event["result"])
 
     def stop(self) -> None:
-        """End the child; the attempt that it computes does not count against its job."""
+        """End the child. The attempt that it computes does not count against its job."""
         self._is_stopped = True
         if (child := self._child) is not None:
             child.end()
 
     @contextmanager
     def _own_turn(self, context: JobContext) -> Iterator[None]:
-        """Wait for the other suspects. An error within ends the child: it would go on with an old job."""
+        """Wait for the other suspects. An error inside ends the child, which would else continue the job."""
         if not self._places.acquire(blocking=False):
             delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
             raise NotNow("other suspects are computed first", delay_s)
         try:
-            while not self._turn.acquire(timeout=LOOK_INTERVAL_S):
+            while not self._turn.acquire(timeout=CHECK_INTERVAL_S):
                 self._raise_if_over(context)
             began = time.monotonic()
             try:
@@ -151,15 +152,15 @@ class Isolation:
         _raise_if_cancelled(context)
 
     def _ready_child(self, context: JobContext) -> JsonChild:
-        """The running child, else a new one once it has loaded."""
+        """The running child, or a new one after it has loaded."""
         if self._child is not None and self._child.exit_status is None:
             return self._child
         self._end_child()
-        log.info("isolation: starting a process for jobs whose attempts ended with their processes")
+        log.info("isolation: starting a process for jobs whose earlier processes died")
         try:
             self._child = child = self._start()
         except LocalStackError as error:
-            reason = f"no process could be started for the job: {error}"
+            reason = f"no isolated process could be started for the job: {error}"
             raise Unavailable(JobError(ErrorCode.INTERNAL, reason)) from None
         child.send(self._hello())
         try:
@@ -172,7 +173,7 @@ class Isolation:
 
     def _next_event(self, child: JsonChild, context: JobContext) -> Event:
         try:
-            while (event := child.next_event(LOOK_INTERVAL_S)) is None:
+            while (event := child.next_event(CHECK_INTERVAL_S)) is None:
                 _raise_if_cancelled(context)
         except ChildEnded:
             time.sleep(SETTLE_S)
@@ -193,11 +194,11 @@ def _raise_if_cancelled(context: JobContext) -> None:
 
 
 def _killed() -> JobError:
-    """The kernel did not run out of memory, and no job kills its own process by SIGKILL."""
+    """The error for a SIGKILL that neither the job nor a lack of memory can cause."""
     return JobError(
         ErrorCode.WORKER_LOST,
-        "each process that computed the job alone was killed from outside (SIGKILL): find out by what, then "
-        "submit the job again under a new id",
+        "each isolated process that computed the job was killed from outside (SIGKILL): find out what killed "
+        "it, then submit the job again under a new id",
         None,
         {"exit_status": KILLED},
     )
@@ -207,11 +208,11 @@ def _ended_loading(exit_status: int) -> JobError:
     if exit_status == KILLED:
         return JobError(
             ErrorCode.OUT_OF_MEMORY,
-            "the process that is to compute this job was killed while it loaded, most likely for lack of "
-            "memory: give the worker more memory",
+            "the isolated process for this job was killed while it loaded its models, most likely for lack "
+            "of memory: give the worker more memory",
         )
     return JobError(
         ErrorCode.INTERNAL,
-        f"the process that is to compute this job ended with status {exit_status} while it loaded; see the "
-        "worker's log",
+        f"the isolated process for this job ended with status {exit_status} while it loaded its models; see "
+        "the worker's log",
     )

@@ -1,4 +1,4 @@
-"""Counts the processes that Linux ended for lack of memory: a SIGKILL alone does not say why it came."""
+"""Counts the processes that Linux killed for lack of memory. A SIGKILL alone does not show its cause."""
 
 from pathlib import Path
 from typing import Final
@@ -7,9 +7,9 @@ VMSTAT: Final = Path("/proc/vmstat")
 
 
 def num_oom_kills(vmstat: Path = VMSTAT) -> int | None:
-    """Processes that this machine's kernel has ended for lack of memory, in containers or outside.
+    """Processes that this machine's kernel has killed for lack of memory, in containers or outside.
 
-    Linux counts them since 4.13; None elsewhere.
+    None if the system does not count them; Linux does since 4.13.
     """
     try:
         lines = vmstat.read_text().splitlines()

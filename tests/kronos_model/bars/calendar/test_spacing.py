@@ -1,4 +1,4 @@
-"""Each market's bars are made by its own calendar, cut anywhere, and the bars after the cut inferred."""
+"""Inferred timestamps of each market equal those of its calendar, after any cut."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
@@ -31,7 +31,7 @@ def session_bars(
     weekdays: Iterable[int] = MONDAY_TO_FRIDAY,
     days_off: Iterable[date] = (),
 ) -> list[datetime]:
-    """Bars stamped from each session's first time to its last."""
+    """Bars from each session's first time to its last."""
     clocks = [clock for first, last in sessions for clock in range(minutes(first), minutes(last) + 1, step)]
     days = [NEW_YEAR + timedelta(days=ahead) for ahead in range(num_days)]
     open_days = [day for day in days if day.weekday() in set(weekdays) and day not in set(days_off)]
@@ -44,18 +44,18 @@ def round_the_clock_bars(num_days: int, step: int, is_open: Callable[[datetime],
     return [bar for bar in bars if is_open(bar)]
 
 
-def currencies_are_open(bar: datetime) -> bool:
+def currency_market_is_open(bar: datetime) -> bool:
     """From Sunday 17:00 to Friday 17:00 in New York."""
     hour, weekday = bar.hour, bar.weekday()
     return weekday < 4 or (weekday == 4 and hour < 17) or (weekday == 6 and hour >= 17)
 
 
-def futures_are_open(bar: datetime) -> bool:
+def futures_market_is_open(bar: datetime) -> bool:
     """As currencies, with an hour's break every day."""
-    return currencies_are_open(bar) and bar.hour != 17
+    return currency_market_is_open(bar) and bar.hour != 17
 
 
-def night_session_is_open(bar: datetime) -> bool:
+def commodity_market_is_open(bar: datetime) -> bool:
     """Chinese commodity futures: day sessions and a night session that ends after midnight."""
     clock, weekday = bar.hour * 60 + bar.minute, bar.weekday()
     day = [("9:00", "10:15"), ("10:30", "11:30"), ("13:30", "15:00"), ("21:00", "24:00")]
@@ -75,10 +75,10 @@ MARKETS = {
     "Sunday to Thursday, 15 minutes": session_bars(60, [("10:00", "15:00")], 15, weekdays=(6, 0, 1, 2, 3)),
     "coins, 5 minutes": round_the_clock_bars(10, 5, lambda bar: True),
     "coins, 4 hours": round_the_clock_bars(150, 240, lambda bar: True),
-    "currencies, hourly": round_the_clock_bars(60, 60, currencies_are_open),
-    "currencies, 4 hours": round_the_clock_bars(150, 240, currencies_are_open),
-    "futures, hourly": round_the_clock_bars(60, 60, futures_are_open),
-    "night sessions, 15 minutes": round_the_clock_bars(60, 15, night_session_is_open),
+    "currencies, hourly": round_the_clock_bars(60, 60, currency_market_is_open),
+    "currencies, 4 hours": round_the_clock_bars(150, 240, currency_market_is_open),
+    "futures, hourly": round_the_clock_bars(60, 60, futures_market_is_open),
+    "night sessions, 15 minutes": round_the_clock_bars(60, 15, commodity_market_is_open),
     "daily, Monday to Friday": session_bars(600, [("0:00", "0:00")], 1),
     "daily, every day": session_bars(400, [("0:00", "0:00")], 1, weekdays=range(7)),
     "daily, Sunday to Thursday": session_bars(500, [("16:00", "16:00")], 1, weekdays=(6, 0, 1, 2, 3)),
@@ -112,7 +112,7 @@ def refusal_of(bars: Iterable[datetime | str], num_bars: int = 10) -> str:
 
 @pytest.mark.parametrize("market", MARKETS)
 @pytest.mark.parametrize("num_bars", [5, 60])
-def test_the_bars_after_any_cut_are_those_that_came(market: str, num_bars: int) -> None:
+def test_inferred_times_equal_the_actual_ones_after_any_cut(market: str, num_bars: int) -> None:
     bars = MARKETS[market]
     lookback = 280
     for start in range(0, len(bars) - lookback - num_bars, 11):
@@ -150,7 +150,7 @@ def test_a_holiday_week_does_not_hide_the_rule() -> None:
     assert inferred(bars[last - 200 : last], 48) == [str(bar) for bar in bars[last : last + 48]]
 
 
-def test_a_single_saturday_session_makes_no_trading_day() -> None:
+def test_a_single_saturday_session_does_not_make_saturday_a_trading_day() -> None:
     bars = session_bars(100, [("0:00", "0:00")], 1)
     with_saturday = sorted([*bars[:60], datetime(2024, 1, 20)])
 
@@ -173,7 +173,7 @@ def test_two_days_of_a_day_session_are_enough(lookback: int) -> None:
         assert inferred(bars[start:cut], 48) == [str(bar) for bar in bars[cut : cut + 48]]
 
 
-def test_days_that_the_lookback_does_not_reach_are_warned_of() -> None:
+def test_a_lookback_without_a_weekend_gives_a_warning() -> None:
     bars = MARKETS["A-shares, 5 minutes"]
     monday, wednesday, friday, next_monday = (day * 48 for day in (0, 2, 4, 5))
 
@@ -184,7 +184,7 @@ def test_days_that_the_lookback_does_not_reach_are_warned_of() -> None:
     assert warning_for(bars[monday : next_monday + 10], 240) is None
 
 
-def test_a_lookback_without_a_break_goes_on_without_one() -> None:
+def test_a_lookback_without_a_break_continues_without_one() -> None:
     bars = [datetime(2024, 1, 2) + timedelta(minutes=5 * ahead) for ahead in range(2300)]
 
     assert inferred(bars[:100], 12) == [str(bar) for bar in bars[100:112]]
@@ -207,11 +207,11 @@ def test_a_lookback_without_a_break_goes_on_without_one() -> None:
         pytest.param(["9999-12-29", "9999-12-30", "9999-12-31"], id="the end of time"),
     ],
 )
-def test_what_cannot_be_told_is_refused(bars: list[datetime | str]) -> None:
+def test_irregular_or_short_lookbacks_are_refused(bars: list[datetime | str]) -> None:
     refusal_of(bars)
 
 
-def test_daily_bars_do_not_guess_at_a_weekend_that_they_have_not_seen() -> None:
+def test_daily_bars_without_a_weekend_are_refused() -> None:
     bars = MARKETS["daily, Monday to Friday"]
 
     assert inferred(bars[:3], 2) == ["2024-01-04 00:00:00", "2024-01-05 00:00:00"]
@@ -219,14 +219,14 @@ def test_daily_bars_do_not_guess_at_a_weekend_that_they_have_not_seen() -> None:
     assert inferred(bars[3:6], 5) == [str(bar) for bar in bars[6:11]]
 
 
-def test_currencies_do_not_guess_at_a_weekend_that_they_have_not_seen() -> None:
+def test_currencies_without_a_weekend_are_refused() -> None:
     bars = [bar for bar in MARKETS["futures, hourly"] if date(2024, 1, 8) < bar.date() < date(2024, 1, 12)]
 
     assert inferred(bars, 12)[-1] == "2024-01-12 11:00:00"
     assert "weekend" in refusal_of(bars, 13)
 
 
-def test_sessions_that_moved_are_refused() -> None:
+def test_shifted_sessions_are_refused() -> None:
     """A US exchange in UTC: summer time moves its session by an hour."""
     winter = session_bars(8, [("14:30", "20:55")], 5)
     summer = [bar for bar in session_bars(40, [("13:30", "19:55")], 5) if bar.date() >= date(2024, 1, 9)]
@@ -265,7 +265,7 @@ def test_the_form_of_the_input_is_kept() -> None:
     ]
 
 
-def test_without_a_zone_the_last_bars_offset_stays() -> None:
+def test_without_a_zone_the_last_offset_is_kept() -> None:
     bars = ["2024-03-07T16:00-05:00", "2024-03-08T16:00-05:00", "2024-03-11T16:00-04:00"]
 
     assert inferred(bars, 2) == ["2024-03-12T16:00-04:00", "2024-03-13T16:00-04:00"]
@@ -311,7 +311,7 @@ def test_constant_spacing_skips_the_hour_that_does_not_exist() -> None:
     assert inferred(naive, 2) == ["2024-03-10T02:00", "2024-03-10T03:00"]
 
 
-def test_constant_spacing_repeats_the_hour_only_where_offsets_tell_it_apart() -> None:
+def test_constant_spacing_repeats_the_hour_only_with_offsets() -> None:
     naive = hourly("2024-11-02T22:00", 4)  # to 01:00
 
     assert inferred([f"{bar}-04:00" for bar in naive], 3, "America/New_York") == [
@@ -351,7 +351,7 @@ SPACINGS_US = st.sampled_from(
 
 
 def future_or_none(lookback: Timestamps, num_bars: int, zone: str | None = None) -> Timestamps | None:
-    """None where it is refused as it should be; anything else that is raised fails the test."""
+    """None if it is refused correctly; any other error fails the test."""
     try:
         return infer_future(lookback, num_bars, None if zone is None else load_timezone(zone)).timestamps
     except CannotInfer:
@@ -387,7 +387,7 @@ def test_any_lookback_is_continued_in_order_or_refused(
 
 
 @pytest.mark.parametrize("unit", ["us", "s", "m"])
-def test_lookbacks_made_to_take_long_do_not(unit: str) -> None:
+def test_hostile_lookbacks_take_little_time(unit: str) -> None:
     rng = np.random.default_rng(3)
     spacings = rng.choice([1, 1, 1, 2, 3, 900, 7000, 80_000], size=8191)
     times = np.datetime64("1970-01-01", unit) + np.concatenate([[0], np.cumsum(spacings)])

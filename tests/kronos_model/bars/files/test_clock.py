@@ -36,8 +36,8 @@ ODD_AWARE = [
 
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
-def test_texts_are_read_as_a_forecasts_timestamps_are(data: st.DataObject) -> None:
-    """Cell by cell, to the second; whatever that refuses is no time here."""
+def test_texts_are_read_like_the_timestamps_of_a_forecast(data: st.DataObject) -> None:
+    """Cell by cell, to the second; a text that a forecast refuses is no time here."""
     is_aware = data.draw(st.booleans())
     offsets = st.sampled_from(["Z", "+08:00", "-0330", "+01", "+00:00"] if is_aware else [""])
     forms = st.sampled_from(["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"])
@@ -110,7 +110,7 @@ def test_a_zone_may_be_an_offset() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Nowhere/At_All", "America", "../etc"])
-def test_a_zone_that_nobody_knows(zone: str) -> None:
+def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(ClockError, match="no IANA time zone"):
         clock_of(datetime(2024, 6, 18), kind=pa.timestamp("ms", zone))
 

@@ -1,4 +1,4 @@
-"""pyarrow, where it is used, gives the cells that Python's csv module gives."""
+"""pyarrow gives the same cells as Python's csv module."""
 
 import csv
 from pathlib import Path
@@ -19,7 +19,7 @@ ends = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\n  \n"])
 
 
 def read_both(path: Path) -> tuple[Cells, Cells]:
-    """All rows in the way of whole files, and in the way of last rows."""
+    """All rows, read as a whole file and as last rows."""
 
     def places(header: object) -> dict[str, int]:
         return {"timestamps": 0, "close": 2}
@@ -41,7 +41,7 @@ def texts_of(cells: Cells) -> list[list[str]]:
     is_marked=st.booleans(),
 )
 @settings(max_examples=150)
-def test_whole_files_are_read_as_last_rows_are(
+def test_both_ways_of_reading_give_the_same_cells(
     tmp_path: Path, rows: list[tuple[list[str], str]], is_marked: bool
 ) -> None:
     text = "\ufeff" * is_marked + "a,b,c\n" + "".join(",".join(row) + end for row, end in rows)
@@ -55,13 +55,13 @@ def test_whole_files_are_read_as_last_rows_are(
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_both_ways_read_the_files_that_people_keep(name: str) -> None:
+def test_both_ways_read_typical_files(name: str) -> None:
     whole, last = read_both(FOLDER / name)
     assert texts_of(whole) == texts_of(last)
 
 
 @pytest.mark.parametrize("cell", ['a/b, "c"', ' "a" , b', '" ,', 'x\t"', ', " ,"', '"', 'x\n" , y'])
-def test_what_stands_in_quotes_stays(tmp_path: Path, cell: str) -> None:
+def test_quoted_text_is_kept(tmp_path: Path, cell: str) -> None:
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["a", "b", "c"], ["1", cell, "3"], [cell, "2", cell]])
@@ -72,7 +72,7 @@ def test_what_stands_in_quotes_stays(tmp_path: Path, cell: str) -> None:
     assert texts_of(cells) == [["1", stripped], [stripped, "2"], ["3", stripped]]
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('\na,b,"c\n"\n\n1,2,3\n4,"\n\n",6\n  \n7,8,9,10\n,,\n1,2,3\n')
 

@@ -100,7 +100,7 @@ def test_one_file_is_one_instrument(tmp_path: Path, write: Write) -> None:
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_files_are_read_as_for_a_forecast(name: str) -> None:
+def test_files_are_read_like_those_of_a_forecast(name: str) -> None:
     [instrument], report = read(FOLDER / name)
 
     expected = EXPECTED[name]
@@ -110,17 +110,17 @@ def test_files_are_read_as_for_a_forecast(name: str) -> None:
     assert (instrument.is_aware, report.dropped) == (stamps.is_aware, {})
 
 
-def test_columns_that_differ_in_case_alone_are_asked_about(tmp_path: Path) -> None:
+def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
     write_csv(candles(2).assign(Close=1.0), tmp_path / "a.csv")
 
     error = refusal_of(tmp_path)
 
     assert error.field == "data.columns.close"
-    assert "has the columns close and Close: keep one of them, or say in data.columns.close" in error.message
+    assert "columns close and Close: keep one of them, or name the column in data.columns" in error.message
     assert read(tmp_path, columns={"close": "Close"})[0][0].bars[:, 3].tolist() == [1, 1]
 
 
-def test_amount_is_kept_where_volume_is_missing(tmp_path: Path) -> None:
+def test_amount_is_kept_if_volume_is_missing(tmp_path: Path) -> None:
     write_csv(candles(3, amount=[1.0, 2.0, 3.0]).drop(columns="volume"), tmp_path / "a.csv")
 
     [instrument], _ = read(tmp_path)
@@ -163,7 +163,7 @@ def test_times_have_several_names(tmp_path: Path, name: str) -> None:
 class TestTimesInSeveralColumns:
     @staticmethod
     def split(days: int = 3, **columns: Any) -> pd.DataFrame:
-        """Five-minute bars of some days, with the date and the time of day in columns of their own."""
+        """Five-minute bars of some days, with dates and times of day in two columns."""
         table = pd.concat([candles(5, start=f"2024-06-{18 + day} 09:30") for day in range(days)])
         times = pd.to_datetime(table.pop("timestamps"))
         return table.reset_index(drop=True).assign(
@@ -196,7 +196,7 @@ class TestTimesInSeveralColumns:
 
         assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
 
-    def test_midnight_behind_a_date_is_no_time_of_day(self, tmp_path: Path) -> None:
+    def test_midnight_after_a_date_is_ignored(self, tmp_path: Path) -> None:
         table = self.split()
         write_csv(table.assign(Date=table["Date"] + " 00:00:00"), tmp_path / "a.csv")
 
@@ -231,7 +231,7 @@ class TestTimesInSeveralColumns:
             ({"Time": ""}, "date, time"),
         ],
     )
-    def test_several_that_could_be_the_times_are_asked_about(
+    def test_several_possible_time_columns_are_refused(
         self, tmp_path: Path, write: Write, columns: dict[str, Any], named: str
     ) -> None:
         path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
@@ -241,9 +241,9 @@ class TestTimesInSeveralColumns:
 
         assert error.field == "data.columns.timestamps"
         assert f"{named}: rename the one that is meant to timestamps" in error.message
-        assert "or say in data.columns.timestamps which one it is" in error.message
+        assert "or name the column in data.columns.timestamps" in error.message
 
-    def test_the_one_that_is_mapped_wins(self, tmp_path: Path) -> None:
+    def test_a_mapped_time_column_wins(self, tmp_path: Path) -> None:
         write_csv(self.split(), tmp_path / "a.csv")
 
         [instrument], _ = read(tmp_path, columns={"timestamps": "date"})
@@ -251,7 +251,7 @@ class TestTimesInSeveralColumns:
         assert texts_of(instrument.wall) == [f"2024-06-{day}T00:00:00" for day in (18, 19, 20)]
 
     @pytest.mark.parametrize("name", ["timestamps", "timestamp", "datetime"])
-    def test_a_column_with_both_wins(self, tmp_path: Path, name: str) -> None:
+    def test_a_column_with_date_and_time_wins(self, tmp_path: Path, name: str) -> None:
         table = candles(3, date="2024-06-18", time="noon").rename(columns={"timestamps": name})
         write_csv(table, tmp_path / "a.csv")
 
@@ -261,7 +261,7 @@ class TestTimesInSeveralColumns:
 
 
 class TestSkippedFiles:
-    def test_files_of_a_folder_that_cannot_be_used_are_skipped(self, tmp_path: Path) -> None:
+    def test_unusable_files_of_a_folder_are_skipped(self, tmp_path: Path) -> None:
         write_csv(candles(3), tmp_path / "market/BTC.csv")
         write_csv(candles(0), tmp_path / "market/EMPTY.csv")
         write_csv(candles(3, timestamps=[1, 2, 3]), tmp_path / "market/ODD.csv")
@@ -284,14 +284,14 @@ class TestSkippedFiles:
         assert "4 files skipped:\n" in report.summary()
         assert f"  {tmp_path / 'market/EMPTY.csv'}: has no usable row" in report.summary()
 
-    def test_a_file_that_is_named_by_itself_is_not(self, tmp_path: Path) -> None:
+    def test_an_unusable_file_that_is_named_itself_is_refused(self, tmp_path: Path) -> None:
         write_csv(candles(3), tmp_path / "a.csv")
         write_csv(candles(0), tmp_path / "b.csv")
 
         for paths in ((tmp_path, tmp_path / "b.csv"), (tmp_path / "b.csv", tmp_path)):
             assert f"{tmp_path / 'b.csv'} has no usable row" in refusal_of(paths).message
 
-    def test_a_folder_without_one_that_can_be_used(self, tmp_path: Path) -> None:
+    def test_a_folder_without_a_usable_file_is_refused(self, tmp_path: Path) -> None:
         write_csv(candles(3), tmp_path / "good/a.csv")
         write_csv(candles(0), tmp_path / "bad/a.csv")
         (tmp_path / "bad/b.csv").write_text("name\nBTC\n")
@@ -302,7 +302,7 @@ class TestSkippedFiles:
         assert "a.csv has no usable row: it is empty" in error.message
         assert "b.csv has no column with the times" in error.message
 
-    def test_a_setting_that_fits_no_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_column_name_that_fits_no_file_is_refused(self, tmp_path: Path) -> None:
         for name in "abcde":
             write_csv(candles(3), tmp_path / f"{name}.csv")
         write_csv(candles(3).drop(columns="timestamps"), tmp_path / "0.csv")
@@ -313,8 +313,8 @@ class TestSkippedFiles:
         assert "'Adj Close' for close" in error.message
         assert len(error.message) < 1500
 
-    def test_their_times_do_not_count(self, tmp_path: Path) -> None:
-        """A file that is skipped does not say whether times have offsets."""
+    def test_times_of_skipped_files_are_ignored(self, tmp_path: Path) -> None:
+        """A skipped file does not decide whether times have offsets."""
         write_csv(candles(1, timestamps="2024-06-18T09:30Z", close=-1), tmp_path / "a.csv")
         write_csv(candles(3), tmp_path / "b.csv")
 
@@ -324,7 +324,7 @@ class TestSkippedFiles:
         assert len(report.skipped) == 1
 
 
-def test_an_index_of_pandas_is_read_from_parquet(tmp_path: Path) -> None:
+def test_the_index_of_pandas_is_read_from_parquet(tmp_path: Path) -> None:
     table = candles(2)
     table.index = pd.to_datetime(table.pop("timestamps")).dt.tz_localize("Europe/Berlin").rename(None)
     table.to_parquet(tmp_path / "a.parquet")
@@ -361,7 +361,7 @@ DEFECTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("reason", DEFECTS)
-def test_a_row_that_cannot_be_used_is_dropped_and_counted(tmp_path: Path, reason: str) -> None:
+def test_an_unusable_row_is_dropped_and_counted(tmp_path: Path, reason: str) -> None:
     table = candles(5).astype(object)
     for column, value in DEFECTS[reason].items():
         table.loc[2, column] = value
@@ -376,7 +376,7 @@ def test_a_row_that_cannot_be_used_is_dropped_and_counted(tmp_path: Path, reason
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1,5", "0x10", "1_000", "--1", "1e", "."])
-def test_what_is_no_finite_number_is_dropped(tmp_path: Path, text: str) -> None:
+def test_values_that_are_not_finite_are_dropped(tmp_path: Path, text: str) -> None:
     write_csv(candles(3).astype(object).assign(open=["100.5", text, " +1.005E2 "]), tmp_path / "a.csv")
 
     [instrument], report = read(tmp_path)
@@ -385,10 +385,10 @@ def test_what_is_no_finite_number_is_dropped(tmp_path: Path, text: str) -> None:
     assert report.dropped == {"not_a_number": 1}
 
 
-def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(
+def test_a_bar_that_a_forecast_would_refuse_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all combinations of odd values, those that check_candles refuses, and no others."""
+    """Of all combinations of odd values, exactly those that check_candles refuses are dropped."""
     odd = [-1.0, 0.0, 1e-60, 1.0, 2.0, 9e16, 1.1e17, np.inf, np.nan]
     rng = np.random.default_rng(0)
     rows = {name: rng.choice(odd, 2000, p=[0.03, 0.03, 0.03, 0.4, 0.4, 0.03, 0.03, 0.02, 0.03])
@@ -414,7 +414,7 @@ def test_a_bar_is_dropped_where_a_forecast_would_refuse_it(
     assert sum(report.dropped.values()) == 2000 - len(usable)
 
 
-def test_rows_are_put_in_order_and_the_first_of_a_time_is_kept(tmp_path: Path) -> None:
+def test_rows_are_sorted_and_the_first_of_equal_times_is_kept(tmp_path: Path) -> None:
     table = candles(4)
     again = table.iloc[[1]].assign(volume=7777.0)
     write_csv(pd.concat([table.iloc[[3, 0, 1, 2]], again]), tmp_path / "a.csv")
@@ -437,7 +437,7 @@ def test_lines_with_too_few_or_too_many_cells_are_dropped(tmp_path: Path) -> Non
     assert report.dropped == {"not_a_number": 1, "wrong_number_of_cells": 1}
 
 
-def test_a_csv_file_as_spreadsheets_write_it(tmp_path: Path) -> None:
+def test_a_csv_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     write_csv(candles(3), path)
     text = path.read_text().replace("close", '"close\n"').replace("\n", "\r\n")
@@ -448,7 +448,7 @@ def test_a_csv_file_as_spreadsheets_write_it(tmp_path: Path) -> None:
     assert (len(instrument), report.dropped) == (3, {})
 
 
-def test_several_instruments_of_one_file(tmp_path: Path) -> None:
+def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     first, second = candles(4, symbol="000001"), candles(3, seed=1, symbol=" B ")
     second.loc[1, "volume"] = -1
     nameless = candles(2, start="2025-01-01", symbol="")
@@ -464,7 +464,7 @@ def test_several_instruments_of_one_file(tmp_path: Path) -> None:
     assert report.dropped == {"negative_volume": 1, "no_instrument": 2}
 
 
-def test_an_instrument_column_goes_on_from_file_to_file(tmp_path: Path) -> None:
+def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
     table = candles(6, symbol="A")
     write_csv(table.iloc[3:], tmp_path / "1.csv")
     write_parquet(table.iloc[:4], tmp_path / "2.parquet")
@@ -485,7 +485,7 @@ def test_an_instrument_without_a_usable_bar_is_only_reported(tmp_path: Path) -> 
     assert [(each.name, each.num_bars, each.first) for each in report.instruments][1] == ("B", 0, None)
 
 
-def test_folders_are_read_with_their_folders_but_nothing_hidden(tmp_path: Path) -> None:
+def test_folders_are_read_with_subfolders_but_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "more/c.CSV", ".hidden/d.csv", ".e.csv", "more/notes.txt"):
         write_csv(candles(2), tmp_path / name)
 
@@ -494,7 +494,7 @@ def test_folders_are_read_with_their_folders_but_nothing_hidden(tmp_path: Path) 
     assert [each.name for each in instruments] == ["a", "b", "c"]
 
 
-def test_files_named_alike_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_files_of_the_same_name_are_named_with_their_folders(tmp_path: Path) -> None:
     for name in ("x/spot/BTC.csv", "y/spot/BTC.csv", "x/ETH.csv", "y/SOL.csv"):
         write_csv(candles(2), tmp_path / name)
     write_parquet(candles(2), tmp_path / "y/SOL.parquet")
@@ -510,7 +510,7 @@ def test_files_named_alike_are_told_apart_by_their_folders(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_gaps_are_those_within_a_day(tmp_path: Path) -> None:
+def test_gaps_are_counted_within_a_day(tmp_path: Path) -> None:
     table = pd.concat([candles(20).drop(index=[5, 6, 12]), candles(20, start="2024-06-19 09:30")])
     write_csv(table, tmp_path / "a.csv")
 
@@ -519,7 +519,7 @@ def test_gaps_are_those_within_a_day(tmp_path: Path) -> None:
     assert (report.instruments[0].spacing_s, report.num_gaps) == (300, 2)
 
 
-def test_a_break_that_most_days_have_is_no_gap(tmp_path: Path) -> None:
+def test_a_break_of_most_days_is_no_gap(tmp_path: Path) -> None:
     days = [candles(20, start=f"2024-06-{day} 09:30").drop(index=[8, 9]) for day in (18, 19, 20, 21)]
     days[2] = days[2].drop(index=[3])
     write_csv(pd.concat(days), tmp_path / "a.csv")
@@ -527,7 +527,7 @@ def test_a_break_that_most_days_have_is_no_gap(tmp_path: Path) -> None:
     assert read(tmp_path)[1].num_gaps == 1
 
 
-def test_the_longest_break_is_told_where_it_is_long(tmp_path: Path) -> None:
+def test_a_long_break_is_reported(tmp_path: Path) -> None:
     days = pd.bdate_range("2023-01-02", periods=260)
     for name, kept in {"WHOLE": days, "TORN": days[:50].append(days[200:])}.items():
         table = candles(len(kept), timestamps=kept.strftime("%Y-%m-%d"))
@@ -541,13 +541,13 @@ def test_the_longest_break_is_told_where_it_is_long(tmp_path: Path) -> None:
     day_s = 86_400
     breaks = {each.name: each.longest_break_s for each in report.instruments}
     assert breaks == {"WHOLE": 3 * day_s, "TORN": 213 * day_s, "WEEKLY": 7 * day_s, "ONE": None}
-    told = [line for line in report.summary().splitlines() if "longest break" in line]
-    assert len(told) == 1
-    assert told[0].startswith("  TORN: 110 bars")
-    assert told[0].endswith(", longest break 213 d")
+    shown = [line for line in report.summary().splitlines() if "longest break" in line]
+    assert len(shown) == 1
+    assert shown[0].startswith("  TORN: 110 bars")
+    assert shown[0].endswith(", longest break 213 d")
 
 
-def test_missing_days_are_told_of_instruments_that_are_not_listed(tmp_path: Path) -> None:
+def test_long_breaks_of_unlisted_instruments_are_reported(tmp_path: Path) -> None:
     for number in range(7):
         table = pd.concat([candles(5), candles(5, start=f"2024-06-{20 + number} 09:30")])
         write_csv(table, tmp_path / f"{number}.csv")
@@ -557,7 +557,7 @@ def test_missing_days_are_told_of_instruments_that_are_not_listed(tmp_path: Path
     assert report.summary().splitlines()[-1] == "  and 2 more, longest break 8 d"
 
 
-def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_only_on_the_content(tmp_path: Path) -> None:
     table = candles(5)
     write_csv(table, tmp_path / "one/A.csv")
     write_csv(candles(3, seed=1), tmp_path / "one/B.csv")
@@ -594,7 +594,7 @@ def test_the_report_is_json(tmp_path: Path) -> None:
     assert report.summary().splitlines()[-1] == "  and 2 more"
 
 
-def test_a_large_market_is_told_in_short(tmp_path: Path) -> None:
+def test_the_report_of_a_large_market_is_shortened(tmp_path: Path) -> None:
     for number in range(30):
         write_csv(candles(5), tmp_path / f"{number:02}.csv")
         write_csv(candles(0), tmp_path / f"empty-{number:02}.csv")
@@ -625,7 +625,7 @@ class TestRefusals:
         ("name", "content"),
         [("a.parquet", b"not Parquet"), ("a.csv", b"\xff\xfeopen,close\n"), ("a.csv", b""), ("a.pq", b"")],
     )
-    def test_a_file_that_is_not_what_its_name_says(self, tmp_path: Path, name: str, content: bytes) -> None:
+    def test_a_file_with_the_wrong_suffix(self, tmp_path: Path, name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
 
         error = refusal_of(tmp_path / name)
@@ -652,7 +652,7 @@ class TestRefusals:
             ({"columns": {"close": "open"}, "instrument_column": "symbol"}, "data.instrument_column"),
         ],
     )
-    def test_a_column_that_is_not_there(
+    def test_a_missing_column(
         self, tmp_path: Path, write: Write, settings: dict[str, Any], field: str
     ) -> None:
         path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
@@ -697,7 +697,7 @@ class TestRefusals:
         assert error.details == {"dropped": {"unreadable_time": 3}}
 
     @pytest.mark.parametrize("write", [write_csv, write_parquet])
-    def test_a_header_alone(self, tmp_path: Path, write: Write) -> None:
+    def test_only_a_header(self, tmp_path: Path, write: Write) -> None:
         path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
         write(candles(0), path)
 

@@ -36,11 +36,11 @@ def test_every_file_has_an_expected_outcome() -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_files_as_people_keep_them(name: str) -> None:
+def test_each_file_gives_its_expected_outcome(name: str) -> None:
     assert outcome_of(FOLDER / name) == EXPECTED[name]
 
 
-def test_the_last_bars_are_taken_with_times_as_written(tmp_path: Path) -> None:
+def test_the_last_bars_keep_their_times_as_written(tmp_path: Path) -> None:
     rows = [ROW.replace("09:35", f"09:{minute}") for minute in (35, 40, 45)]
     candles = read_candles(write(tmp_path, HEADER, *rows), max_bars=2)
     assert candles["timestamps"].tolist() == ["2024-06-18 09:40:00", "2024-06-18 09:45:00"]
@@ -76,7 +76,7 @@ def test_columns_are_found_in_any_order_and_case(tmp_path: Path, name: str) -> N
         ((HEADER,), None, {}),
     ],
 )
-def test_errors_carry_the_column_and_the_line(
+def test_errors_name_the_column_and_the_line(
     tmp_path: Path, lines: tuple[str, ...], field: str | None, details: dict[str, int]
 ) -> None:
     with pytest.raises(InputError) as defect:
@@ -99,13 +99,13 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv.zip", "a.csv.gz", "a.csv.xz", "a.csv.zst", "a.tar"])
 @pytest.mark.parametrize("content", [b"no archive", b"PK\x03\x04\xff", b"\x1f\x8b\x08\x00\xff", b"\x00" * 99])
-def test_archives_whole_or_damaged_are_input_errors(tmp_path: Path, name: str, content: bytes) -> None:
+def test_archives_are_input_errors(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError):
         read_candles(tmp_path / name, max_bars=400)
 
 
-def test_what_a_file_has_steers_no_terminal_and_fills_none(tmp_path: Path) -> None:
+def test_messages_are_short_and_safe_for_terminals(tmp_path: Path) -> None:
     for lines in (
         (f"\x1b[2J{'x' * 9000},b", "1,2"),
         (f"\x1b[2J{'x' * 9000};b", "1"),
@@ -118,7 +118,7 @@ def test_what_a_file_has_steers_no_terminal_and_fills_none(tmp_path: Path) -> No
         assert len(str(defect.value)) < 1000
 
 
-def test_whatever_reading_raises_is_that_files_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_error_of_a_reader_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise NotImplementedError("a new\nkind of column")
 
@@ -178,14 +178,14 @@ class TestParquet:
         assert part in str(defect.value)
         assert defect.value.field == field
 
-    def test_times_of_day_that_are_none_are_refused(self, tmp_path: Path) -> None:
+    def test_a_time_column_without_times_of_day_is_refused(self, tmp_path: Path) -> None:
         day = pd.to_datetime(["2024-06-18"]).date
         prices = {name: [1.0] for name in ("open", "high", "low", "close")}
         pd.DataFrame({"date": day, "time": [935], **prices}).to_parquet(tmp_path / "a.parquet")
         with pytest.raises(InputError, match="several columns that could be the times, date, time"):
             read_candles(tmp_path / "a.parquet", max_bars=400)
 
-    def test_a_file_without_candles_and_a_damaged_one_differ(self, tmp_path: Path) -> None:
+    def test_a_file_without_candles_and_a_damaged_one_have_different_errors(self, tmp_path: Path) -> None:
         pd.DataFrame({"a": [1], "b": [2]}).to_parquet(tmp_path / "other.parquet")
         (tmp_path / "broken.parquet").write_text("no Parquet")
         with pytest.raises(InputError, match="it has a, b"):

@@ -1,4 +1,4 @@
-"""As ``python -m worker.inference.isolation``, and what becomes of a job stands in it: ``do``."""
+"""A fake of ``python -m worker.inference.isolation``: a job's ``do`` says what happens to it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Suspects in a child that does as it is told: one at a time, and who dies of what."""
+"""Suspects in a scripted child: one at a time, and which end counts against which job."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
 
 
 class JobContext:
-    """As ``executor.JobContext``."""
+    """A ``JobContext``."""
 
     def __init__(self) -> None:
         self.wants_no_more = threading.Event()
@@ -37,7 +37,7 @@ class JobContext:
 
 
 class Parent:
-    """A worker with a isolation."""
+    """A worker with an isolation."""
 
     def __init__(self, max_jobs: int) -> None:
         self.load = "well"
@@ -55,7 +55,7 @@ class Parent:
         return self.isolation.compute("job", {"do": do}, RECEIPT, "cpu", context or JobContext())
 
     def begin(self, do: str, context: JobContext) -> tuple[threading.Thread, list[Any]]:
-        """On a thread; what came of it is in the list then."""
+        """Compute on a thread; the returned list then holds the outcome."""
         ends: list[Any] = []
 
         def run() -> None:
@@ -71,7 +71,7 @@ class Parent:
 
 @pytest.fixture
 def make_parent(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(module, "CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     parents: list[Parent] = []
 
@@ -90,16 +90,16 @@ def parent(make_parent) -> Parent:
     return make_parent()
 
 
-def test_one_child_computes_one_after_the_other(parent):
+def test_one_child_computes_several_jobs_in_turn(parent):
     first, second = parent.compute("well"), parent.compute("well")
     assert first["pid"] == second["pid"] == parent.children[0].pid
-    told = first["job"]
-    assert (told["job_id"], told["queue"], told["job"]) == ("job", "cpu", {"do": "well"})
-    assert Receipt(**told["receipt"]).lost == 2
-    assert 1000.0 <= told["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
+    sent = first["job"]
+    assert (sent["job_id"], sent["queue"], sent["job"]) == ("job", "cpu", {"do": "well"})
+    assert Receipt(**sent["receipt"]).lost == 2
+    assert 1000.0 <= sent["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
 
 
-def test_a_jobs_own_error_is_the_jobs_and_the_child_stays(parent):
+def test_a_jobs_own_error_does_not_end_the_child(parent):
     with pytest.raises(JobError) as ended:
         parent.compute("fail")
     assert ended.value.args == ("NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3})
@@ -108,7 +108,7 @@ def test_a_jobs_own_error_is_the_jobs_and_the_child_stays(parent):
 
 
 @pytest.mark.parametrize(("do", "exit_status"), [("SIGSEGV", -11), ("exit", 70)])
-def test_a_child_that_dies_is_told_by_its_status_and_the_next_job_has_another(parent, do, exit_status):
+def test_a_dead_child_is_reported_with_its_status_and_replaced(parent, do, exit_status):
     with pytest.raises(ChildEnded) as died:
         parent.compute(do)
     assert died.value.exit_status == exit_status
@@ -116,7 +116,7 @@ def test_a_child_that_dies_is_told_by_its_status_and_the_next_job_has_another(pa
 
 
 @pytest.mark.parametrize(("before", "after", "is_proof"), [(3, 3, False), (3, 4, True), (None, None, True)])
-def test_a_kill_is_proof_only_where_memory_ran_out_or_nobody_can_tell(
+def test_a_kill_is_proof_only_if_memory_ran_out_or_this_is_unknown(
     parent, monkeypatch, before, after, is_proof
 ):
     counts = iter([before, after])
@@ -129,7 +129,7 @@ def test_a_kill_is_proof_only_where_memory_ran_out_or_nobody_can_tell(
     assert parent.compute("well")["pid"] == parent.children[1].pid
 
 
-def test_a_child_that_died_while_idle_is_nobodys_fault(parent):
+def test_a_child_that_died_while_idle_counts_against_no_job(parent):
     parent.compute("well")
     parent.children[0].kill()
     while parent.children[0].exit_status is None:
@@ -149,7 +149,7 @@ def test_a_child_that_cannot_load_proves_nothing_and_is_tried_again(parent, load
     parent.compute("well")
 
 
-def test_a_cancelled_one_is_killed_and_counts_as_cancelled(parent):
+def test_a_cancelled_suspect_is_killed_and_counts_as_cancelled(parent):
     context = JobContext()
     thread, ends = parent.begin("hang", context)
     assert context.progress.wait(WAIT_S)
@@ -160,7 +160,7 @@ def test_a_cancelled_one_is_killed_and_counts_as_cancelled(parent):
     parent.compute("well")
 
 
-def test_who_waits_can_be_cancelled_and_who_is_one_too_many_goes_back(make_parent):
+def test_a_waiting_suspect_can_be_cancelled_and_one_too_many_goes_back(make_parent):
     parent = make_parent(max_jobs=8)  # two places
     first, second = JobContext(), JobContext()
     hanging, _ = parent.begin("hang", first)
@@ -180,14 +180,14 @@ def test_who_waits_can_be_cancelled_and_who_is_one_too_many_goes_back(make_paren
     hanging.join(WAIT_S)
 
 
-def test_a_worker_that_shuts_down_begins_none(parent):
+def test_a_worker_that_shuts_down_begins_no_suspect(parent):
     parent.is_draining = True
     with pytest.raises(NotNow):
         parent.compute("well")
     assert parent.children == []
 
 
-def test_who_waits_for_a_turn_goes_back_when_the_worker_shuts_down(parent):
+def test_a_waiting_suspect_goes_back_when_the_worker_shuts_down(parent):
     computed, waiting = JobContext(), JobContext()
     first, _ = parent.begin("hang", computed)
     assert computed.progress.wait(WAIT_S)
@@ -200,7 +200,7 @@ def test_who_waits_for_a_turn_goes_back_when_the_worker_shuts_down(parent):
     first.join(WAIT_S)
 
 
-def test_where_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
+def test_if_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
     def refuse() -> None:
         raise LocalStackError("no more processes")
 
@@ -218,14 +218,14 @@ def test_a_worker_that_stops_ends_its_child_and_counts_nothing(parent):
     assert isinstance(ends[0], NotNow)
 
 
-def test_a_child_that_ended_for_want_of_jobs_proves_nothing(parent):
+def test_a_child_that_ended_because_it_was_idle_proves_nothing(parent):
     with pytest.raises(NotNow):
         parent.compute("idle")
     assert parent.compute("well")["pid"] == parent.children[1].pid
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only: run it on Linux")
-def test_where_memory_runs_out_the_child_goes_first(parent):
+def test_the_kernel_kills_the_child_first_if_memory_runs_out(parent):
     parent.compute("well")
     assert Path(f"/proc/{parent.children[0].pid}/oom_score_adj").read_text() == "1000\n"
     assert parent.children[0].pid != os.getpid()
