@@ -87,7 +87,7 @@ def test_a_job_that_may_wait_in_the_full_queue_already_is_told_so(admission, red
     fill(redis)
     error = refusal(admission, "a")
     assert error.code == ErrorCode.QUEUE_FULL
-    assert "was submitted before and may be among them" in error.message
+    assert "was submitted before under this job_id and may be one of them" in error.message
     assert "before" not in refusal(admission, "b").message
 
 
