@@ -1,7 +1,7 @@
-"""Celery's Redis result backend: one outcome a job, every failure with a code and none with a traceback.
+"""Celery's Redis result backend: one outcome per job; every failure has a code, and none a traceback.
 
-Clients in any language read ``exc_message`` as ``[code, message, field, details]``, whoever caused the
-failure: the task, a revocation, or the pool. Overrides what celery 5.7's ``backends/base.py`` calls.
+Clients in any language read ``exc_message`` as ``[code, message, field, details]``. The task, a revocation or
+the pool may cause the failure. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
 from functools import cached_property
@@ -20,7 +20,7 @@ EXPIRED: Final = "expired"
 
 
 def tag_of(request: Any) -> str:
-    """The tag of a request's delivery, under which its job is claimed; empty if there is none."""
+    """The tag of a request's delivery, which names its claim; empty if there is none."""
     return str((getattr(request, "properties", None) or {}).get("delivery_tag", ""))
 
 
@@ -47,16 +47,16 @@ class CodedRedisBackend(RedisBackend):
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Take a job's claim, and store that a worker has begun it, with ``info`` on it.
+        """Claim a job, and store that a worker has begun it, with ``info``.
 
-        This replaces Celery's ``track_started``, which costs a round trip more.
+        This replaces Celery's ``track_started``, which needs one more round trip.
 
         Args:
             task_id: The job's id.
             request: The task's request.
             timeout_s: As of ``JobStore.begin``.
             content: As of ``JobStore.begin``.
-            info: What is stored with the state.
+            info: Stored with the state.
 
         Returns:
             As ``JobStore.begin``.
@@ -67,35 +67,35 @@ class CodedRedisBackend(RedisBackend):
         )
 
     def lose(self, request: Any) -> None:
-        """The process that a job ran in is gone: count that, and end its claim."""
+        """Count that a job's process died, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
     def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
-        """Store a state that is no outcome over this store's connection, and do not try again."""
+        """Store a state that is not an outcome, over this store's connection and without retries."""
         meta = self._encoded(request.id, info, state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
         )
 
     def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """The same for a job's outcome, a result or a JobError; whether it counts."""
+        """Store a job's outcome, a result or a JobError, in the same way. Returns whether it counts."""
         meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
         )
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """Nothing. Celery subscribes to the result of every job that it sends, whether or not one waits.
+        """Nothing. Celery would subscribe to the result of every job that it sends.
 
-        Who waits subscribes then, and reads after that what is stored already: nothing is missed.
+        A waiting caller subscribes first and then reads the stored state, so it misses nothing.
         """
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
-        """Store a state unless the job has its outcome: the first one stands, failures included.
+        """Store a state unless the job has an outcome: the first outcome stays, also if it is a failure.
 
-        If the job is claimed, only its holder's counts.
+        If the job is claimed, only its holder's state counts.
         """
         self._store.store(
             task_id,
@@ -132,18 +132,18 @@ class CodedRedisBackend(RedisBackend):
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Store a revocation as the failure that it is to whoever waits."""
+        """Store a revocation as a failure, for the callers that wait."""
         if reason == EXPIRED:
             error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
         if store_result and self.runs_here(task_id):
-            self._store.request_cancel(task_id)  # it ends by itself, and says what it leaves
+            self._store.request_cancel(task_id)  # the job ends by itself, with its own error
             return
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
-            # Another's claim kept it from being stored, and Celery acknowledges the message all the same. The
-            # job's worker is gone, or finds its claim taken away.
+            # Another worker's claim prevented the store, but Celery still acknowledges the message. That worker
+            # is gone, or will find its claim lost.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
             self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 
