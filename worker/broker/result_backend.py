@@ -142,8 +142,8 @@ class CodedRedisBackend(RedisBackend):
             return
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
-            # Another worker's claim prevented the store, but Celery still acknowledges the message. That worker
-            # is gone, or will find its claim lost.
+            # Another worker's claim prevented the store, but Celery still acknowledges the message. That
+            # worker is gone, or will find its claim lost.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
             self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 
