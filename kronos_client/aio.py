@@ -1,4 +1,4 @@
-"""AsyncForecastClient: the client for asyncio apps, without a thread for each job that is waited for.
+"""AsyncForecastClient: the client for asyncio apps. Waiting for a job takes no thread.
 
 Such as:
 
@@ -38,8 +38,8 @@ __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", 
 class AsyncForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results, in one event loop.
 
-    Jobs are checked and sent on a thread of asyncio's default executor. Waiting takes none: all jobs that are
-    waited for share two connections. Arguments and errors are those of ``ForecastClient``.
+    Jobs are checked and sent on a thread of asyncio's default executor. Waiting takes no thread, and all jobs
+    share two connections. Arguments and errors are those of ``ForecastClient``.
 
     Args:
         url: The workers' Redis; by default ``KRONOS_REDIS_URL``.
@@ -57,7 +57,7 @@ class AsyncForecastClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; what is still waited for ends in RuntimeError."""
+        """Close the connections. Calls that still wait end in RuntimeError."""
         await self._core.close()
         await self._core.call(self._core.dispatcher.close)
 
@@ -82,9 +82,9 @@ class AsyncForecastClient:
         retry_for_s: float = 0.0,
         **options: Unpack[ForecastOptions],
     ) -> ForecastResult:
-        """``submit`` and ``wait`` in one; a job that is not done in time is cancelled.
+        """Submit one job and wait for its result.
 
-        So is the job if this task of asyncio's is cancelled.
+        The job is cancelled if it is not done in time, or if this asyncio task is cancelled.
         """
         make_job = partial(candles_job, candles, options, job_id, self._core.settings)
         handle: AsyncForecastHandle = await submitted(self._core, make_job, retry_for_s, may_stay=False)
@@ -109,7 +109,7 @@ class AsyncForecastClient:
     ) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
-        If this task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
+        If this task is cancelled meanwhile, the job is too, unless ``job_id`` is given.
         """
         make_job = partial(candles_job, candles, options, job_id, self._core.settings)
         return await submitted(self._core, make_job, retry_for_s, may_stay=job_id is not None)
@@ -124,9 +124,9 @@ class AsyncForecastClient:
     def forecast_many(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
     ) -> AsyncGenerator[ForecastOutcome, None]:
-        """As ``ForecastClient.forecast_many``; items may come from an asynchronous iterable too.
+        """As ``ForecastClient.forecast_many``; items may also come from an asynchronous iterable.
 
-        Outcomes are given while the next item is awaited, however slow the items' source is.
+        A slow source of items does not delay outcomes that are ready.
         """
         return Many(self._core, **options).run(items)
 
@@ -151,9 +151,9 @@ class AsyncForecastClient:
         return await submitted(self._core, make_job, retry_for_s, may_stay=job_id is not None)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:
-        """The handle of a forecast that was enqueued before, or elsewhere; its ``queue`` is not known."""
+        """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return AsyncHandle(self._core, FORECAST, job_id, None)
 
     def finetune_handle(self, job_id: str) -> AsyncFinetuneHandle:
-        """The handle of a finetuning job that was enqueued elsewhere; its ``queue`` is not known."""
+        """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return AsyncHandle(self._core, FINETUNE, job_id, None)

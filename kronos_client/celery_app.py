@@ -12,7 +12,7 @@ from kronos_client.settings import ClientSettings
 
 
 def celery_config(settings: ClientSettings) -> dict[str, Any]:
-    """What differs from Celery's defaults for every app on these queues, and why."""
+    """The settings that differ from Celery's defaults in every app on these queues."""
     url = settings.redis_url.get_secret_value()
     return {
         "broker_url": url,
@@ -29,13 +29,13 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
         "task_default_priority": CELERY_PRIORITIES["normal"],
         "task_send_sent_event": True,
         "broker_transport_options": {
-            # For what Flower takes by kombu's own means; on kombu's keys it would see to other apps' jobs.
+            # Flower takes messages with kombu. On kombu's default keys it would requeue other apps' jobs.
             "unacked_key": "kronos.unacked",
             "unacked_index_key": "kronos.unacked_index",
             "unacked_mutex_key": "kronos.unacked_mutex",
             "queue_order_strategy": "priority",
             "priority_steps": list(PRIORITY_STEPS),
-            # Without these a half-open connection is waited on for ever.
+            # Without these, a half-open connection would block for ever.
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
@@ -50,11 +50,11 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
 
 
 CLIENT_ANSWER_S: Final = 10
-"""How long a client waits for Redis's answer to a message that it sends, before it says that it has none."""
+"""Seconds that a client waits for Redis to accept a message."""
 
 
 def make_app(settings: ClientSettings) -> Celery:
-    """A client's Celery app. The host's own app stays the current one; Redis is not waited for long."""
+    """A client's Celery app. The host's own app stays the current one."""
     app = Celery("kronos", set_as_current=False)
     app.conf.update(celery_config(settings))
     app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S

@@ -42,7 +42,7 @@ class ForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results.
 
     May be shared between threads, used in the thread of a running event loop, and used in processes that are
-    forked after it was made. All jobs that are waited for share one thread and two connections.
+    forked after it was made. One thread and two connections serve all jobs that callers wait for.
 
     Args:
         url: The workers' Redis; by default ``KRONOS_REDIS_URL``.
@@ -73,7 +73,7 @@ class ForecastClient:
         return self._settings.redis_url.get_secret_value()
 
     def close(self) -> None:
-        """Close the connections; what is waited for on other threads ends in RuntimeError."""
+        """Close the connections. Callers that wait on other threads get RuntimeError."""
         self._thread.close()
         self._dispatcher.close()
 
@@ -92,7 +92,7 @@ class ForecastClient:
         retry_for_s: float = 0.0,
         **options: Unpack[ForecastOptions],
     ) -> ForecastResult:
-        """``submit`` and ``wait`` in one; a job that is not done in time is cancelled."""
+        """Submit one job and wait for its result. A job that is not done in time is cancelled."""
         handle = self.submit(candles, job_id=job_id, retry_for_s=retry_for_s, **options)
         try:
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
@@ -116,13 +116,13 @@ class ForecastClient:
                 these for several series.
             job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
             retry_for_s: Seconds during which it is submitted again, with the same id, if the queue is full,
-                Redis is away, or its answer was lost.
-            options: Horizon, sampling, output, model, device and more: see ``forecast_payload``.
+                Redis does not answer, or its answer was lost.
+            options: Horizon, sampling, output, model, device and more: see ``ForecastOptions``.
 
         Raises:
-            JobError: What the worker would answer, as far as it can be known here; NO_GPU_WORKER;
+            JobError: What the worker would answer, as far as the client can check it; NO_GPU_WORKER;
                 ID_CONFLICT if the id was used for other content; QUEUE_FULL, with ``retry_after_s`` in its
-                details; BROKER_UNREACHABLE if nothing was enqueued; ENQUEUE_UNCERTAIN if that is not known.
+                details; BROKER_UNREACHABLE if nothing was enqueued; ENQUEUE_UNCERTAIN if this is unknown.
         """
         return self.submit_job(forecast_payload(candles, **options), job_id=job_id, retry_for_s=retry_for_s)
 
@@ -139,28 +139,28 @@ class ForecastClient:
     def forecast_many(
         self, items: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> Generator[ForecastOutcome, None, None]:
-        """Forecast thousands of items, each as a job of its own, and give each one's outcome.
+        """Forecast thousands of items, each as a job of its own, and yield each one's outcome.
 
-        Items are taken from the iterable as there is room for them, on this thread. An error of one item is
-        in its outcome and ends nothing else. Leaving the loop early cancels what is under way, unless it has
-        ids of the caller's.
+        Items are taken from the iterable on this thread, as room becomes free. An error of one item is
+        in its outcome and ends nothing else. Leaving the loop early cancels the jobs under way, unless
+        ``job_id_prefix`` is given.
 
         Args:
-            items: Candles as ``submit`` takes them, or pairs ``(key, candles)``; the key comes back. So
-                several series of one job are a list, never a tuple of two.
+            items: Candles as ``submit`` takes them, or pairs ``(key, candles)``; the key comes back. For
+                several series in one job, use a list, never a tuple of two.
             options: As ``submit`` takes them, the same for all items, and:
 
-                - ``in_order`` (True): outcomes in the items' order, or each as soon as it is there.
-                - ``max_in_flight`` (64): items that are held at most, enqueued, or done and not yet given.
-                  It bounds memory here and in Redis.
-                - ``timeout_s``: seconds for each item from its submission. It is cancelled then, and TIMEOUT
-                  is its error.
+                - ``in_order`` (True): outcomes in the items' order; False for each as soon as it is there.
+                - ``max_in_flight`` (64): the most items that are enqueued, or done and not yet yielded. It
+                  bounds memory here and in Redis.
+                - ``timeout_s``: seconds for each item from its submission. After it, the item is cancelled
+                  with the error TIMEOUT.
                 - ``retry_for_s`` (600): seconds during which an item is submitted again if the queue is
-                  full, or Redis is away.
+                  full, or Redis does not answer.
                 - ``forget`` (False): delete each result from Redis once it was read.
-                - ``job_id_prefix``: items have the ids ``<prefix>-<key>``, or their index without a key. A
-                  run that was broken off goes on under the same prefix: what was done already is not
-                  computed again while results are kept, and what failed stays failed.
+                - ``job_id_prefix``: items have the ids ``<prefix>-<key>``; without a key, its index. To
+                  continue an interrupted run, use the same prefix: items that are done are not computed
+                  again while their results are kept, and failed items stay failed.
         """
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
@@ -192,10 +192,9 @@ class ForecastClient:
 
         Args:
             config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
-            name: The trained model is registered under it, and forecasts name it so.
-            job_id: As in ``submit``.
-            retry_for_s: As in ``submit``.
-            options: Data, device, deadline and priority: see ``finetune_payload``.
+            name: The name of the trained model in the registry, by which forecasts request it.
+            job_id, retry_for_s: As in ``submit``.
+            options: Data, device, deadline and priority: see ``FinetuneOptions``.
 
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
@@ -214,11 +213,11 @@ class ForecastClient:
         return self._sent(finetune_job(payload, job_id, self._settings), retry_for_s)
 
     def forecast_handle(self, job_id: str) -> ForecastHandle:
-        """The handle of a forecast that was enqueued before, or elsewhere; its ``queue`` is not known."""
+        """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return JobHandle(self._thread, FORECAST, job_id, None)
 
     def finetune_handle(self, job_id: str) -> FinetuneHandle:
-        """The handle of a finetuning job that was enqueued elsewhere; its ``queue`` is not known."""
+        """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return JobHandle(self._thread, FINETUNE, job_id, None)
 
     def _sent(self, job: Job, retry_for_s: float) -> JobHandle[Any, Any]:

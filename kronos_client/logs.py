@@ -1,4 +1,4 @@
-"""Logs as JSON, one object a line, for whatever collects them; ``KRONOS_LOG_FORMAT=json``. No torch."""
+"""Logs as JSON, one object a line, for log collectors; ``KRONOS_LOG_FORMAT=json``. No torch."""
 
 import logging
 import sys
@@ -11,16 +11,16 @@ from pythonjsonlogger.json import JsonFormatter
 FIELDS: Final = ("levelname", "name", "message", "process")
 RENAMED: Final = {"levelname": "level", "name": "logger", "process": "pid"}
 LEFT_OUT: Final = ("data", "color_message")
-"""What Celery and uvicorn hand along with their lines: a job's arguments, candles and all; colours."""
+"""Extra fields of Celery's and uvicorn's lines: a job's arguments with all candles; colours."""
 
 PER_JOB: Final = ("celery.worker.strategy", "celery.app.trace")
-"""Say that a job came and that it ended, each in a line of its own: ``job_log`` says both in one."""
+"""These loggers write two lines for each job; ``job_log`` writes one."""
 
 
 class JsonLines(JsonFormatter):
     """One line a record: time (UTC), level, logger, message, pid; on the thread of a job also its ``job_id``.
 
-    What a caller gives as ``extra`` stands beside these.
+    The caller's ``extra`` fields are added.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class JsonLines(JsonFormatter):
         super().__init__(FIELDS, rename_fields=RENAMED, timestamp="time", reserved_attrs=reserved)
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-        """The fields as they are written."""
+        """The fields to write."""
         job_id = current_task.request.id if current_task else None
         return log_data if job_id is None else {"job_id": job_id} | log_data
 

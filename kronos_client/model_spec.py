@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What to load. ``model`` is also what jobs call it.
+    """A model to load. Jobs name it by ``model``.
 
     Attributes:
-        model, tokenizer: a bundled name, a folder or a hub id. Without tokenizer, the one that belongs to
-            the model; without model, the default one.
-        model_revision, tokenizer_revision: branch, tag or commit, of hub ids only.
+        model, tokenizer: A bundled name, a folder or a hub id. By default, the default model, and the
+            tokenizer that belongs to the model.
+        model_revision, tokenizer_revision: Branch, tag or commit; for hub ids only.
     """
 
     model: str | None
@@ -20,7 +20,7 @@ class ModelSpec:
 
 
 def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
-    """Names with commas between, by what jobs call them; raises ValueError for what is no such list."""
+    """Read a list of models separated by commas, by their names in jobs. Raises ValueError."""
     names: dict[str, ModelSpec] = {}
     for entry in (text or "").split(","):
         if not entry.strip():
@@ -29,7 +29,7 @@ def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
         model, model_revision = _split_revision(first, entry)
         tokenizer, tokenizer_revision = _split_revision(second, entry) if has_tokenizer else (None, None)
         if model in names:
-            raise ValueError(f"{model!r} is there twice")
+            raise ValueError(f"{model!r} is listed twice: remove one")
         names[model] = ModelSpec(model, tokenizer, model_revision, tokenizer_revision)
     return names
 
@@ -37,5 +37,7 @@ def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
 def _split_revision(part: str, entry: str) -> tuple[str, str | None]:
     name, has_revision, revision = part.strip().partition("@")
     if not name or "=" in part or (has_revision and not revision):
-        raise ValueError(f"{entry.strip()!r} is no name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION")
+        raise ValueError(
+            f"{entry.strip()!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
+        )
     return name, revision or None

@@ -1,6 +1,7 @@
 """Settings from environment variables with the prefix ``KRONOS_``, as one frozen value.
 
-``ClientSettings`` is what a client reads. The other wings add theirs below it: each setting stands once.
+``ClientSettings`` holds a client's settings. The other packages' settings extend it, so each setting stands
+once.
 """
 
 import os
@@ -24,17 +25,17 @@ DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
 class SettingsError(Exception):
-    """Settings that cannot be used; the message names the variable and what it takes."""
+    """A setting cannot be used; the message names the variable and its valid values."""
 
 
 class SettingFiles(PydanticBaseSettingsSource):
-    """Settings from files: ``KRONOS_<NAME>_FILE`` names the one that holds it, as for Docker's secrets.
+    """Settings from files: ``KRONOS_<NAME>_FILE`` names the file, as for Docker's secrets.
 
-    pydantic-settings' own source for secrets takes the files' folder and fixed names, not a variable each.
+    pydantic-settings' own source takes one folder with fixed names, not one variable for each setting.
     """
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """None where its variable is not set; raises SettingsError."""
+        """The setting's value; None if its variable is not set. Raises SettingsError."""
         variable = f"{PREFIX}{field_name.upper()}"
         path = os.environ.get(f"{variable}_FILE")
         if not path:
@@ -44,7 +45,7 @@ class SettingFiles(PydanticBaseSettingsSource):
         try:
             with Path(path).open("rb") as file:
                 text = file.read(MAX_FILE_BYTES + 1).decode("utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no path at all
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not a path
             reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text in UTF-8"
             raise SettingsError(f"{variable}_FILE cannot be used: {path}: {reason}") from None
         if not text or len(text) > MAX_FILE_BYTES:
@@ -61,9 +62,9 @@ class SettingFiles(PydanticBaseSettingsSource):
 
 
 class ClientSettings(BaseSettings):
-    """What a client of the queues reads. Names in the environment are these in capitals behind ``KRONOS_``.
+    """A client's settings. Each variable is ``KRONOS_`` and the setting's name in capitals.
 
-    With ``_FILE`` behind its name, a variable names a file that holds the setting.
+    A variable that ends in ``_FILE`` names a file that holds the setting.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
@@ -102,9 +103,7 @@ class ClientSettings(BaseSettings):
     @classmethod
     def _check_redis_url(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
         text = url.get_secret_value()
-        if (
-            text == DEFAULT_REDIS_URL
-        ):  # on this machine, where files for TLS that are set beside it mean nothing
+        if text == DEFAULT_REDIS_URL:  # on this machine, without TLS
             return url
         files = [info.data.get(f"redis_{part}_file") for part in ("ca", "certificate", "key")]
         try:
@@ -117,7 +116,7 @@ class ClientSettings(BaseSettings):
             connect(text).connection_pool.make_connection()  # reads every part; nothing is sent
         except TlsError:
             raise
-        except (RedisError, TypeError, ValueError):  # whose text may repeat the URL, password and all
+        except (RedisError, TypeError, ValueError):  # its text may contain the URL and password
             raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
         return SecretStr(text)
 
@@ -152,7 +151,7 @@ class ClientSettings(BaseSettings):
         return self.load(**(self.model_dump() | {"redis_url": SecretStr(url)}))
 
     def limits(self, max_pred_len: int) -> Limits:
-        """What a job may ask for; ``max_pred_len`` is the model's max_context."""
+        """The limits of a job; ``max_pred_len`` is the model's max_context."""
         return Limits(
             max_series=self.max_series,
             max_bars=self.max_bars,
@@ -166,7 +165,7 @@ class ClientSettings(BaseSettings):
 
 
 class ServiceSettings(ClientSettings):
-    """What the workers, the HTTP API and the command line all read."""
+    """The settings that workers, the HTTP API and the command line share."""
 
     models: str | None = Field(
         None,
@@ -207,6 +206,6 @@ def get_settings() -> ClientSettings:
 
 
 def settings_for(url: str | None, settings: ClientSettings | None) -> ClientSettings:
-    """The settings that were given, or those of the environment; for this Redis, if one is given."""
+    """``settings``, or those of the environment; for the Redis at ``url``, if given."""
     settings = settings or get_settings()
     return settings if url is None else settings.with_redis_url(url)

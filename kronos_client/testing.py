@@ -1,6 +1,6 @@
 """FakeForecastClient, FakeAsyncForecastClient: the clients for an app's own tests, without Redis and workers.
 
-They refuse what the real ones refuse, with the same errors. What they accept ends at once with a made-up
+They refuse the same jobs as the real ones, with the same errors. An accepted job ends at once with a made-up
 result of the right form, the same for the same job and seed. Such as:
 
     def test_my_app():
@@ -43,13 +43,13 @@ from kronos_client.settings import ClientSettings
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
 
 MAX_CONTEXT: Final = 512
-"""Bars that the fake's model can see, as most models can."""
+"""Bars that the fake's model can see, as with most models."""
 RETRY_AFTER_S: Final = 1
-"""What a full queue answers."""
+"""The ``retry_after_s`` of a full queue."""
 
 
 def fake_worker(queue: str = CPU_QUEUE, state: State = "ready", **fields: Any) -> AnyWorkerStatus:
-    """A worker's announcement; ``fields`` are further ones of its status."""
+    """A worker's announcement; ``fields`` are further fields of its status."""
     announced = {
         "node": f"{STAND_IN}@{queue}",
         "state": state,
@@ -62,8 +62,6 @@ def fake_worker(queue: str = CPU_QUEUE, state: State = "ready", **fields: Any) -
 
 @dataclass
 class _Accepted:
-    """A job that was accepted."""
-
     job: Job
     payload: dict[str, Any]
     queue: str
@@ -107,10 +105,10 @@ class _Memory(Dispatcher):
             self.store(job_id, Stored(states.FAILURE, NOT_BEGUN))
 
     def close(self) -> None:
-        """Nothing: what was accepted stays to be looked at."""
+        """Do nothing, so that tests can inspect accepted jobs later."""
 
     def forget(self, job_id: str) -> bool:
-        """Delete a result; whether there was one."""
+        """Delete a result; returns whether there was one."""
         with self._lock:
             if self.read(job_id).status != states.SUCCESS:
                 return False
@@ -118,7 +116,6 @@ class _Memory(Dispatcher):
             return True
 
     def read(self, job_id: str) -> Stored:
-        """What is stored of a job."""
         accepted = self.by_id.get(job_id)
         return Stored(absence=LOST) if accepted is None else accepted.stored
 
@@ -133,7 +130,7 @@ class _Memory(Dispatcher):
                 store.publish(job_id, stored)
 
     def finish(self, job_id: str, result: ForecastResult | FinetuneResult | None = None) -> None:
-        """End a job in this result, or in the made-up one."""
+        """End a job with this result, or with a made-up one."""
         try:
             outcome = result or self._made_up(self.by_id[job_id])
         except JobError as error:
@@ -163,7 +160,7 @@ class _Memory(Dispatcher):
 
 
 class _MemoryStore:
-    """What one event loop reads of a fake's jobs."""
+    """A ``ResultStore`` over a fake's jobs, for one event loop."""
 
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
@@ -175,7 +172,7 @@ class _MemoryStore:
             self._memory.stores.add(self)
 
     def publish(self, job_id: str, stored: Stored) -> None:
-        """Called on the thread that stores it."""
+        """Pass a state to the loop; called on the thread that stores it."""
         if self._on_state is not None:
             self._loop.call_soon_threadsafe(self._on_state, job_id, stored)
 
@@ -199,11 +196,12 @@ class FakeForecastClient(ForecastClient):
     """A ForecastClient whose jobs are held in memory.
 
     Args:
-        settings: Limits, as the real one has them; by default the defaults.
-        hold: Jobs wait until ``finish``, ``fail`` or ``tell`` is called for them, as behind a busy worker.
+        settings: The limits; by default the settings' defaults.
+        hold: Whether jobs wait, as behind a busy worker, until ``finish`` or ``fail`` ends them.
 
     Attributes:
-        live_workers: What ``workers`` gives; set it to have a GPU worker, or none. At first one on the CPU.
+        live_workers: The workers that ``workers`` returns. Set it to have a GPU worker, or none. By
+            default one for forecasts and one for finetuning, both on the CPU.
     """
 
     def __init__(self, *, settings: ClientSettings | None = None, hold: bool = False) -> None:
@@ -215,33 +213,33 @@ class FakeForecastClient(ForecastClient):
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
-        """What was accepted, by id in the order of submission: each as a worker would receive it."""
+        """The accepted jobs by id, in the order of submission, each as a worker would receive it."""
         return {job_id: one.payload for job_id, one in list(self._memory.by_id.items())}
 
     def refuse_next(self, error: JobError, *, times: int = 1) -> None:
-        """The next submissions that are in order end in this error, and are not accepted."""
+        """Refuse the next valid submissions with this error."""
         self._memory.refusals.extend([error] * times)
 
-    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        """A forecast that is held has come so far."""
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
+        """Set the progress of a held forecast."""
         progress = {"bars_done": bars_done, "bars_total": bars_total}
         self._memory.store(job_id, Stored(PROGRESS_STATE, progress))
 
     def finish(self, job_id: str, result: ForecastResult | FinetuneResult | None = None) -> None:
-        """A job that is held ends in this result, or in the made-up one."""
+        """End a held job with this result, or with a made-up one."""
         self._memory.finish(job_id, result)
 
     def fail(self, job_id: str, error: JobError) -> None:
-        """A job that is held ends in this error."""
+        """End a held job with this error."""
         self._memory.store(job_id, Stored(states.FAILURE, error))
 
     def lose(self) -> None:
-        """Nothing is known of any job any more, as if Redis was emptied."""
+        """Forget all jobs, as if Redis was emptied."""
         self._memory.by_id.clear()
 
 
 class FakeAsyncForecastClient(AsyncForecastClient):
-    """An AsyncForecastClient over ``fake``, which a test looks at and steers."""
+    """An AsyncForecastClient over ``fake``, through which a test reads and ends jobs."""
 
     def __init__(self, fake: FakeForecastClient | None = None) -> None:
         self.fake = fake or FakeForecastClient()

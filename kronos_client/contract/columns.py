@@ -1,6 +1,6 @@
 """A column of numbers on the wire: a JSON array, or base64 of little-endian float32.
 
-Both say the same, as the model computes in float32; base64 is shorter and read about twice as fast.
+Both mean the same, as the model computes in float32. Base64 is shorter, and read about twice as fast.
 """
 
 import base64
@@ -38,8 +38,9 @@ def encode_column(values: ArrayLike) -> str:
 def decode_column(column: str | Sequence[float]) -> NDArray[np.float64]:
     """Values (T,) of a column in either form.
 
-    Raises ColumnError: BAD_ENCODING where a string is not base64 of whole float32 values, VALUE_TOO_LARGE
-    where a number does not even fit a double.
+    Raises:
+        ColumnError: BAD_ENCODING if a string is not base64 of whole float32 values; VALUE_TOO_LARGE if a
+            number does not even fit a double.
     """
     if not isinstance(column, str):
         try:
@@ -47,7 +48,7 @@ def decode_column(column: str | Sequence[float]) -> NDArray[np.float64]:
         except OverflowError:
             row = next(row for row, value in enumerate(column) if abs(value) > sys.float_info.max)
             raise ColumnError(
-                ErrorCode.VALUE_TOO_LARGE, f"row {row} holds a number beyond any float", row
+                ErrorCode.VALUE_TOO_LARGE, f"row {row} holds a number too large for a float", row
             ) from None
     try:
         data = base64.b64decode(column, validate=True)
@@ -64,14 +65,14 @@ def decode_column(column: str | Sequence[float]) -> NDArray[np.float64]:
 
 
 def num_values(column: str | Sequence[float]) -> int:
-    """How many values a column holds, told from its length alone."""
+    """The number of values in a column, computed from its length alone."""
     if not isinstance(column, str):
         return len(column)
     return (len(column) // 4 * 3 - column[-2:].count("=")) // WIRE_DTYPE.itemsize
 
 
 def _read(column: Any) -> str | tuple[float, ...]:
-    """Only the form; the content is read where it is needed."""
+    """Check the form only; ``decode_column`` reads the content."""
     if isinstance(column, str):
         return column
     if not isinstance(column, list | tuple):

@@ -9,7 +9,7 @@ from kronos_model.text import without_paths
 
 
 class ErrorCode(StrEnum):
-    """The one list of codes. ``meaning`` says in a line what happened and what to do."""
+    """The one list of codes. ``meaning`` is one line: what happened, and what to do."""
 
     meaning: str
 
@@ -98,7 +98,7 @@ class JobError(Exception):
     def __init__(
         self, code: str, message: str, field: str | None = None, details: Mapping[str, Any] | None = None
     ) -> None:
-        # A plain str: also a code that this version does not know yet must survive the way back.
+        # A plain str: a code of a newer version must survive the way back too.
         super().__init__(str(code), message, field, dict(details or {}))
 
     @property
@@ -119,7 +119,7 @@ class JobError(Exception):
 
     @property
     def details(self) -> dict[str, Any]:
-        """More on it; ``row`` is the first bar at fault, counted from 0."""
+        """Further facts; ``row`` is the first bar at fault, counted from 0."""
         details: dict[str, Any] = self.args[3]
         return details
 
@@ -128,9 +128,9 @@ class JobError(Exception):
 
     @classmethod
     def from_kronos(cls, error: KronosError, *, prefix: str = "") -> "JobError":
-        """The same error for the wire; ``prefix`` is put before its field, as ``series.0.``.
+        """The same error for the wire. ``prefix``, such as ``series.0.``, is put before its field.
 
-        Whoever sent the job learns no path of the worker's machine.
+        The sender of the job sees no path of the worker's machine.
         """
         field = f"{prefix}{error.field}" if error.field is not None else prefix.rstrip(".") or None
         return cls(error.code, without_paths(error.message), field, without_paths(error.details))

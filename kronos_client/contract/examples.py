@@ -1,4 +1,4 @@
-"""Examples of jobs, their results and an error, published with the schemas. They come from no model."""
+"""Examples of jobs, their results and an error, published with the schemas. No model computed them."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 FILES: Final = Path(__file__).parent / "example_files"
 JOB_ID: Final = "0f6f8a3e-2b1c-4d55-9a57-1c3f0d9b6a10"
-"""Of the example job; the seeds in its result are made from it."""
+"""The example job's id; the seeds in its result are made from it."""
 
 
 def example_job() -> dict[str, Any]:

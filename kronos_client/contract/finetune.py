@@ -26,18 +26,18 @@ from kronos_model.text import MAX_INTEGER, dotted, escaped, excerpt
 MAX_CONFIG_BYTES: Final = 2**16
 MAX_MESSAGE_CHARS: Final = 280
 MAX_PARAMETERS: Final = 10**9
-"""Of a model that a job makes from scratch; the largest published one has half as many."""
+"""The limit for a model from scratch; the largest published model has half as many."""
 PLACEHOLDER_PATH: Final = "."
 """Stands for the data's place in a config that is only checked."""
 
 _LOADABLE: Final = re.compile(
     r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?(@[\w.-]{1,64})?", re.ASCII
 )
-"""A bundled name, a hub id, or a registered model with or without its version; no path but one part below."""
+"""A bundled name, a hub id, or a registered model with or without its version; no other path."""
 
 _REVISION: Final = re.compile(r"[\w][\w./-]{0,99}", re.ASCII)
 
-# huggingface_hub, which checkpoints.source needs, is not there where jobs are only sent.
+# checkpoints.source needs huggingface_hub, which is not installed on machines that only send jobs.
 BUNDLED_NAMES: Final = frozenset(
     config.parents[1].name
     for config in (Path(kronos_model.__file__).parent / "bundled").glob("*/model/config.json")
@@ -70,7 +70,7 @@ class FinetuneJob(WireModel):
     data: FinetuneData
     device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(
-        default=True, description="whether the CPU will do where no GPU worker for finetuning is ready"
+        default=True, description="whether the CPU may train if no GPU worker for finetuning is ready"
     )
     deadline_s: float | None = Field(
         default=None, gt=0, description="seconds from submitted_at, else from receipt"
@@ -81,35 +81,37 @@ class FinetuneJob(WireModel):
     def finetune_config(
         self, data_path: str | tuple[str, ...] = PLACEHOLDER_PATH, device: str = "auto"
     ) -> FinetuneConfig:
-        """How to train, with the data's place and the device as the worker has them.
+        """The config to train with, with the worker's data path and device.
 
-        Raises JobError INVALID_CONFIG with the field at fault, such as ``config.predictor.epochs``.
+        Raises:
+            JobError: INVALID_CONFIG with the field at fault, such as ``config.predictor.epochs``.
         """
         data = self.config.get("data", {})
         if not isinstance(data, dict):
             raise _invalid("config.data", f"config.data must be an object, not {excerpt(data)}")
         if "path" in data:
-            raise _invalid("config.data.path", "config.data.path: leave it out; the job's data says it")
+            raise _invalid("config.data.path", "config.data.path: leave it out; the job's data names it")
         if self.config.get("training_device", "auto") != "auto":
             raise _invalid(
-                "config.training_device", "config.training_device: leave it out; the job's device says it"
+                "config.training_device", "config.training_device: leave it out; the job's device sets it"
             )
         placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
         try:
             return parse_config(placed)
         except FinetuningConfigError as error:
-            if error.field in (None, "config"):  # what is wrong between several fields of the whole
+            if error.field in (None, "config"):  # the error concerns several fields
                 raise _invalid("config", error.message) from None
             location = tuple(str(error.field).split("."))
             raise _invalid(f"config.{dotted(location)}", f"config.{error.message}") from None
 
 
 def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
-    """A job from decoded JSON, whoever sent it: wholly checked, inline candles included.
+    """Check a job from decoded JSON completely, inline candles included.
 
-    What only the worker knows is left to it: whether the data is there, and which models may be loaded.
+    The worker alone checks whether the data is there, and which models may be loaded.
 
-    Raises JobError, and nothing else, naming the first field at fault.
+    Raises:
+        JobError: Names the first field at fault; nothing else is raised.
     """
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
@@ -129,7 +131,7 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
 
 
 def _check_config_size(config: object) -> None:
-    """A config is small, and each unknown field in it would cost an error report of its own."""
+    """A config is small. Each unknown field in a large one would cost an error report of its own."""
     size = 0
     try:
         for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
@@ -137,13 +139,13 @@ def _check_config_size(config: object) -> None:
             if size > MAX_CONFIG_BYTES:
                 raise JobError(
                     ErrorCode.LIMIT_EXCEEDED,
-                    f"config: it takes more than the {MAX_CONFIG_BYTES} bytes that a config may take",
+                    f"config takes more than the limit of {MAX_CONFIG_BYTES} bytes: leave fields out",
                     "config",
                     {"limit": MAX_CONFIG_BYTES, "actual": size},
                 )
-    except (RecursionError, TypeError, ValueError):  # ValueError: half a character; thousands of digits
+    except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits
         raise _invalid(
-            "config", "config cannot be written as JSON: it is nested too deeply, or holds what is no text"
+            "config", "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
         ) from None
 
 
@@ -165,7 +167,7 @@ def _check_start(config: FinetuneConfig) -> None:
 
 
 def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
-    """Refuse what no machine would hold, or be done with; a run that is no job may try."""
+    """Refuse models and evaluations that are too large for a job; a run by hand has no such limit."""
     for part in ("model", "tokenizer"):
         shape = getattr(config.start, part)
         if (
@@ -181,7 +183,7 @@ def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
 
 
 def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
-    """About as many as it has: those of its blocks, and of its tables of tokens."""
+    """Roughly: the parameters of its blocks and of its token tables."""
     num_layers, tokens = 1, 0
     if isinstance(shape, PredictorShape):
         num_layers += shape.n_layers
@@ -202,7 +204,7 @@ def _too_much(field: str, actual: int, limit: int, what: str) -> JobError:
 
 
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
-    """Refuse at once what no split can make a single window of."""
+    """Refuse at once candles that are too short for a single window."""
     for field in ("columns", "instrument_column"):
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")

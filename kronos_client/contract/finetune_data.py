@@ -12,7 +12,7 @@ MAX_PATH_CHARS: Final = 1000
 
 
 def _paths(value: Any) -> str | tuple[str, ...]:
-    """Check by hand, so that an error names its place in the list and not each kind that pydantic tried."""
+    """Check by hand: an error then names its place in the list, not each type that pydantic tried."""
     if isinstance(value, str):
         _check_path(value, {})
         return value

@@ -1,4 +1,4 @@
-"""What a finetuning job tells while it trains, and its result once it is done."""
+"""A finetuning job's progress while it trains, and its result."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class FinetuneProgress(ResultModel):
-    """The stored meta of a job with state PROGRESS. What is not known yet is null."""
+    """The stored meta of a job with state PROGRESS. Unknown values are null."""
 
     stage: str | None = Field(default=None, description="tokenizer, predictor, or evaluation after them")
     stage_index: int | None = Field(default=None, description="of the stage, from 0")
@@ -53,7 +53,7 @@ class FinetuneResult(ResultModel):
     parent: dict[str, Any] = Field(description="what training started from, with its revision")
     metrics: dict[str, Any] = Field(description="of each stage, such as its best validation loss")
     evaluation: dict[str, Any] | None = Field(
-        description="model, starting point and naive forecasts on the held-out end; null where left out"
+        description="model, starting point and naive forecasts on the held-out end; null if left out"
     )
     verdict: Texts = Field(default=(), description="the evaluation in plain lines, also where it is worse")
     data: dict[str, Any] = Field(description="what was read: instruments, bars, gaps, dropped rows and why")

@@ -37,7 +37,7 @@ def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    """By hand, as pydantic would report every element that is wrong, however many there are."""
+    """Check by hand: pydantic would report every wrong element, even thousands."""
     if not isinstance(values, list | tuple):
         raise PydanticCustomError("texts_type", "an array of strings")
     if not set(map(type, values)) <= {str}:
@@ -74,8 +74,8 @@ class CandleInput(WireModel):
     high: Column
     low: Column
     close: Column
-    volume: Column | None = Field(default=None, description="0 where left out")
-    amount: Column | None = Field(default=None, description="volume times the mean price where left out")
+    volume: Column | None = Field(default=None, description="0 if left out")
+    amount: Column | None = Field(default=None, description="volume times the mean price if left out")
 
     def columns(self) -> dict[str, Column]:
         """The columns that were given, as on the wire."""
@@ -88,12 +88,12 @@ class SeriesInput(CandleInput):
 
     future_timestamps: TimestampTexts | None = Field(
         default=None,
-        description="of the bars to forecast; inferred from the lookback's spacing where left out",
+        description="of the bars to forecast; inferred from the lookback's spacing if left out",
     )
     timezone: Annotated[str, Field(max_length=100)] | None = Field(
         default=None, description="IANA time zone whose clock the timestamps follow"
     )
-    seed: Seed | None = Field(default=None, description="instead of the one that follows from the job's")
+    seed: Seed | None = Field(default=None, description="instead of the one derived from the job's seed")
 
 
 class Sampling(WireModel):
@@ -105,7 +105,7 @@ class Sampling(WireModel):
         default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
     )
     sample_count: Count = Field(default=1, description="paths to draw for each series")
-    seed: Seed | None = Field(default=None, description="from the task's id where left out")
+    seed: Seed | None = Field(default=None, description="from the task's id if left out")
 
 
 class Output(WireModel):
@@ -127,16 +127,16 @@ class ForecastJob(WireModel):
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
     pred_len: Count | None = Field(
-        default=None, description="bars to forecast; may be left out where future_timestamps are given"
+        default=None, description="bars to forecast; may be left out if future_timestamps are given"
     )
     sampling: Sampling = Sampling()
     output: Output = Output()
     model: Name | None = Field(
-        default=None, description="the worker's own where left out, or a registered one: name, name@version"
+        default=None, description="the worker's own if left out, or a registered one: name, name@version"
     )
     device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(
-        default=True, description="whether the CPU will do where no GPU worker is ready"
+        default=True, description="whether the CPU may compute if no GPU worker is ready"
     )
     deadline_s: float | None = Field(
         default=None, gt=0, description="seconds from submitted_at, else from receipt"
@@ -145,8 +145,8 @@ class ForecastJob(WireModel):
     priority: Priority = "normal"
     context_policy: ContextPolicy = Field(
         default="exact",
-        description="once the context is full: computed anew for every bar as the reference does, or, as an "
-        "approximation, with the oldest bar forgotten",
+        description="once the context is full: exact computes it anew for every bar, as the reference does; "
+        "rolling is an approximation that drops the oldest bar",
     )
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 
 class Limits(BaseModel):
-    """What a worker accepts. ``max_pred_len`` is what its model can see, the others are settings."""
+    """What a worker accepts. ``max_pred_len`` comes from its model, the others from settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Reading a forecast job: from anything that came over the wire to a checked job, and on to arrays."""
+"""Reading a forecast job: from decoded JSON to a checked job, and on to arrays."""
 
 from pydantic import ValidationError
 
@@ -38,9 +38,10 @@ def read_job(payload: object, limits: Limits) -> ForecastJob:
 
 
 def check_version(version: object) -> None:
-    """Refuse a ``schema_version`` that this code does not read, before anything else of a job is looked at.
+    """Refuse a ``schema_version`` that this code does not read, before anything else is checked.
 
-    Raises JobError: BAD_TYPE, UNSUPPORTED_VERSION.
+    Raises:
+        JobError: BAD_TYPE, UNSUPPORTED_VERSION.
     """
     field = "schema_version"
     if not isinstance(version, int) or isinstance(version, bool):
@@ -48,8 +49,8 @@ def check_version(version: object) -> None:
     if not 1 <= version <= SCHEMA_VERSION:
         raise JobError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{field} {excerpt(version)} is not known here, only 1 to {SCHEMA_VERSION}: update the worker, "
-            "or send a version that it knows",
+            f"{field} {excerpt(version)} is not supported, only 1 to {SCHEMA_VERSION}: update the worker, "
+            "or send a supported version",
             field,
             {"newest": SCHEMA_VERSION},
         )

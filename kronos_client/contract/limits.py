@@ -1,4 +1,4 @@
-"""How large a job may be, checked before any work is put into it."""
+"""Checks of a job's size, made before any other work on it."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_model.bars.columns import COLUMNS
 
 MAX_FIELDS: Final = 64
-"""In one JSON object; far more than any object of the contract has."""
+"""The most fields in one JSON object; far more than any object of the contract has."""
 
 BYTES_PER_NUMBER: Final = 20
 """A forecast's number as JSON: up to 17 digits, sign, point and comma."""
@@ -19,10 +19,7 @@ BYTES_PER_SERIES: Final = 1024
 
 
 def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
-    """Refuse what is absurdly large before its form is looked at.
-
-    Raises JobError LIMIT_EXCEEDED.
-    """
+    """Refuse an absurdly large job before its form is checked. Raises JobError LIMIT_EXCEEDED."""
     _check_num_fields(payload, "job")
     for name in ("sampling", "output"):
         _check_num_fields(payload.get(name), name)
@@ -41,14 +38,14 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
             if isinstance(values, str):
                 num_bytes += len(values)
             elif isinstance(values, list):
-                if name != "future_timestamps":  # those are the horizon, which has a limit of its own
+                if name != "future_timestamps":  # their number is the horizon, which has its own limit
                     check_num_bars(len(values), limits, field)
                 num_bytes += _num_bytes(values)
     _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
 
 def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
-    """Likewise for a finetuning job. Raises JobError LIMIT_EXCEEDED."""
+    """Refuse an absurdly large finetuning job. Raises JobError LIMIT_EXCEEDED."""
     _check_num_fields(payload, "job")
     data = payload.get("data")
     if not isinstance(data, dict):
@@ -59,7 +56,7 @@ def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
     if not isinstance(instruments, list):
         return
     hint = "put them into files in the worker's data folder, and name those in data.path"
-    # Each counts as a bar at least; so many are not worth the look at each.
+    # Each instrument has at least one bar, so too many are refused without reading each.
     _check_most(len(instruments), limits.max_inline_bars, field, f"bars that a job carries: {hint}")
     num_bars = num_bytes = 0
     for index, one in enumerate(instruments):
@@ -80,8 +77,8 @@ def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
 
 
 def _num_bytes(values: list[Any]) -> int:
-    """The least that these values take as JSON, the comma behind each included."""
-    if set(map(type, values)) == {str}:  # several times faster, and what timestamps are unless they are wrong
+    """The minimum size of these values as JSON, with a comma after each."""
+    if set(map(type, values)) == {str}:  # the usual case, and several times faster
         return sum(map(len, values)) + 3 * len(values)
     return sum(len(value) + 3 if isinstance(value, str) else 2 for value in values)
 
@@ -94,7 +91,8 @@ def _check_num_fields(part: object, field: str) -> None:
 def check_job(job: ForecastJob, limits: Limits) -> None:
     """Refuse a job that asks for too much.
 
-    Raises JobError: LIMIT_EXCEEDED, PRED_LEN_TOO_LONG, RESULT_TOO_LARGE.
+    Raises:
+        JobError: LIMIT_EXCEEDED, PRED_LEN_TOO_LONG, RESULT_TOO_LARGE.
     """
     samples = job.sampling.sample_count
     _check_most(samples, limits.max_sample_count, "sampling.sample_count", "sample paths a series")
@@ -108,7 +106,7 @@ def check_job(job: ForecastJob, limits: Limits) -> None:
         job.horizon,
         limits.max_pred_len,
         "pred_len",
-        "bars ahead, which is what the model can see: ask for fewer",
+        "bars ahead, the most that the model can see: ask for fewer",
         ErrorCode.PRED_LEN_TOO_LONG,
     )
     _check_most(

@@ -10,7 +10,7 @@ FINETUNE_TASK: Final = "kronos.finetune"
 STATUS_TASK: Final = "kronos.status"
 
 LOAD_MODEL_COMMAND: Final = "kronos_load_model"
-"""A command of Celery's remote control, with ``model`` and ``ask``, an id under which it may be repeated."""
+"""A command of Celery's remote control. It takes ``model``, and ``ask``, the id of a repeated request."""
 
 PROGRESS_STATE: Final = "PROGRESS"
 """A job's state while it is computed; its meta holds ``bars_done`` and ``bars_total``."""
@@ -21,7 +21,7 @@ CPU_FINETUNE_QUEUE: Final = f"{CPU_QUEUE}.finetune"
 GPU_FINETUNE_QUEUE: Final = f"{GPU_QUEUE}.finetune"
 
 Role = Literal["forecast", "finetune"]
-"""What a worker does."""
+"""The kind of jobs that a worker takes."""
 
 Priority = Literal["high", "normal", "low"]
 ContextPolicy = Literal["exact", "rolling"]
@@ -31,24 +31,24 @@ CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 
 KEY_PREFIX: Final = "kronos:"
 
 DEAD_KEY: Final = f"{KEY_PREFIX}dead"
-"""A list of messages that nobody can read or answer, the newest first: JSON objects."""
+"""The list of messages that could not be read or answered, newest first: JSON objects."""
 
 MAX_ID_CHARS: Final = 200
 
 MODEL_NAME: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
-"""Of a registered model, as a regular expression."""
+"""A regular expression for names of registered models."""
 
 
 def worker_key(node: str) -> str:
-    """Where a worker announces its status; ``node`` is its Celery node name."""
+    """The key of a worker's announced status; ``node`` is its Celery node name."""
     return f"{KEY_PREFIX}worker:{node}"
 
 
 def job_key(job_id: str) -> str:
-    """Where a job's record is kept."""
+    """The key of a job's record."""
     return f"{KEY_PREFIX}job:{job_id}"
 
 
 def cancel_key(job_id: str) -> str:
-    """Where the wish to cancel a job is kept, and the channel on which it is told."""
+    """The key that holds a request to cancel a job, and the channel on which it is published."""
     return f"{KEY_PREFIX}cancel:{job_id}"

@@ -30,7 +30,7 @@ class PreparedSeries:
         wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
         future_timestamps: the same H times in the form of the input.
         seed: for this series' draws.
-        warnings: what a careful reader of the forecast should know.
+        warnings: facts that a reader of the forecast should know.
     """
 
     id: str
@@ -45,10 +45,11 @@ class PreparedSeries:
 def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeries, ...]:
     """The series of a job, in its order.
 
-    The job's seed is its own or that of its id, so that a job delivered twice draws the same twice. Series 0
-    has the job's seed, series i one derived from (seed, i), unless it gives its own.
+    The job's seed is given or follows from its id, so a job that is delivered twice draws the same values.
+    Series 0 has the job's seed, series i one derived from (seed, i), unless the series gives its own.
 
-    Raises JobError with the field and the row at fault.
+    Raises:
+        JobError: Names the field and the row at fault.
     """
     seed = job.sampling.seed if job.sampling.seed is not None else seed_from_text(job_id)
     return tuple(
@@ -83,7 +84,8 @@ def _prepare_series(
 def read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
     """The columns that were given, each (T,) and read-only, one value for each timestamp.
 
-    Raises JobError, its field behind ``prefix``, such as ``series.0.``.
+    Raises:
+        JobError: Its field begins with ``prefix``, such as ``series.0.``.
     """
     columns = {name: _decode(column, f"{prefix}{name}") for name, column in candles.columns().items()}
     try:

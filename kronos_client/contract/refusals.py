@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, as one JobError that says what to do. Input is never echoed at length."""
+"""Turns pydantic's errors into one JobError with a remedy. Input is quoted in short only."""
 
 from typing import Final
 
@@ -49,7 +49,7 @@ _FIELDS_OF_CHECKS: Final = {
 
 
 def refusal(error: ValidationError) -> JobError:
-    """The first thing that is wrong."""
+    """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
     code = _code(kind)
@@ -75,7 +75,7 @@ def refusal(error: ValidationError) -> JobError:
 
 
 def first_reason(error: ValidationError) -> str:
-    """Say what is wrong first in content that is no job, as ``field: message``."""
+    """The first problem in content other than a job, as ``field: message``."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ": ".join(filter(None, [dotted(first["loc"]), first["msg"]]))
 

@@ -1,4 +1,4 @@
-"""A forecast's result: what a job with state SUCCESS holds."""
+"""A forecast's result, which a job with state SUCCESS holds."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -37,9 +37,9 @@ class SeriesForecast(ResultModel):
     def frame(self) -> "pd.DataFrame":
         """The mean as a DataFrame indexed by time; needs pandas.
 
-        Timestamps with changing offsets (clocks that go forward or back) are put in UTC, as pandas wants.
+        Timestamps with changing offsets (daylight saving) are converted to UTC, as pandas requires.
         """
-        import pandas as pd  # an app that reads plain numbers does without it
+        import pandas as pd  # apps that read plain numbers do not need it
 
         try:
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps)), name="timestamps")
@@ -83,7 +83,7 @@ class ErrorReport(ResultModel):
 
 
 def quantile_key(level: float) -> str:
-    """How a level names its quantile: the shortest decimal that means it, as 0.1."""
+    """The key of a level's quantile: its shortest decimal, such as 0.1."""
     return repr(float(level))
 
 

@@ -26,7 +26,7 @@ REFERENCE: Final = "#/$defs/{model}"
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Everything that is published, by path below the documentation's folder."""
+    """All published documents, by path below the documentation's folder."""
     return {
         "schemas/forecast-job.json": {"$schema": DIALECT, **ForecastJob.model_json_schema()},
         "schemas/forecast-result.json": {
@@ -54,7 +54,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def finetune_job_schema() -> dict[str, Any]:
-    """A finetuning job's, with the fields of a config, less those that the job says itself."""
+    """A finetuning job's schema, with the fields of a config except those that the job gives itself."""
     schema = FinetuneJob.model_json_schema()
     config = FinetuneConfig.model_json_schema(ref_template=REFERENCE)
     parts = config.pop("$defs")
@@ -62,7 +62,7 @@ def finetune_job_schema() -> dict[str, Any]:
     config["required"].remove("data")
     del parts["DataConfig"]["properties"]["path"]
     parts["DataConfig"]["required"].remove("path")
-    for name in ("model", "tokenizer"):  # of which a job may name no folder
+    for name in ("model", "tokenizer"):  # a job may not name a folder here
         parts["StartConfig"]["properties"][name]["description"] = "bundled or registered, or a hub id"
     for part in (config, parts["DataConfig"]):
         if not part["required"]:
@@ -78,7 +78,7 @@ def finetune_job_schema() -> dict[str, Any]:
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """A document as it stands in its file."""
+    """A document as the text of its file."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

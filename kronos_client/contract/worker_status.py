@@ -11,12 +11,12 @@ State = Literal["loading", "ready", "draining"]
 
 
 class StatusModel(BaseModel):
-    """Frozen; fields that a newer worker adds are kept, so that they are printed with the rest."""
+    """Frozen. Fields that a newer worker adds are kept and printed with the rest."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields that were given, as JSON has them."""
+        """The fields that were given, as JSON has them."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -88,7 +88,7 @@ class ForecastWorkerStatus(WorkerStatus):
 
 
 class TrainingStatus(StatusModel):
-    """The job that a finetuning worker trains. What is not known yet is null."""
+    """The job that a finetuning worker trains. Unknown values are null."""
 
     job_id: str
     name: str

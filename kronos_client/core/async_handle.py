@@ -1,4 +1,4 @@
-"""AsyncHandle: an enqueued job, from its submitter's side, in an event loop."""
+"""AsyncHandle: an enqueued job, as its submitter sees it, in an event loop."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
@@ -26,11 +26,11 @@ class AsyncHandle(Generic[State, Result]):
         return f"Async{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
 
     async def state(self) -> State:
-        """Where the job is now."""
+        """The job's state now."""
         return self._kind.state_of(await self._core.events.read(self.id))
 
     async def progress(self) -> AsyncGenerator[State, None]:
-        """The job's state now, and each new one as it comes; the last one has ended.
+        """The job's state now, then each new one. The last one has ended.
 
         Raises:
             JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.
@@ -46,7 +46,7 @@ class AsyncHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
-        """The result, once it is there; see ``JobHandle.wait``."""
+        """Wait for the result; see ``JobHandle.wait``."""
         stored = NOTHING
         async with aclosing(self._core.events.states(self.id, timeout_s)) as states:
             async for stored in states:
@@ -54,14 +54,14 @@ class AsyncHandle(Generic[State, Result]):
                     on_progress(self._kind.state_of(stored))
         result = self._kind.result_of(stored)
         if result is None:
-            raise RuntimeError(f"the client was closed while the job {self.id} was waited for")
+            raise RuntimeError(f"the client was closed while it waited for the job {self.id}")
         if forget:
-            with suppress(JobError):  # what cannot be deleted now expires by itself
+            with suppress(JobError):  # a result that cannot be deleted now expires by itself
                 await self._core.events.forget(self.id, has_result=True)
         return result
 
     async def peek(self) -> Result | None:
-        """The result if it is there already; see ``JobHandle.peek``."""
+        """The result, if it is there already; see ``JobHandle.peek``."""
         return self._kind.result_of(await self._core.events.read(self.id))
 
     async def check(self) -> None:
@@ -69,7 +69,7 @@ class AsyncHandle(Generic[State, Result]):
         (await self._core.events.read(self.id)).raise_absence()
 
     async def cancel(self) -> None:
-        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
+        """Request that the job ends as CANCELLED. A job that has ended stays as it is."""
         await self._core.call(self._core.dispatcher.cancel, self.id)
 
     async def forget(self) -> bool:
@@ -82,7 +82,7 @@ AsyncFinetuneHandle = AsyncHandle[FinetuneState, FinetuneResult]
 
 
 def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobError:
-    """The error of a job that was cancelled because its time was over; any other error as it is."""
+    """The TIMEOUT of a job that was cancelled because of it; any other error unchanged."""
     if error.code != ErrorCode.TIMEOUT:
         return error
     message = f"no result within {timeout_s} s; the job was cancelled"
@@ -92,6 +92,6 @@ def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobErr
 async def submitted(
     core: Core, make_job: Callable[[], Job], retry_for_s: float, *, may_stay: bool
 ) -> AsyncHandle[Any, Any]:
-    """The handle of a job that is made and sent, as ``Core.send``."""
+    """Make and send a job as ``Core.send``; returns its handle."""
     job, queue = await core.send(make_job, retry_for_s, may_stay=may_stay)
     return AsyncHandle(core, job.kind, job.id, queue)

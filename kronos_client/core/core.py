@@ -1,4 +1,4 @@
-"""Core: what every client does, for one event loop. The clients and the HTTP API are faces of it."""
+"""Core: sends and awaits jobs in one event loop, for all clients and the HTTP API."""
 
 import asyncio
 import threading
@@ -19,13 +19,13 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Core:
-    """Sends jobs on threads, and waits for them on its event loop.
+    """Sends jobs on threads, and waits for their results on its event loop.
 
     Args:
         settings: Limits and lifetimes, as the workers have them.
-        dispatcher: Stays open when the core is closed; others may share it.
-        call: What runs blocking functions on threads.
-        away_for_s: Seconds that Redis may be away while a job is waited for.
+        dispatcher: Stays open when the core is closed, since it may be shared.
+        call: Runs blocking functions on threads.
+        away_for_s: Seconds that Redis may be unreachable while a caller waits.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Core:
         self.on_close: set[Callable[[], Awaitable[None]]] = set()
 
     async def close(self) -> None:
-        """Cancel what loops left under way, end all waiting, and close this event loop's connections."""
+        """Cancel the jobs of unfinished loops, end all waiting, and close this event loop's connections."""
         for leave in list(self.on_close):
             await leave()
         await self.events.close()
@@ -52,10 +52,10 @@ class Core:
     async def send(
         self, make_job: Callable[[], Job], retry_for_s: float = 0.0, *, may_stay: bool
     ) -> tuple[Job, str]:
-        """Make a job and send it on a thread, again as ``Retries`` says; returns it with its queue.
+        """Make a job and send it on a thread, with retries; returns the job and its queue.
 
-        If this task is cancelled meanwhile, so is the job once it is enqueued; unless it ``may_stay``, since
-        the caller has its id.
+        If this task is cancelled meanwhile, the job is cancelled as soon as it is enqueued, unless it
+        ``may_stay`` because the caller has its id.
         """
         retries = Retries(retry_for_s)
         is_given_up = threading.Event()
@@ -80,12 +80,12 @@ class Core:
             except asyncio.CancelledError:
                 if not may_stay:
                     is_given_up.set()
-                    if sent:  # too late for the thread
+                    if sent:  # the thread did not see the flag in time
                         asyncio.get_running_loop().run_in_executor(None, self._try_to_cancel, sent[0].id)
                 raise
 
     def _try_to_cancel(self, job_id: str) -> None:
-        with suppress(JobError):  # it goes on then, and its result expires
+        with suppress(JobError):  # on failure the job goes on, and its result expires
             self.dispatcher.cancel(job_id)
 
 

@@ -1,4 +1,4 @@
-"""Dispatcher: what clients ask of Redis on a thread: send and cancel jobs, list workers."""
+"""Dispatcher: the clients' blocking calls to Redis: send and cancel jobs, list workers."""
 
 import time
 from abc import ABC, abstractmethod
@@ -23,14 +23,14 @@ from kronos_client.settings import ClientSettings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
 NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
-"""The last part of a Celery message's body, for a task with nothing behind it."""
+"""The last part of a Celery message's body, for a task without callbacks."""
 
 
 class Dispatcher(ABC):
-    """Blocks; may be used by several threads at once. Of a real Redis, or of an app's tests."""
+    """Sends and cancels jobs, in Redis or in a test's memory. Blocks; threads may share it."""
 
     def send(self, job: Job) -> str:
-        """Send a job, unless it has its outcome; returns its queue.
+        """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
             JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
@@ -40,7 +40,7 @@ class Dispatcher(ABC):
         return queue
 
     def send_again(self, job: Job, retry_for_s: float) -> str:
-        """As ``send``, again as ``Retries`` says."""
+        """Send a job, with retries; returns its queue."""
         retries = Retries(retry_for_s)
         while True:
             try:
@@ -62,7 +62,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """Ask for a job to end as CANCELLED, or end it if no worker has begun it."""
+        """Request that a job ends as CANCELLED; end it at once if no worker has begun it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Dispatcher(ABC):
 
 
 class RedisDispatcher(Dispatcher):
-    """Sends by Celery, and keeps the jobs' records.
+    """Sends jobs with Celery, and keeps their records in Redis.
 
     Attributes:
         app: A Celery app.
@@ -115,15 +115,15 @@ class RedisDispatcher(Dispatcher):
         except (OperationalError, RedisError) as error:
             raise JobError(
                 ErrorCode.ENQUEUE_UNCERTAIN,
-                f"whether the job was enqueued is not known ({type(error).__name__}); submit it again with "
-                "the same job_id",
+                f"Redis did not confirm that the job was enqueued ({type(error).__name__}); submit it again "
+                "with the same job_id",
                 None,
                 {"job_id": job.id},
             ) from error
 
     def _send(self, job: Job, queue: str, submitted_at: float) -> None:
-        """What ``Celery.send_task`` does, with a body that is JSON already."""
-        app, task = self.app, self.app.current_worker_task  # the caller's own, if it runs in one
+        """Do what ``Celery.send_task`` does, with a body that is JSON already."""
+        app, task = self.app, self.app.current_worker_task  # the caller may run inside a task
         message = app.amqp.create_task_message(
             job.id,
             job.kind.task,

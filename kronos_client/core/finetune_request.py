@@ -1,15 +1,15 @@
-"""From what apps hold (configs, their files, DataFrames, paths) to a finetuning job. No pandas needed."""
+"""From an app's data (configs, their files, DataFrames, paths) to a finetuning job. No pandas needed."""
 
 import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
-from kronos_client.core.forecast_request import plain
+from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, is_records, series_payload
 from kronos_model.errors import FinetuningConfigError
@@ -17,7 +17,7 @@ from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.config_file import load_config
 
 ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
-"""A config, what a config file holds, or the path of a YAML or JSON file."""
+"""A config, a mapping like it, or the path of a YAML or JSON file."""
 
 DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]
 """Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
@@ -26,7 +26,17 @@ ONLY_INSTRUMENT = "0"
 
 
 class FinetuneOptions(TypedDict, total=False):
-    """What ``finetune_payload`` takes besides config and name; it says what each means."""
+    """Options of a finetuning job.
+
+    Attributes:
+        data: Paths of files or folders below the workers' data folder, one or a list; or the candles, as
+            ``submit`` takes them; or a mapping from instruments' names to candles. By default the config's
+            ``data.path``, below the workers' data folder.
+        device: The pool; for auto (the default), the config's ``training_device``.
+        allow_fallback: Whether the CPU may train if the pool has no GPU worker for finetuning; by default it
+            may.
+        deadline_s: Seconds from submission until the job is given up.
+    """
 
     data: DataSource | None
     device: str
@@ -36,30 +46,21 @@ class FinetuneOptions(TypedDict, total=False):
 
 
 def finetune_payload(
-    config: ConfigSource,
-    *,
-    name: str,
-    data: DataSource | None = None,
-    device: str = "auto",
-    allow_fallback: bool = True,
-    deadline_s: float | None = None,
-    priority: Priority = "normal",
+    config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
 ) -> dict[str, Any]:
-    """A finetuning job as JSON has it.
+    """Make a finetuning job as JSON has it.
 
     Args:
         config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
-        name: The trained model is registered under it, and forecasts name it so.
-        data: Paths of files or folders below the workers' data folder, one or a list; or the candles
-            themselves, as ``submit`` takes them, or a mapping from instruments' names to them. By default
-            the config's ``data.path``, below the workers' data folder.
-        device: Which pool; for auto, the config's ``training_device``.
-        allow_fallback: Whether the CPU will do if the pool has no GPU worker for finetuning.
-        deadline_s: Seconds from submission after which the job is given up.
+        name: The name of the trained model in the registry, by which forecasts request it.
+        options: As ``FinetuneOptions``.
 
     Raises:
         JobError: The config cannot be used, or the data cannot be read.
+        TypeError: An option does not exist.
     """
+    check_options(options, FinetuneOptions)
+    data, device = options.get("data"), options.get("device", "auto")
     content = _content(config, needs_path=data is None)
     path = content.get("data", {}).pop("path")
     own_device = content.pop("training_device", "auto")
@@ -69,14 +70,15 @@ def finetune_payload(
         "config": {name: value for name, value in content.items() if value != {}},
         "data": {"path": path} if data is None else data_payload(data),
         "device": own_device if device == "auto" else device,
-        "allow_fallback": allow_fallback,
-        "priority": priority,
+        "allow_fallback": options.get("allow_fallback", True),
+        "priority": options.get("priority", "normal"),
     }
+    deadline_s = options.get("deadline_s")
     return payload if deadline_s is None else payload | plain(deadline_s=deadline_s)
 
 
 def data_payload(data: DataSource) -> dict[str, Any]:
-    """The field ``data`` of a job; raises JobError where candles cannot be read."""
+    """The field ``data`` of a job; raises JobError if candles cannot be read."""
     if isinstance(data, str | PathLike):
         return {"path": str(data)}
     if isinstance(data, list | tuple) and all(isinstance(path, str | PathLike) for path in data):
@@ -94,7 +96,7 @@ def data_payload(data: DataSource) -> dict[str, Any]:
 
 
 def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
-    """The fields that were set, as JSON, checked; ``data.path`` is among them."""
+    """The checked fields that were set, as JSON; ``data.path`` is among them."""
     try:
         if isinstance(config, str | PathLike):
             overrides = () if needs_path else (f"data.path={json.dumps(PLACEHOLDER_PATH)}",)
@@ -120,7 +122,7 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
 
 
 def _by_name(data: Any) -> Mapping[str, CandleSource]:
-    """Candles by their instruments' names; numbers where they have none."""
+    """Candles by their instruments' names, or by numbers if they have none."""
     if isinstance(data, list | tuple) and not is_records(data):
         return {str(index): source for index, source in enumerate(data)}
     is_mapping = isinstance(data, Mapping) and len(data) > 0

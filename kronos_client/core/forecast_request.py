@@ -1,16 +1,34 @@
-"""From what apps hold and ask for to a forecast job of the contract. No pandas needed."""
+"""From an app's data and options to a forecast job of the contract. No pandas needed."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
 
 import numpy as np
 
+from kronos_client.contract.forecast import Output, Sampling
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.series import CandleSource, job_series
 
+SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
+LEFT_OUT_IF_NONE: Final = ("pred_len", "model", "deadline_s")
+
 
 class ForecastOptions(TypedDict, total=False):
-    """What ``forecast_payload`` takes beside the candles, which says what each means."""
+    """Options of a forecast. Defaults are those of the contract.
+
+    Attributes:
+        pred_len: Bars to forecast; not needed with ``future_timestamps``.
+        series_ids: Names of the series; by default "0", "1", ….
+        timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
+            ones follow the lookback's spacing.
+        timezone: IANA zone that inferred timestamps follow.
+        temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
+        quantiles, paths, repair: What the result holds.
+        model: By default the worker's own; or one of its further models, or a registered one.
+        device, allow_fallback: The pool, and whether the CPU may compute if the pool has no GPU worker.
+        deadline_s: Seconds from submission until the job is given up.
+        context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
+    """
 
     pred_len: int | None
     series_ids: Sequence[str] | None
@@ -34,63 +52,44 @@ class ForecastOptions(TypedDict, total=False):
 
 
 def forecast_payload(
-    candles: CandleSource | Sequence[CandleSource],
-    *,
-    pred_len: int | None = None,
-    series_ids: Sequence[str] | None = None,
-    timestamps: Iterable[Any] | None = None,
-    future_timestamps: Iterable[Any] | None = None,
-    timezone: str | None = None,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 0.9,
-    sample_count: int = 1,
-    seed: int | None = None,
-    quantiles: Sequence[float] = (0.1, 0.5, 0.9),
-    paths: bool = False,
-    repair: bool = True,
-    model: str | None = None,
-    device: str = "auto",
-    allow_fallback: bool = True,
-    deadline_s: float | None = None,
-    priority: Priority = "normal",
-    context_policy: ContextPolicy = "exact",
+    candles: CandleSource | Sequence[CandleSource], **options: Unpack[ForecastOptions]
 ) -> dict[str, Any]:
-    """A job as JSON has it; whether it makes sense is for the contract.
+    """Make a job as JSON has it. The contract checks its values later.
 
     Args:
-        candles: a DataFrame of pandas or polars, a mapping of columns, or a list of records, each a mapping;
+        candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records, each a mapping;
             or a list of these for several series.
-        pred_len: bars to forecast; may be left out where ``future_timestamps`` says it.
-        series_ids: names of the series; "0", "1", … where left out.
-        timestamps, future_timestamps: of the only series, or a list of lists for several. Future ones
-            that are left out are inferred from the lookback's spacing.
-        timezone: IANA zone that inferred timestamps follow.
-        temperature, top_k, top_p, sample_count, seed: sampling; without a seed it follows from the id.
-        quantiles, paths, repair: what comes back.
-        model: the worker's own where left out, one of its further models, or a registered one.
-        device, allow_fallback: which pool, and whether the CPU will do where it has no GPU worker.
-        deadline_s: seconds from submission after which the job is given up.
-        context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
+        options: As ``ForecastOptions``.
 
-    Raises JobError where candles, timestamps or ids cannot be read.
+    Raises:
+        JobError: Candles, timestamps or ids cannot be read.
+        TypeError: An option does not exist.
     """
-    payload: dict[str, Any] = {
+    check_options(options, ForecastOptions)
+    given: dict[str, Any] = {**options}
+    series = job_series(candles, *(given.pop(name, None) for name in SERIES_OPTIONS))
+    if "quantiles" in given:
+        given["quantiles"] = [float(level) for level in given["quantiles"]]
+    given = plain(**given)
+    sampling, output = Sampling().model_dump(), Output().model_dump(mode="json")
+    return {
         "schema_version": SCHEMA_VERSION,
-        "series": job_series(candles, series_ids, timestamps, future_timestamps, timezone),
-        "sampling": plain(
-            temperature=temperature, top_k=top_k, top_p=top_p, sample_count=sample_count, seed=seed
-        ),
-        "output": {"quantiles": [float(level) for level in quantiles], "paths": paths, "repair": repair},
-        "device": device,
-        "allow_fallback": allow_fallback,
-        "priority": priority,
-        "context_policy": context_policy,
-    }
-    optional = plain(pred_len=pred_len, model=model, deadline_s=deadline_s)
-    return payload | {name: value for name, value in optional.items() if value is not None}
+        "series": series,
+        "sampling": {name: given.pop(name, default) for name, default in sampling.items()},
+        "output": {name: given.pop(name, default) for name, default in output.items()},
+        "device": "auto",
+        "allow_fallback": True,
+        "priority": "normal",
+        "context_policy": "exact",
+    } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
+
+
+def check_options(options: Mapping[str, object], kind: type) -> None:
+    """Raises TypeError for an option that ``kind``, a TypedDict, does not have."""
+    if unknown := options.keys() - kind.__annotations__.keys():
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: see {kind.__name__}")
 
 
 def plain(**values: Any) -> dict[str, Any]:
-    """NumPy's scalars as Python's, which JSON takes."""
+    """Convert NumPy's scalars to Python's, which JSON takes."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}

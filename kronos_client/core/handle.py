@@ -1,4 +1,4 @@
-"""JobHandle: an enqueued job, from its submitter's side, for callers without an event loop."""
+"""JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
 from collections.abc import Callable, Generator
 from typing import Generic
@@ -29,13 +29,11 @@ class JobHandle(Generic[State, Result]):
         return AsyncHandle(core, self._kind, self.id, self.queue)
 
     def state(self) -> State:
-        """Where the job is now."""
+        """The job's state now."""
         return self._thread.run(lambda core: self._on(core).state())
 
     def progress(self) -> Generator[State, None, None]:
-        """The job's state now, and each new one as it comes; the last one has ended.
-
-        In PROGRESS it says how far the job is.
+        """The job's state now, then each new one. The last one has ended.
 
         Raises:
             JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.
@@ -49,13 +47,13 @@ class JobHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
-        """The result, once it is there.
+        """Wait for the result.
 
         Args:
-            timeout_s: Seconds to wait; None for as long as it takes.
-            on_progress: Called with each new state, the last one included, on this thread. What it raises
-                ends the waiting, and the job goes on.
-            forget: Delete the result once it was read.
+            timeout_s: Seconds to wait; None for no limit.
+            on_progress: Called with each new state, including the last, on this thread. If it raises, the
+                waiting ends, and the job goes on.
+            forget: Delete the result after reading it.
 
         Raises:
             JobError: The job's own; TIMEOUT if it has not ended in time (it goes on; wait again);
@@ -79,14 +77,14 @@ class JobHandle(Generic[State, Result]):
         self._thread.run(lambda core: self._on(core).check())
 
     def cancel(self) -> None:
-        """Ask for the job to end as CANCELLED; a job that is done already stays as it is."""
+        """Request that the job ends as CANCELLED. A job that has ended stays as it is."""
         self._thread.run(lambda core: self._on(core).cancel())
 
     def forget(self) -> bool:
         """Delete the result from Redis; False if there is none (yet), or only an error.
 
-        The job stays done: reading its result now, or submitting it again under its id, gives RESULT_EXPIRED
-        until the result would have expired.
+        The job stays done. Until the result would have expired, reading it or submitting the job again under
+        its id gives RESULT_EXPIRED.
         """
         return self._thread.run(lambda core: self._on(core).forget())
 

@@ -1,4 +1,4 @@
-"""Job: a job that was checked, as it is sent."""
+"""Job: a checked job, ready to be sent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ NO_PRED_LEN_LIMIT: Final = 2**31
 
 @dataclass(frozen=True)
 class Job:
-    """A job that may be sent, again too, under one id.
+    """A job that may be sent any number of times under one id.
 
     Attributes:
-        content: The job as canonical JSON, without the moment of its submission.
-        shown: What Flower shows as its arguments.
+        content: The job as canonical JSON, without its submission time.
+        shown: The arguments that Flower shows.
     """
 
     id: str
@@ -38,12 +38,12 @@ class Job:
 
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
-    """A forecast of candles, with what ``forecast_payload`` takes as options. Raises JobError."""
+    """Make and check a forecast of candles. Raises JobError."""
     return forecast_job(forecast_payload(candles, **options), job_id, settings)
 
 
 def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
-    """Check a forecast in the contract's own form, as a worker will; only the worker has its model's limit.
+    """Check a forecast in the contract's own form, as a worker will, except for its model's limit.
 
     Raises:
         JobError: What the worker would answer.

@@ -18,7 +18,7 @@ from kronos_client.redis.routing import choose_finetune_queue, choose_queue
 
 @dataclass(frozen=True)
 class TaskState:
-    """Where a job is: PENDING (queued, or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
+    """A job's state: PENDING (queued or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
 
     name: str
 
@@ -30,7 +30,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class JobState(TaskState):
-    """Where a forecast is; in PROGRESS, how many of all bars of all paths are done."""
+    """A forecast's state; in PROGRESS with the number of bars done, over all paths."""
 
     bars_done: int | None = None
     bars_total: int | None = None
@@ -38,7 +38,7 @@ class JobState(TaskState):
 
 @dataclass(frozen=True)
 class FinetuneState(TaskState):
-    """Where a finetuning job is; in PROGRESS, how far training is."""
+    """A finetuning job's state; in PROGRESS with the progress of training."""
 
     progress: FinetuneProgress = field(default_factory=FinetuneProgress)
 
@@ -49,12 +49,12 @@ Result = TypeVar("Result", bound=BaseModel)
 
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """What differs between forecasts and finetuning.
+    """The differences between forecasts and finetuning.
 
     Attributes:
-        name: In the ``repr`` of handles.
-        state_of: A state from what is stored.
-        choose_queue: The queue for a device, whether falling back is allowed, and the live workers.
+        name: The name in the ``repr`` of handles.
+        state_of: Makes a state from the stored one.
+        choose_queue: Chooses a queue by device, whether it may fall back to the CPU, and live workers.
     """
 
     name: str
@@ -78,7 +78,7 @@ class JobKind(Generic[State, Result]):
 
 
 def progress_of(stored: Stored) -> dict[str, Any]:
-    """What the worker publishes while it computes; empty in any other state."""
+    """The progress that the worker published; empty in any other state."""
     return stored.value if stored.status == PROGRESS_STATE and isinstance(stored.value, dict) else {}
 
 
@@ -90,7 +90,7 @@ def _job_state(stored: Stored) -> JobState:
 def _finetune_state(stored: Stored) -> FinetuneState:
     try:
         return FinetuneState(stored.status, FinetuneProgress.model_validate(progress_of(stored)))
-    except ValidationError:  # from a worker of another version; the state itself still counts
+    except ValidationError:  # a worker of another version wrote it; the state itself is valid
         return FinetuneState(stored.status)
 
 

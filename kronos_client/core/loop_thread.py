@@ -1,4 +1,4 @@
-"""LoopThread: a core for callers that have no event loop, and the thread that its loop runs on."""
+"""LoopThread: runs a core's event loop on a thread, for callers without one."""
 
 import asyncio
 import os
@@ -11,18 +11,18 @@ from typing import Any, Final, TypeVar
 from kronos_client.core.core import Core
 
 CLOSE_S: Final = 5.0
-"""Seconds that closing the connections may take."""
+"""Seconds to wait for the thread to end."""
 
 T = TypeVar("T")
 
 END: Final = object()
 
 _OF_THE_PARENT: Final[list[object]] = []
-"""Kept for good: collected in a forked child, a loop's connections would be closed for its parent too."""
+"""Never freed: freeing them in a forked child would close the parent's connections too."""
 
 
 class LoopThread:
-    """Starts a core and its thread when first used, after ``close``, and in each forked process anew.
+    """A core on its own thread. It starts on first use, and again after ``close`` or in a forked process.
 
     May be used by several threads at once.
     """
@@ -33,21 +33,20 @@ class LoopThread:
         self._running: _Running | None = None
 
     def run(self, work: Callable[[Core], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` gives on the loop; an interrupt of this thread cancels it."""
+        """Run ``work`` on the loop and return its value. An interrupt of this thread cancels it."""
         running = self._start()
         return running.run(work(running.core))
 
     def iterate(self, values: Callable[[Core], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
-        """The values of a generator on the loop, one at a time."""
+        """Run a generator on the loop, and yield its values."""
         running = self._start()
         generator = values(running.core)
         try:
             while (value := running.run(_next(generator))) is not END:
                 yield value
         finally:
-            with suppress(
-                RuntimeError
-            ):  # it ends by itself: its last step was interrupted, or the loop is closed
+            # RuntimeError: its last step was interrupted, or the loop is closed; then it ends by itself.
+            with suppress(RuntimeError):
                 running.run(_close(generator))
 
     def close(self) -> None:
@@ -90,14 +89,14 @@ class _Running:
         try:
             return future.result()
         finally:
-            future.cancel()  # changes nothing unless this thread was interrupted
+            future.cancel()  # has an effect only if this thread was interrupted
 
     def stop(self) -> None:
         if self.pid != os.getpid() or not self._thread.is_alive():
             return
         with suppress(RuntimeError):  # it ended meanwhile
             self._loop.call_soon_threadsafe(self._is_over.set)
-        if threading.current_thread() is not self._thread:  # where the client may be garbage-collected
+        if threading.current_thread() is not self._thread:  # garbage collection may run there
             self._thread.join(CLOSE_S)
 
     async def _main(self) -> None:

@@ -1,4 +1,4 @@
-"""Many: forecasts of any number of items, each a job of its own, with a bounded number of them at a time."""
+"""Many: forecasts any number of items, each in its own job, a bounded number at a time."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ from kronos_client.core.reading import readable
 from kronos_client.core.retrying import Retries
 
 MAX_IN_FLIGHT: Final = 64
-"""As many as a worker takes at once by default."""
+"""A worker's default number of concurrent jobs."""
 
 RETRY_FOR_S: Final = 600.0
 
@@ -34,11 +34,11 @@ NOTHING: Final = object()
 
 @dataclass(frozen=True)
 class ForecastOutcome:
-    """What became of one item: a result, or the error in its place.
+    """The outcome of one item: a result or an error.
 
     Attributes:
         index: Counts the items from 0.
-        key: The item's own, or its index.
+        key: The item's own key, or its index.
     """
 
     index: int
@@ -48,14 +48,14 @@ class ForecastOutcome:
     error: JobError | None = None
 
     def unwrap(self) -> ForecastResult:
-        """The result; raises the error in its place."""
+        """Return the result, or raise the error."""
         if self.result is None:
             raise self.error or JobError(ErrorCode.INTERNAL, "an outcome without result and error")
         return self.result
 
 
 class ManyOptions(ForecastOptions, total=False):
-    """What ``forecast_many`` takes besides the items; ``ForecastClient`` says what each means."""
+    """Options of ``forecast_many``; ``ForecastClient.forecast_many`` describes them."""
 
     in_order: bool
     max_in_flight: int
@@ -68,8 +68,8 @@ class ManyOptions(ForecastOptions, total=False):
 class Many:
     """The loop of ``forecast_many``, for one event loop.
 
-    Items are sent one after the other: no other item is taken while one is refused, which would be refused
-    too. Each item is a task until its outcome is given.
+    Items are sent one after the other: while one is refused, the next would be refused too. Each item is a
+    task until its outcome is returned.
     """
 
     def __init__(self, core: Core, **options: Unpack[ManyOptions]) -> None:
@@ -92,9 +92,9 @@ class Many:
         self._news = asyncio.Event()
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[ForecastOutcome, None]:
-        """Each item's outcome. The next item is awaited while outcomes are given, however long it takes."""
+        """Yield each item's outcome. Waiting for the next item does not delay outcomes that are ready."""
         self._is_fed = True
-        # All items by one task: their source may hold a TaskGroup, or a timeout.
+        # One task takes all items: their source may hold a TaskGroup or a timeout.
         taking = asyncio.create_task(self._take_all(items))
         taking.add_done_callback(self._end_taking)
         try:
@@ -115,7 +115,7 @@ class Many:
             if item is END:
                 return
             self._take(item)
-            del item  # the next one may be long in coming
+            del item  # frees its memory while the next one is awaited
 
     def _has_room(self) -> bool:
         return self._wants_item and not self._is_over and len(self._tasks) < self._max_in_flight
@@ -126,9 +126,9 @@ class Many:
         self._news.set()
 
     async def step(self, item: Any = NOTHING) -> Any:
-        """Take an item, if one is given; then return an outcome, or ROOM if another item is to be given.
+        """Take an item, if one is given; then return an outcome, or ROOM if there is room for another item.
 
-        END as the item says that there is none; END is returned after the last outcome.
+        END in place of an item ends the input. END is returned after the last outcome.
         """
         if item is END:
             self._is_over = True
@@ -151,7 +151,7 @@ class Many:
             await self._news.wait()
 
     async def leave(self) -> None:
-        """Cancel what is under way, unless it has ids of the caller's."""
+        """Cancel the jobs under way, unless their ids are the caller's."""
         self._core.on_close.discard(self.leave)
         for task in self._tasks:
             task.cancel()
@@ -178,7 +178,7 @@ class Many:
             return replace(outcome, result=await self._result(handle))
         except JobError as error:
             if handle is not None and error.code == ErrorCode.TIMEOUT:
-                with suppress(JobError):  # it goes on then, and its result expires
+                with suppress(JobError):  # on failure the job goes on, and its result expires
                     await handle.cancel()
             return replace(outcome, error=not_in_time(error, self._timeout_s, outcome.job_id))
         except asyncio.CancelledError:
@@ -195,7 +195,7 @@ class Many:
         self._news.set()
 
     async def _result(self, handle: AsyncForecastHandle) -> ForecastResult:
-        """The job's result in its time, also after Redis was away."""
+        """The job's result within its time, also after Redis was unreachable for a while."""
         retries = Retries(self._retry_for_s)
         ends_at = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
         while True:
@@ -207,7 +207,7 @@ class Many:
 
 
 def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutcome, Any]:
-    """The beginning of an item's outcome, and its candles; it has an error if they cannot be submitted."""
+    """An item's outcome so far, and its candles. The outcome has an error if the item cannot be submitted."""
     is_pair = isinstance(item, tuple) and len(item) == 2
     key, candles = item if is_pair else (index, item)
     begun = ForecastOutcome(index, index, str(uuid.uuid4()))
@@ -216,8 +216,8 @@ def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutco
             if not _is_key(key):
                 raise JobError(
                     ErrorCode.BAD_TYPE,
-                    f"an item that is a tuple of two is (key, candles), and {type(key).__name__} cannot be a "
-                    "key: give several series of one job as a list",
+                    f"an item that is a tuple of two must be (key, candles), and {type(key).__name__} cannot "
+                    "be a key: give several series of one job as a list",
                     "key",
                 )
             begun = replace(begun, key=key)
@@ -229,7 +229,7 @@ def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutco
 
 
 def _is_key(key: object) -> bool:
-    """Whether it may be a mapping's key; candles of any kind may not."""
+    """Whether it may be a mapping's key; candles may not."""
     try:
         hash(key)
     except TypeError:

@@ -15,7 +15,7 @@ NOT_REACHED: Final = (RedisError, OperationalError, OSError)
 
 @contextmanager
 def reachable(job_id: str | None = None) -> Iterator[None]:
-    """Turns a Redis that does not answer into JobError BROKER_UNREACHABLE."""
+    """Raise JobError BROKER_UNREACHABLE if Redis does not answer."""
     try:
         yield
     except NOT_REACHED as error:
@@ -23,7 +23,7 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
 
 
 def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
-    """The error of a Redis that does not answer, or refuses the password."""
+    """The error for a Redis that does not answer, or refuses the password."""
     message = (
         f"{REFUSED} ({type(error).__name__})"
         if is_refused(error)
@@ -33,10 +33,10 @@ def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
 
 
 def unanswered(job_id: str | None = None) -> JobError:
-    """The error of a Redis that did not answer in time."""
+    """The error for a Redis that did not answer in time."""
     return unreachable(TimeoutError(), job_id)
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether Redis lives and refuses the user or password, so that waiting does not help."""
+    """Whether Redis refuses the user or password, so that waiting does not help."""
     return AuthenticationError in (type(error), type(error.__cause__))

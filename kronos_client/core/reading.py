@@ -1,4 +1,4 @@
-"""readable: apps' own objects may raise anything while they are read, which is told as one coded error."""
+"""readable: one coded error for anything that an app's own objects raise when they are read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,17 +11,17 @@ MAX_REASON_CHARS: Final = 200
 
 @contextmanager
 def readable(what: str, field: str | None = None) -> Iterator[None]:
-    """Turns whatever is raised, but want of memory, into JobError BAD_TYPE."""
+    """Raise JobError BAD_TYPE for any exception but MemoryError."""
     try:
         yield
     except (JobError, MemoryError):
         raise
-    except Exception as error:  # any object may be given, and raise anything once it is looked at
+    except Exception as error:  # an app's object may raise anything when it is read
         raise JobError(ErrorCode.BAD_TYPE, f"{what} cannot be read ({_reason(error)})", field) from error
 
 
 def _reason(error: Exception) -> str:
     text = ""
-    with suppress(Exception):  # how it is written may be the app's own too
+    with suppress(Exception):  # the app's own __str__ may raise too
         text = str(error)[:MAX_REASON_CHARS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,7 +1,7 @@
-"""ResultEvents: the states of any number of jobs as they come, for everything that waits for one.
+"""ResultEvents: waits for the states of any number of jobs.
 
-Workers publish each state of a job. What is missed, as while Redis is away, is found by reading all jobs that
-are waited for every few seconds.
+Workers publish each state of a job. In case a published state was missed, the states of all awaited jobs are
+also read every few seconds.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, NOTHING, Stored
 
 LOOK_INTERVAL_S: Final = 2.0
-"""Seconds between reads of all jobs that are waited for, in case a published state was lost."""
+"""Seconds between reads of all awaited jobs, in case a published state was missed."""
 FIRST_LOOK_S: Final = 2.0
-"""Seconds for the first read of a job, even if its caller waits a shorter time."""
+"""Seconds for the first read of a job, even if its caller's timeout is shorter."""
 AWAY_FOR_S: Final = 20.0
-"""Seconds that Redis may be away while a job is waited for."""
+"""Seconds that Redis may be unreachable while a caller waits."""
 JOBS_AT_ONCE: Final = 100
 
 T = TypeVar("T")
 
 
 class _Waiter:
-    """One caller that waits for a job. Moments are of ``time.monotonic``."""
+    """One caller that waits for a job. Times are ``time.monotonic``'s."""
 
     def __init__(self) -> None:
         self.stored = NOTHING
@@ -40,27 +40,27 @@ class _Waiter:
         self._changed = asyncio.Event()
 
     def publish(self, stored: Stored) -> None:
-        """A state that was just published."""
+        """Take a state that was just published."""
         self._published_at = time.monotonic()
         self._know(stored)
 
     def find(self, stored: Stored, read_at: float) -> None:
-        """What was stored at that moment. A state that was published later is newer."""
+        """Take the state that was read at ``read_at``, unless a newer one was published after it."""
         self.reached_at = time.monotonic()
         if stored.has_ended or self._published_at < read_at:
             self._know(stored)
 
     def fail(self, error: JobError) -> None:
-        """Nothing can be known of the job."""
+        """End the waiting with this error."""
         self.error = error
         self.wake()
 
     def wake(self) -> None:
-        """Have the caller look at what is known."""
+        """Wake the caller to check for news."""
         self._changed.set()
 
     async def change(self, timeout_s: float) -> None:
-        """Return once something is new, or after this time."""
+        """Return at the next wake, or after this time."""
         try:
             async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
                 await self._changed.wait()
@@ -78,8 +78,8 @@ class ResultEvents:
     """Lives on one event loop, from its first use to ``close``.
 
     Args:
-        store: What is read, and what publishes.
-        away_for_s: Seconds that Redis may be away while a job is waited for.
+        store: Where states are read and published.
+        away_for_s: Seconds that Redis may be unreachable while a caller waits.
     """
 
     def __init__(self, store: ResultStore, away_for_s: float = AWAY_FOR_S) -> None:
@@ -93,11 +93,11 @@ class ResultEvents:
 
     @property
     def num_jobs(self) -> int:
-        """Jobs that are waited for now."""
+        """The number of jobs that callers wait for now."""
         return len(self._waiters)
 
     def release(self) -> None:
-        """End all waiting, now and later: this process ends, or the client is closed."""
+        """End all waiting, now and from now on: the process ends, or the client is closed."""
         self.is_released = True
         for waiters in self._waiters.values():
             for waiter in waiters:
@@ -112,7 +112,7 @@ class ResultEvents:
         await self._store.close()
 
     async def read(self, job_id: str) -> Stored:
-        """What is stored of a job now.
+        """Read a job's stored state.
 
         Raises:
             JobError: BROKER_UNREACHABLE; LOST if it cannot be a job's id.
@@ -133,11 +133,11 @@ class ResultEvents:
             return await asyncio.shield(self._start(self._store.forget(job_id, has_result=has_result)))
 
     async def states(self, job_id: str, timeout_s: float | None = None) -> AsyncGenerator[Stored, None]:
-        """The job's state now, and each new one as it comes; the last one has ended, unless waiting is.
+        """The job's state now, then each new one. The last one has ended, unless ``release`` was called.
 
         Raises:
             JobError: TIMEOUT if the job has not ended in time; LOST or RESULT_EXPIRED if there is nothing to
-                wait for; BROKER_UNREACHABLE if Redis was away for too long.
+                wait for; BROKER_UNREACHABLE if Redis was unreachable for too long.
         """
         _check_id(job_id)
         begun_at = time.monotonic()
@@ -152,7 +152,7 @@ class ResultEvents:
                     yield (last := waiter.stored)
                     if last.has_ended:
                         return
-                    continue  # there may be a newer one meanwhile
+                    continue  # a newer one may have come meanwhile
                 if self.is_released:
                     return
                 limit = ends_at if waiter.is_known else max(ends_at, begun_at + FIRST_LOOK_S)
@@ -187,7 +187,7 @@ class ResultEvents:
     def _end(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # if its caller is gone, asyncio would log that it was never retrieved
+            task.exception()  # retrieves it; else asyncio logs that nobody did
 
     async def _begin(self, job_id: str, *, is_first: bool) -> None:
         if is_first and job_id in self._left:
@@ -203,7 +203,7 @@ class ResultEvents:
     async def _look_often(self) -> None:
         while self._waiters or self._left:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            left, self._left = self._left, set()  # together, which takes Redis and this loop less time
+            left, self._left = self._left, set()  # all at once, which is cheaper
             if left:
                 await self._store.unsubscribe(list(left))
             job_ids = list(self._waiters)
@@ -226,7 +226,7 @@ class ResultEvents:
 
 
 def _check_id(job_id: str) -> None:
-    """Raises JobError LOST for what cannot be a job's id: nothing is ever stored of it."""
+    """Raises JobError LOST for an invalid id, under which nothing can be stored."""
     if not is_job_id(job_id):
         raise JobError(*LOST.args)
 

@@ -1,4 +1,4 @@
-"""ResultStore: what is stored of jobs, and each new state as it is published; RedisResultStore."""
+"""ResultStore: reads jobs' stored states, and receives new ones as they are published; RedisResultStore."""
 
 import asyncio
 import logging
@@ -29,21 +29,21 @@ from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 2
-"""One to subscribe, one to read."""
+"""One connection subscribes, one reads."""
 POLL_S: Final = 1.0
 RECONNECT_S: Final = 0.5
 OWN_CHANNEL: Final = f"{KEY_PREFIX}nobody"
-"""Nothing is published there. redis-py cannot read from a connection that subscribes to nothing."""
+"""An unused channel: redis-py cannot read from a connection without subscriptions."""
 
 OnState = Callable[[str, Stored], object]
-"""Is called with a job's id and a state that was published."""
+"""Called with a job's id and its published state."""
 
 
 class ResultStore(Protocol):
-    """What is stored of jobs: in Redis, or in the memory of an app's test. Lives on one event loop."""
+    """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop."""
 
     def start(self, on_state: OnState) -> None:
-        """Call ``on_state`` with each state that is published from now on; a second call does nothing."""
+        """Call ``on_state`` with each state published from now on. A second call does nothing."""
 
     async def subscribe(self, job_id: str) -> None:
         """Receive this job's states."""
@@ -52,14 +52,14 @@ class ResultStore(Protocol):
         """No longer receive these jobs' states."""
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
-        """What is stored of each job.
+        """Read the stored state of each job.
 
         Raises:
             RedisError: Redis does not answer.
         """
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """Delete a result; whether there was one, which is not looked for if it ``has_result``.
+        """Delete a result; returns whether there was one. ``has_result`` skips the check that there is one.
 
         Raises:
             RedisError: Redis does not answer.
@@ -70,12 +70,12 @@ class ResultStore(Protocol):
 
 
 class RedisResultStore:
-    """The one in Redis. States published while the connection is lost are missed.
+    """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
 
     Args:
         url: The workers' Redis.
         result_ttl_s: Seconds that workers keep results.
-        max_connections: Open at most; further reads wait for one of them.
+        max_connections: The most open connections; further reads wait for a free one.
     """
 
     def __init__(self, url: str, result_ttl_s: int, max_connections: int = MAX_CONNECTIONS) -> None:
@@ -94,7 +94,7 @@ class RedisResultStore:
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
         self._is_closed = False
-        # The first subscription connects. Two at once would open two connections, and one is never read.
+        # The first subscription connects. Two at once would open two connections, one of them never read.
         self._subscribing = asyncio.Lock()
 
     def start(self, on_state: OnState) -> None:
@@ -117,7 +117,7 @@ class RedisResultStore:
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         async with self._redis.pipeline(transaction=False) as pipe:
-            # The records first: of a job whose record has ended by then, the result is there, or expired.
+            # The records first: if a job's record has ended, its result is there by now, or expired.
             for job_id in job_ids:
                 pipe.hgetall(job_key(job_id))
             pipe.mget([result_key(job_id) for job_id in job_ids])
@@ -130,16 +130,16 @@ class RedisResultStore:
         ]
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """A short error takes the result's place, which keeps the job from being computed again.
+        """Replace the result by a short error, so that the job is not computed again.
 
-        It expires when the result would have. A job that goes on, or failed, stays as it is.
+        The error expires when the result would have. A job that goes on or failed stays as it is.
         """
         key = result_key(job_id)
         if not has_result:
             data = await self._redis.get(key)
             if data is None or read_stored(job_id, data).status != states.SUCCESS:
                 return False
-        # The first outcome stands: it is still the result, or has expired (XX).
+        # XX: the first outcome stands. The key still holds the result, or has expired.
         return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
 
     def _absent(self, record: dict[bytes, bytes], now_s: float) -> Stored:
@@ -150,13 +150,13 @@ class RedisResultStore:
         return Stored(
             absence=JobError(
                 ErrorCode.RESULT_EXPIRED,
-                f"the job ended, but its result was kept for {self._result_ttl_s} s only; submit it anew, or "
-                "have KRONOS_RESULT_TTL_S raised",
+                f"the job ended, but its result was kept for only {self._result_ttl_s} s; submit it again, "
+                "or raise KRONOS_RESULT_TTL_S",
             )
         )
 
     async def _command(self, command: Callable[..., Awaitable[object]], *job_ids: str) -> None:
-        """If Redis is away, redis-py repeats the command once it is connected again."""
+        """Run a command. If Redis is unreachable, redis-py repeats it after reconnecting."""
         async with self._subscribing:
             with suppress(RedisError, OSError):
                 await command(*map(result_key, job_ids))
@@ -171,7 +171,7 @@ class RedisResultStore:
                     is_subscribed = True
                 message = await self._pubsub.get_message(timeout=POLL_S)
             except (RedisError, OSError) as error:
-                log.debug("Redis is away: %s", error)
+                log.debug("Redis does not answer: %s", error)
                 await asyncio.sleep(RECONNECT_S)
                 continue
             if message is not None:
@@ -180,7 +180,7 @@ class RedisResultStore:
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it ends: redis-py may swallow a cancellation that arrives with an answer."""
+    """Cancel a task until it ends: redis-py may swallow a cancellation that comes with an answer."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=POLL_S)

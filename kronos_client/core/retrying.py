@@ -1,4 +1,4 @@
-"""When a submission that came to nothing is tried again: with the same id, so that a job has one outcome."""
+"""When to submit a job again. The id stays the same, so that the job has one outcome."""
 
 import random
 import time
@@ -14,10 +14,10 @@ WORTH_ANOTHER_TRY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCE
 
 
 class Retries:
-    """The tries of one job within ``retry_for_s`` from its first refusal; none where that is 0.
+    """The retries of one job, for ``retry_for_s`` after its first refusal.
 
-    A full queue is asked again when its refusal says, a Redis that is away after pauses that double up to
-    10 s. Each pause varies by a fifth, so that many who were refused at once do not come back at once.
+    A full queue's refusal gives the pause. If Redis does not answer, pauses double up to 10 s. Each pause
+    varies by a fifth, so that clients refused at the same time do not return at the same time.
     """
 
     def __init__(
@@ -33,16 +33,17 @@ class Retries:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """What is refused from now on is the first refusal again."""
+        """Count the next refusal as the first again."""
         self._ends_at: float | None = None
         self._pause_s = FIRST_PAUSE_S
         self._uncertain: JobError | None = None
 
     def pause_s(self, error: JobError) -> float:
-        """Seconds until the next try, never beyond the end; the last one is made then.
+        """Seconds until the next try. The last try comes at the end of ``retry_for_s``.
 
-        Raises the error where it is not to be tried again: ENQUEUE_UNCERTAIN where an earlier try ended so,
-        since the job may be under way for all that a later one says.
+        Raises:
+            JobError: There is no further try. ENQUEUE_UNCERTAIN if any try ended so, since the job may be
+                under way.
         """
         if error.code == ErrorCode.ENQUEUE_UNCERTAIN:
             self._uncertain = error

@@ -1,4 +1,4 @@
-"""From what apps hold (DataFrames, columns, records) to a series of the wire. No pandas needed."""
+"""From an app's candles (DataFrames, columns, records) to a series of the wire. No pandas needed."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +14,16 @@ from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 
 NO_NUMBERS: Final = "bcmMV"
-"""Kinds of NumPy's that it would convert quietly, times and truth values among them."""
+"""NumPy dtype kinds that it would silently convert to numbers, such as times and booleans."""
 NO_NUMBER: Final = (bool, complex, date, np.bool_, np.complexfloating, np.datetime64, np.timedelta64)
-"""Likewise, in an array of objects; pandas' times are a ``date`` too."""
+"""The same types in an array of objects; pandas' times are a ``date`` too."""
 
 MAX_FLOAT: Final = sys.float_info.max
 
 CandleSource = Any
 """A pandas or polars DataFrame, or a mapping, with the price columns, volume, amount and timestamps.
 
-Or a list of records, one a bar: mappings with a number for each of these, as JSON and CSV readers give them.
+Or a list of records, one for each bar: mappings with a number for each column, as from a JSON or CSV reader.
 """
 
 
@@ -38,11 +38,11 @@ def series_payload(
 ) -> dict[str, Any]:
     """One series as the contract has it, its columns as base64 of float32.
 
-    Column names count without regard to case. Timestamps are taken from the argument, else from a column
-    named like one of ``TIME_COLUMNS``, else from a DataFrame's DatetimeIndex; strings stay as they are.
+    The case of column names does not matter. Timestamps come from the argument, else from a column named in
+    ``TIME_COLUMNS``, else from a DataFrame's DatetimeIndex. Strings stay as they are.
 
-    Raises JobError, and nothing else, where timestamps or columns cannot be read; whether they make sense is
-    for the contract.
+    Raises:
+        JobError: Timestamps or columns cannot be read; nothing else is raised. The contract checks values.
     """
     with readable("the candles"):
         return _payload(candles, series_id, timestamps, future_timestamps, timezone, seed)
@@ -70,7 +70,9 @@ def _payload(
         spelt = [str(column) for column in given if str(column).lower() == name]
         if len(spelt) > 1:
             raise JobError(
-                ErrorCode.BAD_VALUE, f"there are the columns {' and '.join(spelt)}: keep one of them", name
+                ErrorCode.BAD_VALUE,
+                f"the columns {' and '.join(spelt)} differ only in case: keep one of them",
+                name,
             )
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     payload: dict[str, Any] = {
@@ -88,7 +90,7 @@ def _payload(
 
 
 def is_records(candles: object) -> bool:
-    """Whether it is a list of bars; else a list holds several series."""
+    """Whether it is a list of bars; any other list holds several series."""
     if not isinstance(candles, list | tuple) or not candles or not isinstance(candles[0], Mapping):
         return False
     prices = [value for name, value in candles[0].items() if str(name).lower() in COLUMNS]
@@ -96,7 +98,7 @@ def is_records(candles: object) -> bool:
 
 
 def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Raises JobError MISSING_FIELD where a record lacks what the first one has."""
+    """Raises JobError MISSING_FIELD if a record lacks a field of the first one."""
     columns: dict[str, list[Any]] = {name: [] for name in records[0]}
     for row, record in enumerate(records):
         for name, values in columns.items():
@@ -141,16 +143,14 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         is_odd = given.dtype.kind == "O" and any(isinstance(value, NO_NUMBER) for value in given)
         if is_odd or given.dtype.kind in NO_NUMBERS:
             raise TypeError
-        with np.errstate(
-            over="ignore"
-        ):  # what float32 cannot hold becomes infinite, which the contract refuses
+        with np.errstate(over="ignore"):  # too large a value becomes infinite, which the contract refuses
             return np.asarray(values, dtype=np.float32)
-    except OverflowError:  # an integer, since any float can be read
+    except OverflowError:  # only an integer can overflow here
         rows = enumerate(() if given is None else given)
         row = next((row for row, value in rows if isinstance(value, int) and abs(value) > MAX_FLOAT), None)
         raise JobError(
             ErrorCode.VALUE_TOO_LARGE,
-            f"column {name!r} holds a number beyond any float",
+            f"column {name!r} holds a number too large for a float",
             name,
             {} if row is None else {"row": row},
         ) from None
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
-    """To the second, or to the microsecond where any has a fraction."""
+    """To the second; to the microsecond if any has a fraction."""
     seconds = times.astype("datetime64[s]")
     whole = bool((seconds == times)[~np.isnat(times)].all())
     return [str(text) for text in np.datetime_as_string(seconds if whole else times.astype("datetime64[us]"))]
@@ -199,11 +199,12 @@ def job_series(
     future_timestamps: Any,
     timezone: str | None,
 ) -> list[dict[str, Any]]:
-    """The series of a job from one source or from a list of them.
+    """The series of a job, from one source or a list of sources.
 
-    What is given for each of several sources comes as a list as long as theirs.
+    With several sources, ids and timestamps are lists with one entry for each source.
 
-    Raises JobError with the field at fault.
+    Raises:
+        JobError: Names the field at fault.
     """
     with readable("the candles"):
         several = isinstance(candles, list | tuple) and not is_records(candles)

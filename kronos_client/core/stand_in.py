@@ -1,4 +1,4 @@
-"""Results as a worker's, made up from the job and its seed alone: for apps' tests, where no model runs."""
+"""Results for apps' tests, made up from the job and its seed. No model runs."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,17 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
 
 STAND_IN: str = "stand-in"
-"""The model's id in results: no reader is to take them for forecasts."""
+"""The model's id in results, so that nobody takes them for forecasts."""
 
 SPREAD = 0.01
-"""Of a bar's return, relative to its price."""
+"""The standard deviation of a bar's return."""
 
 
 def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: str) -> ForecastResult:
     """A random walk from the last close; the same for the same job and seed.
 
-    Raises JobError where the job's series cannot be used, as a worker does.
+    Raises:
+        JobError: As a worker does, if the job's series cannot be used.
     """
     device = "cpu" if queue == "cpu" else "cuda:0"
     device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
@@ -73,7 +74,7 @@ def _mean(series: PreparedSeries, name: str) -> NDArray[np.float64]:
 
 
 def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:
-    """A model that was trained in no time."""
+    """A model that was not really trained."""
     name = job.name
     return FinetuneResult(
         model=FinetunedModel(name=name, version=version, id=f"{name}@{version}"),

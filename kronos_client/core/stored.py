@@ -1,4 +1,4 @@
-"""What Redis stores of a job, in Celery's format, which clients in any language read."""
+"""A job's stored state in Redis, in Celery's format, which clients in any language read."""
 
 import logging
 from contextlib import suppress
@@ -13,21 +13,21 @@ from kronos_client.contract.errors import ErrorCode, JobError
 
 log = logging.getLogger(__name__)
 
-LOST: Final = JobError(ErrorCode.LOST, "nothing is known of this job any more; submit it anew")
-NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it was begun, as asked")
+LOST: Final = JobError(ErrorCode.LOST, "Redis holds nothing about this job; submit it again")
+NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it began, as requested")
 FORGOTTEN: Final = JobError(
     ErrorCode.RESULT_EXPIRED,
-    "the job was done, and its result was deleted when it was read, as asked; submit it under another job_id",
+    "the result was deleted after it was read, as requested; submit the job under another job_id",
 )
 
 
 class Stored(NamedTuple):
-    """What is stored of a job.
+    """The stored state of a job.
 
     Attributes:
         status: Celery's name of the job's state; PENDING if nothing is stored.
         value: The progress, the result as JSON has it, or the JobError of a job that failed.
-        absence: Why nothing will ever be stored; None if it is there or still to come.
+        absence: Why there is no result and will be none; None if it is there or may still come.
     """
 
     status: str = states.PENDING
@@ -40,7 +40,7 @@ class Stored(NamedTuple):
         return self.status in states.READY_STATES
 
     def raise_absence(self) -> None:
-        """Raises a new JobError if nothing will ever be stored."""
+        """Raises a new JobError if there is no result and will be none."""
         if self.absence is not None:
             raise JobError(*self.absence.args)
 
@@ -59,12 +59,12 @@ def job_id_of(channel: str) -> str:
 
 
 def read_stored(job_id: str, data: bytes | str) -> Stored:
-    """Decode what is stored of a job; what no worker stores counts as nothing."""
+    """Decode a job's stored state. Content in another format counts as nothing."""
     meta: Any = None
     with suppress(ValueError):
         meta = from_json(data)
     if not isinstance(meta, dict) or not isinstance(meta.get("status"), str):
-        log.warning("what is stored of job %r cannot be read", job_id)
+        log.warning("the stored state of job %r cannot be read; the job counts as pending", job_id)
         return NOTHING
     stored = Stored(meta["status"], meta.get("result"))
     if stored.has_ended and stored.status != states.SUCCESS:
@@ -80,7 +80,7 @@ def encode_failure(job_id: str, error: JobError) -> bytes:
 
 
 def _error_of(stored: Any) -> JobError:
-    """The error of a job that failed, also if another program stored it."""
+    """The error of a failed job. INTERNAL if another program stored it."""
     if isinstance(stored, dict) and stored.get("exc_type") == JobError.__name__:
         match stored.get("exc_message"):
             case [str(code), str(message), str() | None as field, dict(details)]:

@@ -1,8 +1,7 @@
-"""Whether a job may be enqueued: what its id was used for before, and whether its queue has room.
+"""Admission: whether a job may be enqueued, by its id's earlier use and the room in its queue.
 
-Both are asked in one script, before the job is sent. Between that and the sending others may be admitted too:
-a queue may hold more than its limit by as many jobs as are being enqueued at that moment, one for each thread
-that does.
+One script checks both before the job is sent. Others may be admitted between the check and the sending: a
+queue may exceed its limit by one job for each thread that enqueues at that moment.
 """
 
 import math
@@ -18,7 +17,7 @@ from kronos_client.redis.queues import list_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
-"""Of a full queue: a single place is gone at once, so senders are asked back when this much is free."""
+"""The share of a full queue that is free when senders may retry; a single place would be gone at once."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
 
@@ -34,17 +33,20 @@ class Admission:
     def admit(
         self, job_id: str, payload: Mapping[str, Any] | str, queue: str, jobs_per_s: Callable[[], float]
     ) -> float | None:
-        """Note what a job holds before it is enqueued; the moment of that, or None where it is not to be.
+        """Record a job's content before it is enqueued.
 
-        A job that has its outcome is not computed again, unless its result is no longer kept. One that is
-        under way may be enqueued again, as its first outcome stands; where the queue is full and a worker
-        has begun it, it is not.
+        A job that has ended is not computed again while its result is kept. A job under way may be enqueued
+        again, since its first outcome stands; but not if the queue is full and a worker has begun it.
 
         Args:
-            payload: the job, or its canonical JSON.
-            jobs_per_s: the rate at which the queue is worked off, asked where it is full; 0 if not known.
+            payload: The job, or its canonical JSON.
+            jobs_per_s: The queue's throughput, called if the queue is full; 0 if unknown.
 
-        Raises JobError: ID_CONFLICT where the id was used for other content, QUEUE_FULL.
+        Returns:
+            The time of admission; None if the job is not to be enqueued.
+
+        Raises:
+            JobError: ID_CONFLICT if the id was used for other content; QUEUE_FULL.
         """
         now, answer, *more = self._run(
             keys=[job_key(job_id), cancel_key(job_id), *list_keys(queue)],
@@ -65,7 +67,7 @@ class Admission:
         wait_s = retry_after_s(length, limit, jobs_per_s)
         message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {wait_s} s"
         if was_submitted:
-            message += ". Under this job_id it was submitted before and may be among them: that is safe"
+            message += ". It was submitted before under this job_id and may be one of them: that is safe"
         details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": wait_s}
         return JobError(ErrorCode.QUEUE_FULL, message, None, details)
 

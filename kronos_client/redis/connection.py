@@ -7,16 +7,16 @@ from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
-REFUSED = "Redis refuses the user or password, or wants one: redis://USER:PASSWORD@HOST:6379/0"
+REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
 
 def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
-    """A pooled client that answers in strings, gives up in bounded time, and survives a restart of Redis.
+    """A pooled client that returns strings, gives up in bounded time, and survives a restart of Redis.
 
     Args:
-        decode_responses: False for answers in bytes.
-        protocol: of RESP, where the default will not do.
+        decode_responses: False to return bytes.
+        protocol: Version of RESP, if not the default.
     """
     return Redis.from_url(
         url,
@@ -26,17 +26,17 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
         socket_timeout=ANSWER_TIMEOUT_S,
         socket_keepalive=True,
         health_check_interval=25,
-        # redis-py retries both the connecting and the command, so the times multiply: with one retry, a
-        # server that accepts and never answers is given up after 20 s.
+        # redis-py retries connecting and the command, so the times multiply: with one retry, it gives up
+        # after 20 s on a server that accepts and never answers.
         retry=Retry(ConstantBackoff(0.2), 1),
     )
 
 
 def refuses_writes(error: BaseException) -> bool:
-    """Whether Redis lives but takes nothing in: full, read-only after a failover, short of disk or replicas.
+    """Whether Redis runs but refuses writes: full, read-only after a failover, short of disk or replicas.
 
-    By the error's text too: what a script met comes wrapped in an error of the script's before Redis 7, and
-    for some codes redis-py has no class.
+    Also checks the error's text: before Redis 7, an error inside a script is wrapped in another one, and some
+    codes have no class in redis-py.
     """
     if isinstance(error, OutOfMemoryError | ReadOnlyError):
         return True

@@ -1,10 +1,10 @@
-"""A job's record in Redis: what it holds, when it was first received, who works on it, when it ended.
+"""A job's record in Redis: its content's fingerprint, first receipt, holder and end.
 
-Each step of a job's life is one script: it costs one round trip, and nothing can come in between.
+Each step of a job's life is one atomic script, and costs one round trip.
 
-A job under way has a claim: its holder may work on the job and store its outcome, and no other process may.
-The record names the holder by the tag of its delivery. The claim lives as long as that delivery is noted as
-taken. A claim that ended without a release was lost with its holder, and the record counts that.
+A job under way has a claim. Only the claim's holder may work on the job and store its outcome. The record
+names the holder by the tag of its delivery. The claim lives as long as that delivery is listed as taken. A
+claim that ended without a release was lost with its holder; the record counts these.
 """
 
 import hashlib
@@ -24,25 +24,25 @@ log = logging.getLogger(__name__)
 ENDED_AT: Final = "ended_at"
 
 MAX_WAIT_S: Final = 7 * 24 * 3600
-"""How long the record of a job that has not ended is kept."""
+"""Seconds that the record of an unfinished job is kept."""
 
 VOLATILE_FIELDS: Final = {"submitted_at"}
 
 LOST_BEFORE_SUSPECT: Final = 2
-"""Attempts that ended with their process, of a job that is computed alone from then on."""
+"""After so many attempts that ended with their process, the job is computed alone."""
 
 OnRepeated = Callable[[str], object]
-"""Is called with the tag of a delivery."""
+"""Called with the tag of a delivery."""
 
 
 def canonical_json(payload: Mapping[str, Any]) -> str:
-    """The same text for two jobs that ask for the same, whenever they were submitted."""
+    """A text that is the same for two jobs with the same content, whenever they were submitted."""
     lasting = {name: value for name, value in payload.items() if name not in VOLATILE_FIELDS}
     return json.dumps(lasting, sort_keys=True, separators=(",", ":"))
 
 
 def fingerprint(payload: Mapping[str, Any] | str) -> str:
-    """A short text that is the same for two jobs that ask for the same.
+    """A short text that is the same for two jobs with the same content.
 
     Args:
         payload: The job, or its canonical JSON.
@@ -53,13 +53,13 @@ def fingerprint(payload: Mapping[str, Any] | str) -> str:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is known of a job as a worker begins it; moments are of Redis's clock, Unix time in seconds.
+    """A job's record as a worker begins it. Times are Redis's clock, Unix time in seconds.
 
     Attributes:
-        held_s: what is left of another's claim if that is not renewed; 0 if the job may be begun.
-        worked_s: how long earlier claims lasted.
-        lost: attempts that ended with their process, alone in it or not.
-        lost_alone: attempts that ended with a process in which the job was alone.
+        held_s: Seconds left of another's claim if it is not renewed; 0 if the job may begin.
+        worked_s: Seconds that earlier claims lasted.
+        lost: Attempts that ended with their process, alone in it or not.
+        lost_alone: Attempts that ended with a process in which the job was alone.
     """
 
     now: float
@@ -72,15 +72,15 @@ class Receipt:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the job may be what its processes died of: nobody else may be in its next one."""
+        """Whether the job may have killed its processes, so that it must be alone in its next one."""
         return self.lost >= LOST_BEFORE_SUSPECT
 
     def after(self, elapsed_s: float) -> "Receipt":
-        """The same, as of so much later."""
+        """The same receipt, later by this time."""
         return replace(self, now=self.now + elapsed_s)
 
     def waited_s(self, submitted_at: float | None) -> float:
-        """Seconds since ``submitted_at``, else since the job's first receipt."""
+        """Seconds since ``submitted_at``; if that is None, since the job's first receipt."""
         return self.now - (self.received_at if submitted_at is None else submitted_at)
 
 
@@ -91,7 +91,7 @@ class JobStore:
         redis: Redis.
         result_ttl_s: Seconds that states and results live.
         taken_key: The sorted set of the deliveries that workers of one role have taken; None in a client.
-        on_repeated: Called with the tag of a delivery whose job another process was given meanwhile.
+        on_repeated: Called with the tag of a delivery whose job another process has meanwhile.
     """
 
     def __init__(
@@ -122,21 +122,19 @@ class JobStore:
         timeout_s: float,
         content: str = "",
     ) -> Receipt | None:
-        """A worker begins a job: take its claim, store and publish its state.
-
-        While another holds the claim, nothing is stored.
+        """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 
         Args:
             job_id: The job's id.
             result_key: The key of its state.
             started: The state to store.
-            tag: Of the delivery that the job came by.
-            timeout_s: Seconds after which a delivery that is not renewed is put back.
-            content: The job's fingerprint. A job under way with this id and another fingerprint is kept, and
-                this one is dropped; empty if it does not matter.
+            tag: The tag of the job's delivery.
+            timeout_s: Seconds until a delivery that is not renewed is put back.
+            content: The job's fingerprint. This job is dropped if one with this id and another fingerprint is
+                under way. Empty to skip this check.
 
         Returns:
-            What is known of the job; None if it has its outcome, or is dropped.
+            The job's record; None if the job has ended, or is dropped.
         """
         answer = self._run_begin(
             keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
@@ -159,14 +157,14 @@ class JobStore:
         )
 
     def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> dict[str, bool]:
-        """Count deliveries as made now, which renews the claims that they have.
+        """Restart the timeout of deliveries, which renews their claims.
 
         Args:
-            claims: The job's id for the tag of each delivery that has a claim.
-            others: The tags of deliveries without.
+            claims: Job ids by the tags of the deliveries that have claims.
+            others: The tags of other deliveries.
 
         Returns:
-            For the tag of each claim whether it lives; False if it is another's, or the job ended otherwise.
+            By tag, whether each claim lives. False if another has it, or the job ended otherwise.
         """
         tags = [*claims, *others]
         if not tags:
@@ -180,28 +178,28 @@ class JobStore:
         return {tag: answer > 0 for tag, answer in zip(claims, answers, strict=True)}
 
     def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
-        """End a claim, so that the job may be begun at once. Nothing changes if it is another's.
+        """End a claim, so that the job may begin again at once. Does nothing if another has the claim.
 
         Args:
             job_id: The job's id.
-            tag: Of the delivery that has the claim, or may have it.
+            tag: The tag of the delivery that may have the claim.
             is_lost: Whether the attempt ended with its process, or the engine in it.
         """
         self._run_release(keys=[job_key(job_id)], args=[tag, "lost" if is_lost else ""])
 
     def count_lost_alone(self, job_id: str, tag: str) -> int | None:
-        """Count an attempt under this claim that ended with a process in which the job was alone.
+        """Count an attempt that ended with a process in which the job was alone.
 
         Returns:
-            How many did; None if the claim is another's.
+            The number so far; None if another has the claim.
         """
         return self._count(job_id, tag, "lost_alone")
 
     def count_put_off(self, job_id: str, tag: str) -> int | None:
-        """Count an attempt that came to nothing, since no process could be had for the job alone.
+        """Count an attempt that failed because there was no process for the job alone.
 
         Returns:
-            How many did; None if the claim is another's.
+            The number so far; None if another has the claim.
         """
         return self._count(job_id, tag, "put_off")
 
@@ -221,19 +219,19 @@ class JobStore:
     ) -> bool:
         """Store and publish a job's state or outcome.
 
-        The first outcome stands. What comes without the job's claim does not count. With its outcome a job
-        ends, and the wish to cancel it is met or moot.
+        The first outcome stands. A state without the job's claim is dropped. An outcome ends the job and
+        deletes the request to cancel it.
 
         Args:
             job_id: The job's id.
             result_key: The key of its state.
             state: The state.
             is_outcome: Whether it is the job's outcome.
-            tag: Of the delivery that has the claim; empty for none.
-            over_claim: Store it in any case. The holder, if there is one, finds the claim taken away.
+            tag: The tag of the delivery that has the claim; empty for none.
+            over_claim: Store it even if another has the claim; the holder then loses it.
 
         Returns:
-            Whether it counts.
+            Whether it was stored.
         """
         answer = self._run_store(
             keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
@@ -250,20 +248,17 @@ class JobStore:
         return bool(answer > 0)
 
     def is_claimed(self, job_id: str) -> bool:
-        """Whether a worker has the job, or had it when it vanished."""
+        """Whether a worker has the job, or had it when the worker vanished."""
         return bool(self._redis.hexists(job_key(job_id), "holder"))
 
     def has_ended(self, job_id: str) -> bool:
-        """Whether the job came to its outcome."""
+        """Whether the job has its outcome."""
         return bool(self._redis.hexists(job_key(job_id), ENDED_AT))
 
     def request_cancel(self, job_id: str) -> bool:
-        """Ask for a job to be cancelled, wherever it is: it may wait, or run, for days.
-
-        False where it has ended already.
-        """
+        """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""
         return bool(self._run_cancel(keys=[job_key(job_id), cancel_key(job_id)], args=[MAX_WAIT_S]))
 
     def is_cancelled(self, job_id: str) -> bool:
-        """Whether somebody asked for it."""
+        """Whether the job's cancellation was requested."""
         return bool(self._redis.exists(cancel_key(job_id)))

@@ -26,14 +26,14 @@ ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
 QUEUES: Final = (*ROLE_QUEUES["forecast"], *ROLE_QUEUES["finetune"])
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
-"""For each list the lowest of Celery's priority numbers that goes there; 0 is served first.
+"""The lowest of Celery's priority numbers in each list; 0 is served first.
 
-These are kombu's own, one more than ours: messages with priority 9 from other clients need a list, too.
+They are kombu's, one more than ours: messages with priority 9 from other clients need a list too.
 """
 
 
 def list_key(queue: str, step: int) -> str:
-    """The list of one of ``PRIORITY_STEPS``: pushed to at its left, served at its right."""
+    """The list of one of ``PRIORITY_STEPS``: pushed at its left, served at its right."""
     return f"{queue}{Channel.sep}{step}" if step else queue
 
 
@@ -43,13 +43,13 @@ def list_keys(queue: str) -> list[str]:
 
 
 def queue_and_step(key: str) -> tuple[str, int]:
-    """The queue of a list, and which of ``PRIORITY_STEPS`` it is for."""
+    """The queue of a list, and its step of ``PRIORITY_STEPS``."""
     queue, _, step = key.partition(Channel.sep)
     return queue, int(step or 0)
 
 
 def priority_of(number: object) -> Priority:
-    """The priority that a message's number counts as; high if it has none."""
+    """The priority for a message's number; high if it has none."""
     if not isinstance(number, int | float):
         return "high"
     return max(
@@ -59,7 +59,7 @@ def priority_of(number: object) -> Priority:
 
 
 def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
-    """How many messages wait in each queue with each priority, without those that a worker has taken."""
+    """The number of waiting messages by queue and priority, without those that workers have taken."""
     queues = list(queues)
     with redis.pipeline(transaction=False) as pipe:
         for queue in queues:

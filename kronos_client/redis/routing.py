@@ -1,7 +1,7 @@
-"""The queue of a job, and the workers that are alive.
+"""The queue of a job, and the live workers.
 
-A worker announces itself under its own key every few seconds, also while it is busy or loading. A worker that
-is gone is seen as such after ``ANNOUNCEMENT_TTL_S``.
+Every few seconds a worker announces itself under its own key, also while it is busy or loading. A worker that
+is gone disappears after ``ANNOUNCEMENT_TTL_S``.
 """
 
 import logging
@@ -37,7 +37,7 @@ ANNOUNCEMENT_TTL_S: Final = 15
 ANNOUNCEMENT_INTERVAL_S: Final = 5
 
 GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GPU worker for finetuning"}
-"""As messages call them."""
+"""Their names in messages."""
 
 
 def queue_for(device: str) -> str:
@@ -46,17 +46,17 @@ def queue_for(device: str) -> str:
 
 
 def finetune_queue_for(device: str) -> str:
-    """The same for finetuning."""
+    """The queue of a finetuning worker or job, as ``queue_for``."""
     return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
 
 
 def announce(redis: Redis, status: WorkerStatus) -> None:
-    """Publish a worker's status, to be renewed before it expires."""
-    now_s = float(redis.time()[0])  # Redis's: each machine's own may jump
+    """Publish a worker's status. It expires unless it is renewed."""
+    now_s = float(redis.time()[0])  # Redis's clock: a machine's own may jump
     with redis.pipeline(transaction=False) as pipe:
         pipe.set(worker_key(status.node), status.model_dump_json(exclude_unset=True), ex=ANNOUNCEMENT_TTL_S)
-        # The index spares readers a scan over all keys of a database that may be shared. It errs towards
-        # naming too many: the key decides who is alive.
+        # With the index, readers need not scan all keys of a database that may be shared. It may name workers
+        # that are gone: the key decides.
         pipe.zadd(WORKERS_KEY, {status.node: now_s})
         pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
         pipe.execute()
@@ -73,7 +73,7 @@ def withdraw(redis: Redis, node: str) -> None:
 def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     """Read the status of every live worker, ordered by node name.
 
-    An announcement that is no status, as of a release that is too new, is left out and logged once.
+    An invalid announcement, such as one of a newer release, is left out and logged once.
     """
     nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
     if not nodes:
@@ -108,23 +108,21 @@ def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
 
 
 def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
-    """Jobs that a queue's ready workers ended per second lately; 0 if not known."""
+    """Jobs per second that a queue's ready workers ended recently; 0 if unknown."""
     return sum((worker.jobs_per_s for worker in workers if worker.queue == queue and worker.is_ready), 0.0)
 
 
 def choose_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
-    """The queue for a job that asks for ``device`` (auto, cpu, cuda, cuda:N, mps).
+    """The queue for a job that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
 
-    Raises JobError NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
+    Raises:
+        JobError: NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
     return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
 
 
 def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
-    """The same for a finetuning job; finetuning workers have queues of their own.
-
-    Raises JobError NO_GPU_WORKER.
-    """
+    """The queue for a finetuning job, as ``choose_queue``. Raises JobError NO_GPU_WORKER."""
     return _choose(CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, device, allow_fallback, workers)
 
 
@@ -143,13 +141,14 @@ def _choose(
 def why_elsewhere(
     wanted: str, actual: str, own_warning: str | None, *, allow_fallback: bool, role: Role = "forecast"
 ) -> str | None:
-    """The warning of a job that does not run on the device it asks for.
+    """The warning for a job that does not run on the device it requested.
 
     Args:
-        actual: the device that the worker resolved, as ``cpu`` or ``cuda:0``.
-        own_warning: the worker's own warning, if it does not run on the device that it is set to.
+        actual: The worker's device, such as ``cpu`` or ``cuda:0``.
+        own_warning: The worker's warning, if it does not run on the device in its settings.
 
-    Raises JobError NO_GPU_WORKER if the job forbids the CPU.
+    Raises:
+        JobError: NO_GPU_WORKER if the job forbids the CPU.
     """
     kind = actual.partition(":")[0]
     if wanted == kind == "cpu":
@@ -165,7 +164,7 @@ def why_elsewhere(
 
 
 def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
-    """The error of a job that must have a GPU and cannot."""
+    """The error of a job that needs a GPU if no GPU worker is ready."""
     return JobError(
         ErrorCode.NO_GPU_WORKER,
         f"device {device!r} was asked for, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
@@ -176,7 +175,7 @@ def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
 
 
 class TaskRouter:
-    """Celery's ``task_routes`` for our tasks, so that senders through our app need not name a queue."""
+    """Celery's ``task_routes`` for our tasks, so that senders need not name a queue."""
 
     def __init__(self, redis_url: str) -> None:
         self._url = redis_url
@@ -189,10 +188,10 @@ class TaskRouter:
         self, name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **_: Any
     ) -> dict[str, str] | None:
         if "queue" in options:
-            return None  # the sender's choice wins, so the workers need not be read
+            return None  # the sender's choice wins
         if name == STATUS_TASK:
             workers = live_workers(self._redis)
-            # Not a finetuning worker, which does not answer while it trains.
+            # A finetuning worker does not answer while it trains.
             ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
             return {"queue": ready[0] if ready else CPU_QUEUE}
         if name not in (FORECAST_TASK, FINETUNE_TASK):

@@ -1,4 +1,4 @@
-"""Lua scripts, which Redis runs as a whole, as files beside the modules that run them."""
+"""Reads the Lua scripts, which Redis runs atomically, from their files."""
 
 import re
 from functools import cache
@@ -13,7 +13,7 @@ INCLUDE: Final = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 def read_script(name: str, folder: Path = SCRIPTS) -> str:
     """The text of ``name.lua``, each line ``-- include: other`` replaced by ``other.lua``.
 
-    What is not in the folder is looked for among the scripts of this package.
+    A script that is not in ``folder`` is read from this package's folder.
     """
     path = folder / f"{name}.lua"
     text = (path if path.exists() else SCRIPTS / path.name).read_text(encoding="utf-8")

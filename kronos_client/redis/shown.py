@@ -1,4 +1,4 @@
-"""What events and Flower show of a job's arguments: instruments and horizon, no candles."""
+"""The summary of a job's arguments in events and Flower: instruments and horizon, no candles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
@@ -7,13 +7,13 @@ from kronos_model.text import cut
 
 MAX_SERIES: Final = 3
 MAX_CHARS: Final = 32
-"""Of one name."""
+"""The most characters of one name."""
 
 
 def shown_arguments(kwargs: Any) -> str:
-    """A task's keyword arguments in short, as ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
+    """A short form of a task's keyword arguments: ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
 
-    Of a finetuning job the name of its model. Nothing in it has been checked: what is odd is left out.
+    A finetuning job shows its model's name. Nothing was checked before, so invalid parts are left out.
     """
     job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
     if not isinstance(job, Mapping):

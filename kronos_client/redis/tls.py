@@ -1,8 +1,8 @@
-"""How TLS is written into a Redis URL: the one place from which redis-py, kombu, Celery and Flower read it.
+"""Writes TLS into a Redis URL, from which redis-py, kombu, Celery and Flower all read it.
 
-Each reads it in its own way (redis-py 8.1, kombu 5.7, Celery 5.7, Flower 2.2): kombu verifies nobody unless
-``ssl_cert_reqs`` says so, Celery refuses a URL without it, Flower reads it from Celery's configuration alone,
-and of its values only ``required`` and ``none`` mean the same to all of them.
+Each reads it differently (redis-py 8.1, kombu 5.7, Celery 5.7, Flower 2.2): kombu does not verify the server
+without ``ssl_cert_reqs``, Celery refuses a URL without it, and Flower reads it from Celery's configuration
+alone. Only its values ``required`` and ``none`` mean the same to all of them.
 """
 
 import ssl
@@ -18,39 +18,39 @@ VERIFICATIONS: Final = {"required": ssl.CERT_REQUIRED, "none": ssl.CERT_NONE}
 
 
 class TlsError(ValueError):
-    """What cannot be used; its text repeats nothing of the URL."""
+    """TLS that cannot be used. The text repeats nothing of the URL."""
 
 
 def with_tls(url: str, files: Mapping[str, Path | None]) -> str:
-    """The URL with all that TLS needs in its query: the server is verified unless it says otherwise.
+    """The URL with all TLS options in its query. The server is verified unless the URL disables it.
 
     Args:
-        url: as an operator wrote it; only one that begins with ``rediss://`` is changed.
+        url: As the operator wrote it. It is changed only if it begins with ``rediss://``.
         files: CA certificates, own certificate, its key, by ``TLS_FILES``.
 
-    Raises TlsError, whose text repeats nothing of the URL: parameters that contradict each other, or files
-    that cannot be used.
+    Raises:
+        TlsError: Parameters contradict each other, or a file cannot be used.
     """
     given = {name: str(path.absolute()) for name, path in files.items() if path is not None}
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if query.keys() - {VERIFY, *TLS_FILES}:  # of most others, kombu knows nothing
-        raise TlsError(f"behind ?, a URL takes {', '.join((VERIFY, *TLS_FILES))} and nothing else")
+    if query.keys() - {VERIFY, *TLS_FILES}:  # kombu ignores most others
+        raise TlsError(f"a URL takes only {', '.join((VERIFY, *TLS_FILES))} after ?: remove the rest")
     if parts.scheme != TLS_SCHEME:
         if given or query:
-            raise TlsError("files for TLS are set, and the URL is without TLS: write rediss://")
+            raise TlsError("files for TLS are set, but the URL is without TLS: write rediss://")
         return url
     if query.setdefault(VERIFY, "required") not in VERIFICATIONS:
-        raise TlsError(f"{VERIFY} in the URL takes required or none")
+        raise TlsError(f"{VERIFY} in the URL must be required or none")
     for name, path in given.items():
         if query.setdefault(name, path) != path:
-            raise TlsError(f"{name} in the URL names another file than the setting does")
+            raise TlsError(f"{name} in the URL and its setting name different files: remove one of them")
     _check_files(*(query.get(name) for name in TLS_FILES))
     return parts._replace(query=urlencode(query, quote_via=quote, safe="/")).geturl()
 
 
 def tls_options(url: str) -> dict[str, Any] | None:
-    """What ``with_tls`` wrote, as Flower reads it (Celery's ``broker_use_ssl``); None without TLS."""
+    """The URL's TLS options as Flower reads them (Celery's ``broker_use_ssl``); None without TLS."""
     parts = urlsplit(url)
     if parts.scheme != TLS_SCHEME:
         return None
@@ -60,9 +60,9 @@ def tls_options(url: str) -> dict[str, Any] | None:
 
 
 def _check_files(ca: str | None, certificate: str | None, key: str | None) -> None:
-    """Each is there and holds what it should: else every connection fails, with a riddle for a reason."""
+    """Check the files now: a wrong one would make every connection fail with an unclear message."""
     if any("%" in path for path in (ca, certificate, key) if path is not None):
-        raise TlsError("a file for TLS has a % in its path, which Celery reads as something else")
+        raise TlsError("a file for TLS has a % in its path, which Celery misreads: rename it")
     context = ssl.create_default_context()
     try:
         if ca is not None:
@@ -70,18 +70,18 @@ def _check_files(ca: str | None, certificate: str | None, key: str | None) -> No
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise TlsError(f"the CA file {ca} (KRONOS_REDIS_CA_FILE) cannot be used: {_reason(error)}") from None
     if key is not None and certificate is None:
-        raise TlsError("a key for TLS is set, and no certificate that it belongs to")
+        raise TlsError("a key for TLS is set without its certificate: set that too")
     try:
         if certificate is not None:
-            context.load_cert_chain(certificate, key, password=lambda: "")  # else it asks on the terminal
+            context.load_cert_chain(certificate, key, password=lambda: "")  # else ssl prompts on the terminal
     except (OSError, ValueError) as error:
         raise TlsError(
             f"the certificate {certificate} (KRONOS_REDIS_CERTIFICATE_FILE) or its key cannot be used: "
-            f"{_reason(error)}; a key with a passphrase is not taken"
+            f"{_reason(error)}; use a key without a passphrase"
         ) from None
 
 
 def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason or "it is no PEM file of that kind"
+        return error.reason or "it is not a PEM file of that kind"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

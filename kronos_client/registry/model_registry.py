@@ -1,12 +1,12 @@
-"""Registered models: what finetuning made, in a folder that its workers share. No torch.
+"""Registered models: the results of finetuning, in a folder that workers share. No torch.
 
     <folder>/<name>/<version>/model/         config.json, model.safetensors
                               tokenizer/     config.json, model.safetensors
                               metadata.json
     <folder>/<name>/.last               the highest version ever given
 
-Versions count from 1. One appears whole or not at all, and is never changed. A number is given once, even
-where its folder is deleted; a name that is deleted as a whole begins at 1 again.
+Versions count from 1. A version appears whole or not at all, and never changes. A number is used once, even
+if its folder is deleted. A name whose whole folder is deleted begins at 1 again.
 """
 
 import errno
@@ -42,24 +42,24 @@ from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 STAGING_AGE_S: Final = 24 * 3600
-"""What is this old belongs to a registration that was ended in the middle."""
+"""Staging folders older than this belong to interrupted registrations."""
 
 MAX_VERSION: Final = 999_999
-"""What is called by a higher number is no version: a date, say, after which no number would be left."""
+"""Higher numbers, such as a date, are not versions; after them no number would be left."""
 
 _VERSION: Final = r"[1-9][0-9]{0,5}"
 _REFERENCE: Final = re.compile(rf"(?P<name>{MODEL_NAME})(?:@(?P<version>{_VERSION}))?")
 _STAGING: Final = ".staging-"
 _LAST: Final = ".last"
 _SAME: Final = ("job_id", "job_fingerprint", "sha256")
-"""What two registrations that are one have in common."""
+"""The fields in which a repeated registration equals the first."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class DamagedModel:
-    """A version that cannot be used, and why; without version, the whole name cannot be."""
+    """An unusable version and the reason; ``version`` is None if the whole name is unusable."""
 
     name: str
     version: int | None
@@ -72,7 +72,7 @@ class DamagedModel:
 
 
 def check_name(name: str) -> None:
-    """Raises FinetuningConfigError for what no model may be registered as."""
+    """Raises FinetuningConfigError if no model may be registered under this name."""
     if not re.fullmatch(MODEL_NAME, name):
         raise FinetuningConfigError(
             f"{name[:100]!r} cannot be a model's name: write up to 64 of a-z, 0-9, '.', '_' and '-', "
@@ -90,12 +90,13 @@ class ModelRegistry:
         self.folder = folder
 
     def resolve(self, text: str) -> RegisteredModel | None:
-        """The model called ``name@version``, or the newest called ``name``; None where there is none.
+        """The model ``name@version``, or the newest version of ``name``; None if there is none.
 
-        Bundled names are nobody else's, and what does not look like a name is never made a path of. A version
-        without metadata was deleted in part: who asks by name alone is served by the newest that has them.
+        Bundled names are never registered, and an invalid name never becomes part of a path. A version
+        without metadata was partly deleted: a request by name alone skips it.
 
-        Raises CheckpointError where it is there and damaged.
+        Raises:
+            CheckpointError: The model is damaged.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None or match["name"] in bundled_names():
@@ -112,20 +113,19 @@ class ModelRegistry:
     def register(
         self, checkpoint: Path, name: str, *, job_id: str, fingerprint: str, metadata: Mapping[str, Any]
     ) -> RegisteredModel:
-        """Copy a checkpoint in as the next version of ``name``; the same job and content, the same again.
+        """Copy a checkpoint in as the next version of ``name``.
 
-        Versions count on from the highest that the name ever had, whatever was deleted since; from 1 where
-        the name's whole folder was.
+        The same job with the same content gets the version that it registered before.
 
         Args:
-            checkpoint: folder that holds ``model/`` and ``tokenizer/``; only config and weights are copied.
-            fingerprint: of what the job asks for. An id may come again, for another job or other candles.
-            metadata: what finetuning says of it, with ``max_context``, the bars it may see.
+            checkpoint: Folder that holds ``model/`` and ``tokenizer/``; only config and weights are copied.
+            fingerprint: Of the job's content. An id may come again with other content.
+            metadata: Written by finetuning; includes ``max_context``, the bars that the model can see.
 
         Raises:
-            FinetuningConfigError: a name that cannot be one, or has no version number left.
-            CheckpointMissing, CheckpointError: the checkpoint lacks a file, or the metadata a field.
-            DiskFull: no room, or no permission, to write.
+            FinetuningConfigError: The name is invalid, or has no version number left.
+            CheckpointMissing, CheckpointError: The checkpoint lacks a file, or the metadata a field.
+            DiskFull: No room, or no permission, to write.
         """
         check_name(name)
         if missing := [file for file in FILES if not (checkpoint / file).is_file()]:
@@ -137,11 +137,11 @@ class ModelRegistry:
             log.exception("%s could not be registered in %s", name, self.folder)
             raise DiskFull(
                 f"The model {name} could not be registered: {reason_of(error)}. Make room in the folder of "
-                "registered models, and see to it that this process may write there (KRONOS_MODEL_FOLDER)."
+                "registered models, and let this process write there (KRONOS_MODEL_FOLDER)."
             ) from error
 
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
-        """Every version, by name and newest first; raises CheckpointError where the folder cannot be read."""
+        """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []
         entries = entries_in(self.folder, "registered models")
         for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, entries)):
@@ -158,7 +158,7 @@ class ModelRegistry:
         return found
 
     def _versions(self, name: str) -> Sequence[int]:
-        """Ascending; raises CheckpointError where they cannot be read."""
+        """Ascending. Raises CheckpointError if they cannot be read."""
         folder = self.folder / name
         if not is_inside(self.folder, folder):
             raise CheckpointError(f"The registered model {name} is a link that leads out of the folder.")
@@ -169,7 +169,7 @@ class ModelRegistry:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._sweep()
         sha256 = {file: sha256_of(checkpoint / file) for file in FILES}
-        if done := self._registered_before(name, {**given, "sha256": sha256}):  # needs no room for a copy
+        if done := self._registered_before(name, {**given, "sha256": sha256}):  # saves the room for a copy
             return done
         staging = self.folder / f"{_STAGING}{uuid.uuid4().hex}"
         try:
@@ -186,13 +186,13 @@ class ModelRegistry:
         return read_registered(self.folder, name, version)
 
     def _publish(self, staging: Path, name: str, given: Mapping[str, Any]) -> int:
-        """Make what is staged the next version. A rename never replaces a folder that holds anything."""
+        """Make the staged folder the next version. A rename never replaces a folder that is not empty."""
         created_at = datetime.now(UTC).replace(microsecond=0)
         while True:
             version = max([self._last(name), *self._versions(name)]) + 1
             if version > MAX_VERSION:
                 raise FinetuningConfigError(
-                    f"{name} has version {MAX_VERSION}, after which there is none: choose another name",
+                    f"{name} has version {MAX_VERSION}, the highest possible: choose another name",
                     field="name",
                 )
             known = {"name": name, "version": version, "created_at": created_at}
@@ -203,7 +203,7 @@ class ModelRegistry:
             path = staging / METADATA_NAME
             path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
             sync(path)
-            # Before the version is there: after a crash in between a number is left out, not given twice.
+            # Written before the version: a crash in between skips a number, and never uses one twice.
             last = staging / _LAST
             last.write_text(f"{version}\n", encoding="ascii")
             sync(last)
@@ -212,13 +212,13 @@ class ModelRegistry:
             try:
                 staging.rename(self.folder / name / str(version))
             except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another was faster
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # else another process took the number
                     raise
             else:
                 return version
 
     def _last(self, name: str) -> int:
-        """The highest version ever given; 0 where not known: then those that are there decide."""
+        """The highest version ever used; 0 if unknown, so that the existing ones decide."""
         try:
             text = (self.folder / name / _LAST).read_text(encoding="ascii", errors="replace").strip()
         except FileNotFoundError:
@@ -226,7 +226,7 @@ class ModelRegistry:
         return int(text) if re.fullmatch(_VERSION, text) else 0
 
     def _registered_before(self, name: str, given: Mapping[str, Any]) -> RegisteredModel | None:
-        """What the same job registered with the same content, if it did and that is whole."""
+        """The undamaged version that the same job registered with the same content, if any."""
         for version in reversed(self._versions(name)):
             with suppress(CheckpointError):  # a damaged one does not count
                 model = read_registered(self.folder, name, version)
@@ -237,14 +237,14 @@ class ModelRegistry:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One registration at a time, so that a job which was delivered twice registers once."""
+        """One registration at a time, so that a job that is delivered twice registers once."""
         with (self.folder / ".lock").open("a") as file:
-            with suppress(OSError):  # a network folder without locks: versions are kept apart by the rename
+            with suppress(OSError):  # a network folder without locks: the rename still keeps versions apart
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _sweep(self) -> None:
-        """Remove what crashed registrations left."""
+        """Remove the remains of crashed registrations."""
         for staging in self.folder.glob(f"{_STAGING}*"):
             with suppress(OSError):  # another registration may be removing it
                 if time.time() - staging.stat().st_mtime > STAGING_AGE_S:
@@ -252,7 +252,7 @@ class ModelRegistry:
 
 
 def entries_in(folder: Path, what: str) -> Sequence[str]:
-    """Names in a folder, none if it does not exist. Errors name ``what``, not the path."""
+    """Names in a folder; none if it does not exist. Errors name ``what``, not the path."""
     try:
         return [entry.name for entry in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -262,7 +262,7 @@ def entries_in(folder: Path, what: str) -> Sequence[str]:
 
 
 def copy_checkpoint(checkpoint: Path, staging: Path) -> dict[str, str]:
-    """Config and weights of both halves, on disk for good; SHA-256 by file."""
+    """Copy config and weights of both parts, synced to disk; returns SHA-256 by file."""
     sha256 = {}
     for name in FILES:
         target = staging / name

@@ -1,4 +1,4 @@
-"""One registered model as it lies in the folder: its metadata, and whether its files are still the same."""
+"""One registered model: its metadata, and a check that its files did not change."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ FILES: Final = tuple(
 
 
 class Metadata(BaseModel):
-    """A registered model's ``metadata.json``. What finetuning says beyond these fields is kept as it is."""
+    """A registered model's ``metadata.json``. Further fields are kept unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -42,11 +42,11 @@ class Metadata(BaseModel):
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """A model that finetuning registered. Equal ones hold the same weights, whatever became of the folder.
+    """A model that finetuning registered. Equal ones had the same files when they were read.
 
     Attributes:
-        folder: holds ``model/``, ``tokenizer/`` and ``metadata.json``.
-        fingerprint: SHA-256 of ``metadata.json``, which holds that of each file.
+        folder: Holds ``model/``, ``tokenizer/`` and ``metadata.json``.
+        fingerprint: SHA-256 of ``metadata.json``, which holds the SHA-256 of each file.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RegisteredModel:
         return f"{self.name}@{self.version}"
 
     def verify(self) -> None:
-        """Raises CheckpointError, CheckpointMissing: a file is not the one that was registered."""
+        """Raises CheckpointError or CheckpointMissing if a file is not the registered one."""
         for name in FILES:
             path = self.folder / name
             if not is_inside(self.folder, path):
@@ -79,18 +79,18 @@ class RegisteredModel:
             if sha256 != self.metadata.sha256.get(name):
                 raise CheckpointError(
                     f"{name} of the registered model {self.reference} was changed since it was registered: "
-                    "its SHA-256 is another. Register the model anew."
+                    "its SHA-256 differs. Register the model again."
                 )
 
 
 def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
-    """The version in ``<root>/<name>/<version>``; both are checked names.
+    """Read the version in ``<root>/<name>/<version>``. The caller has checked both names.
 
-    Errors name the model and the file, never the path, as jobs see them.
+    Errors reach jobs: they name the model and the file, never the path.
 
     Raises:
-        CheckpointMissing: it has no metadata: it is no version yet, or is one no longer.
-        CheckpointError: its metadata cannot be used, or a link leads out of the root.
+        CheckpointMissing: It has no metadata: it is not a version yet, or no longer.
+        CheckpointError: Its metadata cannot be used, or a link leads out of the root.
     """
     reference = f"{name}@{version}"
     folder = root / name / str(version)
@@ -102,7 +102,7 @@ def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
         metadata = Metadata.model_validate_json(content)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointMissing(
-            f"The registered model {reference} has no {METADATA_NAME}: it was deleted in part. "
+            f"The registered model {reference} has no {METADATA_NAME}: it was partly deleted. "
             "Delete its folder."
         ) from error
     except OSError as error:
@@ -115,14 +115,14 @@ def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
         ) from None
     if (metadata.name, metadata.version) != (name, version):
         raise CheckpointError(
-            f"{METADATA_NAME} of the registered model {reference} is that of "
-            f"{metadata.name}@{metadata.version}: it was moved or copied."
+            f"{METADATA_NAME} of the registered model {reference} belongs to "
+            f"{metadata.name}@{metadata.version}: the folder was moved or copied. Restore its place."
         )
     return RegisteredModel(name, version, folder, hashlib.sha256(content).hexdigest(), metadata)
 
 
 def is_inside(folder: Path, path: Path) -> bool:
-    """Whether a path lies in a folder once all links are followed. Not there is inside."""
+    """Whether a path, with all links followed, lies in a folder. It need not exist."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # links in a circle
@@ -130,11 +130,11 @@ def is_inside(folder: Path, path: Path) -> bool:
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says, without the path that the error's own text holds."""
+    """The system's message, without the path that the error's own text has."""
     return error.strerror or type(error).__name__
 
 
 def sha256_of(path: Path) -> str:
-    """In hex."""
+    """A file's SHA-256, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

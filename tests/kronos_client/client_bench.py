@@ -78,7 +78,7 @@ class WorkerSide:
     def fail(self, job_id: str, error: JobError) -> None:
         self.backend.mark_as_failure(job_id, error)
 
-    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
         info = {"bars_done": bars_done, "bars_total": bars_total}
         self.backend.store_result(job_id, info, PROGRESS_STATE)
 
@@ -95,7 +95,7 @@ class ClientBench(ABC):
     def fail(self, job_id: str, error: JobError) -> None: ...
 
     @abstractmethod
-    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None: ...
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None: ...
 
     @abstractmethod
     def lose(self) -> None: ...
@@ -121,8 +121,8 @@ class FakeBench(ClientBench):
     def fail(self, job_id: str, error: JobError) -> None:
         self.fake.fail(job_id, error)
 
-    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        self.fake.tell(job_id, bars_done, bars_total)
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
+        self.fake.set_progress(job_id, bars_done, bars_total)
 
     def lose(self) -> None:
         self.fake.lose()
@@ -151,8 +151,8 @@ class RedisBench(ClientBench):
     def fail(self, job_id: str, error: JobError) -> None:
         self._worker.fail(job_id, error)
 
-    def tell(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        self._worker.tell(job_id, bars_done, bars_total)
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
+        self._worker.set_progress(job_id, bars_done, bars_total)
 
     def lose(self) -> None:
         self._redis.flushall()

@@ -63,7 +63,9 @@ async def all_end(bench: AsyncBench, num_jobs: int) -> None:
 
 
 def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)  # they are told
+    monkeypatch.setattr(
+        "kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0
+    )  # states come by publication alone
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(100)]
@@ -89,14 +91,14 @@ def test_progress_and_states(bench):
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5, job_id="a")
         assert await handle.state() == JobState("PENDING")
-        told = []
+        seen = []
         async for state in client.forecast_handle("a").progress():
-            told.append(state)
+            seen.append(state)
             if state.name == "PENDING":
-                bench.bench.tell("a", 1, 5)
+                bench.bench.set_progress("a", 1, 5)
             else:
                 bench.bench.finish("a")
-        assert told == [JobState("PENDING"), JobState("PROGRESS", 1, 5), JobState("SUCCESS")]
+        assert seen == [JobState("PENDING"), JobState("PROGRESS", 1, 5), JobState("SUCCESS")]
         followed = []
         assert await handle.wait(5, on_progress=followed.append) == RESULT
         assert followed == [JobState("SUCCESS")]

@@ -327,7 +327,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     assert ended.value.args == error.args
 
 
-def tell(backend: Any, job_id: str, bars_done: int) -> None:
+def set_progress(backend: Any, job_id: str, bars_done: int) -> None:
     """As a worker does while it computes."""
     meta = {"bars_done": bars_done, "bars_total": 10}
     backend.store_result(job_id, meta, PROGRESS_STATE)
@@ -339,7 +339,7 @@ def test_progress_goes_from_the_queue_to_the_end(client, backend):
     for state in handle.progress():
         seen.append(state)
         if state == JobState("PENDING"):
-            tell(backend, handle.id, 3)
+            set_progress(backend, handle.id, 3)
         else:
             backend.mark_as_done(handle.id, example_result())
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 3, 10), JobState("SUCCESS")]
@@ -366,21 +366,21 @@ def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypa
 
 
 def test_whoever_waits_is_told_of_each_new_state(client, backend):
-    told = []
+    seen = []
 
     def follow(state: JobState) -> None:
-        told.append(state)
+        seen.append(state)
         if state.name == "PENDING":
-            tell(backend, handle.id, 4)
+            set_progress(backend, handle.id, 4)
         elif state.bars_done == 4:
             # The same once more, which is nothing new.
-            tell(backend, handle.id, 4)
+            set_progress(backend, handle.id, 4)
             timer.start()
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example_result()))
     assert handle.wait(10, on_progress=follow).model_dump(mode="json") == example_result()
-    assert told == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
+    assert seen == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 
 def test_who_is_told_may_give_up_waiting(client, backend):
@@ -398,10 +398,10 @@ def test_who_is_told_may_give_up_waiting(client, backend):
 
 
 def test_the_time_to_wait_counts_with_progress_too(client):
-    told = []
+    seen = []
     with pytest.raises(JobError, match="TIMEOUT"):
-        client.forecast(CANDLES.as_dict(), pred_len=5, timeout_s=0.01, on_progress=told.append)
-    assert set(told) == {JobState("PENDING")}
+        client.forecast(CANDLES.as_dict(), pred_len=5, timeout_s=0.01, on_progress=seen.append)
+    assert set(seen) == {JobState("PENDING")}
 
 
 def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):

@@ -83,17 +83,17 @@ def test_a_forecast_that_takes_too_long_is_cancelled(bench: ClientBench):
 
 def test_progress_is_told(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
-    told = []
+    seen = []
 
     def follow(state: JobState) -> None:
-        told.append(state)
+        seen.append(state)
         if state.name == "PENDING":
-            bench.tell(handle.id, 2, 5)
+            bench.set_progress(handle.id, 2, 5)
         elif state.name == "PROGRESS":
             bench.finish(handle.id)
 
     assert handle.wait(20, on_progress=follow) == RESULT
-    assert told == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
+    assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
 
 
 def test_nothing_is_known_of_a_job_that_nobody_submitted(bench: ClientBench):

@@ -258,17 +258,17 @@ def test_progress_goes_from_the_queue_to_the_end(client, backend):
     assert seen == ["PENDING", "PROGRESS", "SUCCESS"]
 
 
-def test_waiting_tells_each_new_state_and_ends_with_the_jobs_own_error(client, backend):
+def test_waiting_reports_each_new_state_and_ends_with_the_jobs_own_error(client, backend):
     handle = client.finetune(CONFIG, name="mine", data="a.csv")
     error = JobError(ErrorCode.TRAINING_DIVERGED, "the loss is not finite", None, {"step": 3})
     timer = threading.Timer(0.05, backend.mark_as_failure, (handle.id, error))
-    told: list[FinetuneState] = []
+    states: list[FinetuneState] = []
     timer.start()
     with pytest.raises(JobError) as ended:
-        handle.wait(10, on_progress=told.append)
+        handle.wait(10, on_progress=states.append)
     timer.join()
     assert ended.value.args == error.args
-    assert [state.name for state in told] == ["PENDING", "FAILURE"]
+    assert [state.name for state in states] == ["PENDING", "FAILURE"]
 
 
 def test_a_job_that_nobody_knows_is_lost(client):

@@ -26,5 +26,5 @@ def test_a_list_is_read_as_it_is_documented(text, expected):
 
 @pytest.mark.parametrize("text", ["a=b=c", "a=", "=b", "a@", "@abc", "a=b@", "a,a", "a,a=b"])
 def test_what_is_no_such_list_is_refused(text):
-    with pytest.raises(ValueError, match=r"write MODEL|there twice"):
+    with pytest.raises(ValueError, match=r"write MODEL|listed twice"):
         parse_model_specs(text)

@@ -94,7 +94,7 @@ def test_what_was_accepted_is_there_to_be_looked_at(fake):
 def test_jobs_are_held_until_they_are_ended():
     fake = FakeForecastClient(hold=True)
     handle = fake.submit(CANDLES, pred_len=5)
-    fake.tell(handle.id, 2, 5)
+    fake.set_progress(handle.id, 2, 5)
     assert handle.state() == JobState("PROGRESS", 2, 5)
     fake.finish(handle.id)
     assert handle.wait(1).series[0].timestamps

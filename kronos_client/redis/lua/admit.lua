@@ -1,9 +1,9 @@
 -- Admits a job to a queue, before it is enqueued, and makes its record.
--- Returns the moment, and: 'claimed' if it is to be enqueued; 'kept' if its outcome is still kept; 'begun' if
+-- Returns the time, and: 'claimed' if it is to be enqueued; 'kept' if its outcome is still kept; 'begun' if
 -- the queue is full and a worker has begun the job; 'full', the queue's length and whether the job was
 -- submitted before; 'conflict' if the id holds other content.
 -- include: now
-local record, wish_to_cancel = KEYS[1], KEYS[2] -- and from KEYS[3] on the lists of the queue
+local record, cancel_request = KEYS[1], KEYS[2] -- and from KEYS[3] on the lists of the queue
 local fingerprint = ARGV[1]
 local result_ttl_s, record_ttl_s = tonumber(ARGV[2]), ARGV[3]
 local max_length = tonumber(ARGV[4])
@@ -32,7 +32,7 @@ if ended_at then
     redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'lost', 'lost_alone', 'put_off')
 end
 if ended_at or redis.call('EXISTS', record) == 0 then
-    redis.call('DEL', wish_to_cancel) -- it was meant for an earlier job with this id
+    redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
 end
 redis.call('HSET', record, 'fingerprint', fingerprint)
 redis.call('EXPIRE', record, record_ttl_s)

@@ -1,22 +1,22 @@
 -- A worker begins a job: stores and publishes its state, and takes the claim for a delivery.
--- Returns false if the job has its outcome, 'conflict' if another job with this id is under way, else what is
--- known of the job. While another holds the claim nothing is stored. A claim that ended and was not released
--- was lost with its holder.
+-- Returns false if the job has its outcome, 'conflict' if another job with this id is under way, else the
+-- job's record. Nothing is stored while another holds the claim. A claim that ended and was not released was
+-- lost with its holder.
 -- include: now
 -- include: outcome
-local result, record, wish_to_cancel, taken_at = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local result, record, cancel_request, taken_at = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local state, result_ttl_s, record_ttl_s = ARGV[1], ARGV[2], ARGV[3]
 local tag, timeout_s = ARGV[4], tonumber(ARGV[5])
-local fingerprint = ARGV[6] -- '' if it does not matter
-local min_held_s = 1 -- of a holder that is not put back yet, though nobody renews it
+local fingerprint = ARGV[6] -- '' to skip the check
+local min_held_s = 1 -- for a holder that is overdue and not put back yet
 
 if has_outcome(result) then
     return false
 end
-if redis.call('HEXISTS', record, 'ended_at') == 1 then -- its outcome is no longer kept: it begins anew
+if redis.call('HEXISTS', record, 'ended_at') == 1 then -- its outcome is no longer kept: start over
     redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'fingerprint', 'lost',
         'lost_alone', 'put_off')
-    redis.call('DEL', wish_to_cancel)
+    redis.call('DEL', cancel_request)
 end
 if fingerprint ~= '' and redis.call('HSETNX', record, 'fingerprint', fingerprint) == 0 and
         redis.call('HGET', record, 'fingerprint') ~= fingerprint then
@@ -41,5 +41,5 @@ if held_s == 0 then
     redis.call('PUBLISH', result, state)
 end
 local known = redis.call('HMGET', record, 'received_at', 'worked_s', 'lost', 'lost_alone')
-return {now_text, known[1], redis.call('EXISTS', wish_to_cancel), string.format('%.6f', held_s),
+return {now_text, known[1], redis.call('EXISTS', cancel_request), string.format('%.6f', held_s),
     known[2] or '0', known[3] or '0', known[4] or '0'}

@@ -1,5 +1,5 @@
--- Counts something of a job under its claim.
--- Returns how often that was; false if the claim is another's.
+-- Adds 1 to a counter of a job under its claim.
+-- Returns the counter; false if another has the claim.
 local record = KEYS[1]
 local tag, what = ARGV[1], ARGV[2]
 

@@ -1,4 +1,4 @@
--- Releases a claim: the job may be begun at once. Nothing changes if the claim is another's.
+-- Releases a claim, so that the job may begin again at once. Does nothing if another has the claim.
 local record = KEYS[1]
 local tag = ARGV[1]
 local is_lost = ARGV[2] ~= '' -- whether the attempt ended with its process

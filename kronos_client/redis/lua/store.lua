@@ -1,15 +1,15 @@
 -- Stores and publishes a state of a job, or its outcome.
--- Returns 1 if it counts, 0 if it does not, -1 if another was given the job meanwhile. The first outcome
--- stands. A record that is no hash must not keep the outcome from being stored.
+-- Returns 1 if it was stored, 0 if not, -1 if another has the job meanwhile. The first outcome stands. The
+-- outcome must be stored even if the record is not a hash.
 -- include: now
 -- include: outcome
 -- include: claims
-local result, record, wish_to_cancel = KEYS[1], KEYS[2], KEYS[3]
-local taken_at = KEYS[4] -- missing if it is not known which claims live
+local result, record, cancel_request = KEYS[1], KEYS[2], KEYS[3]
+local taken_at = KEYS[4] -- missing in clients, which cannot check claims
 local state, result_ttl_s = ARGV[1], ARGV[2]
-local record_ttl_s = ARGV[3] -- '' for a state that is no outcome
-local tag = ARGV[4] -- of the claim that it is stored under; '' for none
-local is_over_claim = ARGV[5] ~= '' -- whether it ends the job, whoever holds it
+local record_ttl_s = ARGV[3] -- '' for a state that is not an outcome
+local tag = ARGV[4] -- of the claim under which it is stored; '' for none
+local is_over_claim = ARGV[5] ~= '' -- whether to store it even if another has the claim
 
 local is_record = redis.call('TYPE', record).ok == 'hash'
 if has_outcome(result) then
@@ -31,7 +31,7 @@ if record_ttl_s ~= '' then
         redis.call('HDEL', record, 'holder', 'renewed_at')
         redis.call('EXPIRE', record, record_ttl_s)
     end
-    redis.call('DEL', wish_to_cancel)
+    redis.call('DEL', cancel_request)
 end
 redis.call('PUBLISH', result, state)
 return 1

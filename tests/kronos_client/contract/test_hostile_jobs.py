@@ -26,7 +26,7 @@ from tests.kronos_client.contract.contract_jobs import series, timestamps
 LIMITS = Limits()
 MAX_BYTES = LIMITS.max_message_bytes
 MAX_PEAK = 3
-"""Memory that reading a job takes beside the decoded message, as a multiple of the largest message."""
+"""Memory for reading a job in addition to the decoded message, as a multiple of the largest message."""
 MAX_REPEATED_CHARS = 100
 MARK = "x9"
 
@@ -167,9 +167,9 @@ BOMBS: dict[str, tuple[Callable[[object], object], Callable[[], object]]] = {
 
 
 def repeated_chars(error: JobError) -> int:
-    """The longest run of the job's own content in what whoever sent it is told."""
-    told = f"{error.message} {error.field} {json.dumps(error.details)}"
-    return max((len(run) for run in re.findall(rf"(?:{MARK}|9|x|1)+", told)), default=0)
+    """The longest run of the job's own content in its error."""
+    text = f"{error.message} {error.field} {json.dumps(error.details)}"
+    return max((len(run) for run in re.findall(rf"(?:{MARK}|9|x|1)+", text)), default=0)
 
 
 def check_refusal(error: JobError) -> None:

@@ -1,17 +1,26 @@
 """From what apps ask for to a job of the contract."""
 
-import inspect
+import pytest
 
-from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
+from kronos_client.core.finetune_request import finetune_payload
 from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
 
-def test_what_clients_take_is_what_a_job_is_made_of():
-    taken = set(inspect.signature(forecast_payload).parameters) - {"candles"}
-    assert ForecastOptions.__annotations__.keys() == taken
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(TypeError, match="unknown option horizon: see ForecastOptions"):
+        forecast_payload(CANDLES, horizon=5)
+    with pytest.raises(TypeError, match="unknown option pred_len: see FinetuneOptions"):
+        finetune_payload({}, name="mine", data="a.csv", pred_len=5)
+
+
+def test_every_option_is_one_of_the_contract():
+    models = (SeriesInput, Sampling, Output, ForecastJob)
+    fields = {"series_ids"}.union(*(model.model_fields for model in models))
+    assert ForecastOptions.__annotations__.keys() <= fields
 
 
 def test_defaults_are_the_contracts():

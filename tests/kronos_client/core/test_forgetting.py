@@ -42,7 +42,7 @@ def test_a_result_is_deleted_as_it_is_read(done, redis):
     with pytest.raises(JobError) as ended:
         done.wait(5)
     assert ended.value.code == ErrorCode.RESULT_EXPIRED
-    assert "deleted when it was read" in ended.value.message
+    assert "deleted after it was read" in ended.value.message
 
 
 def test_without_being_asked_nothing_is_deleted(done):

@@ -127,7 +127,7 @@ def test_closing_ends_what_waits_on_other_threads(client):
         time.sleep(0.01)
     client.close()
     thread.join(WAIT_S)
-    assert ended == [f"the client was closed while the job {handle.id} was waited for"]
+    assert ended == [f"the client was closed while it waited for the job {handle.id}"]
 
 
 async def _num_jobs(core) -> int:

@@ -9,7 +9,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.core.handle import JobHandle
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 
-STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "tell"}
+STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "set_progress"}
 """What only an app's test needs."""
 
 OTHER_NAMES = {"aclose": "close"}
@@ -23,7 +23,7 @@ def public(one: type) -> dict[str, object]:
 
 
 def parameters(method: object) -> list[tuple[str, object, object]]:
-    """Names, kinds and defaults; whoever calls by name need not know which client it is."""
+    """Names, kinds and defaults: callers need not know which client it is."""
     assert callable(method)
     return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
 

@@ -1,4 +1,4 @@
-"""Which jobs are let into a queue, and what the others are told."""
+"""Which jobs are admitted to a queue, and the errors of the others."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What Redis knows of a job beside its message and its result."""
+"""The record of a job in Redis."""
 
 import json
 import time
@@ -82,7 +82,7 @@ def test_a_wish_to_cancel_what_has_ended_leaves_nothing(records, redis):
 def test_the_wait_counts_from_the_submission(records, redis):
     receipt = begin(records, "a")
     assert receipt.waited_s(redis_now_s(redis) - 30) == pytest.approx(30, abs=1)
-    # A sender's clock may be ahead; whoever asks sees it.
+    # A sender's clock may be ahead; the result shows it.
     assert receipt.waited_s(redis_now_s(redis) + 30) == pytest.approx(-30, abs=1)
 
 
@@ -101,8 +101,8 @@ def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redi
         assert status(redis, "a") == "STARTED"
         assert store(records, "a", "PROGRESS", is_outcome=False)
         assert store(records, "a", "FAILURE")
-        told = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(3)]
-        assert told == ["STARTED", "PROGRESS", "FAILURE"]
+        seen = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(3)]
+        assert seen == ["STARTED", "PROGRESS", "FAILURE"]
         assert not store(records, "a", "SUCCESS")
         assert not store(records, "a", "PROGRESS", is_outcome=False)
         assert begin(records, "a") is None

@@ -242,8 +242,8 @@ def test_an_announcement_is_plain_json(redis):
     ],
 )
 def test_a_job_is_told_why_it_runs_elsewhere(wanted, actual, expected):
-    told = routing.why_elsewhere(wanted, actual, "own", allow_fallback=True)
-    assert told == expected if expected in (None, "own") else told.startswith(expected)
+    seen = routing.why_elsewhere(wanted, actual, "own", allow_fallback=True)
+    assert seen == expected if expected in (None, "own") else seen.startswith(expected)
 
 
 def test_a_job_that_forbids_falling_back_is_refused_on_the_cpu():

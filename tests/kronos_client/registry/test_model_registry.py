@@ -53,7 +53,7 @@ def registry(tmp_path: Path) -> ModelRegistry:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """What finetuning leaves behind, with more beside it than is to be copied."""
+    """A checkpoint of finetuning, with further files that are not to be copied."""
     folder = tmp_path / "run" / "checkpoint"
     for file in (*FILES, "metadata.json", "model/optimiser.bin"):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -295,7 +295,7 @@ def test_a_crash_leaves_nothing_that_anybody_sees(registry, checkpoint):
     (staging,) = leftovers(registry)
     assert registry.list() == []
     assert registry.resolve("desk") is None
-    assert register(registry, checkpoint).version == 2  # the first number may have been told to somebody
+    assert register(registry, checkpoint).version == 2  # the first number may be in somebody's notes
     assert leftovers(registry) == [staging]  # it may be another's, that is at work
     old = registry.folder.stat().st_mtime - STAGING_AGE_S - 60
     os.utime(registry.folder / staging, (old, old))
@@ -532,25 +532,25 @@ def verify(registry: ModelRegistry) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_an_error_names_the_model_and_never_where_it_lies(registry, checkpoint, tmp_path, damage):
-    """Whoever asks for it is told, and has no business with a worker's folders."""
+    """The error reaches the job's sender, who must not see a worker's folders."""
     damage(register(registry, checkpoint).folder)
-    with pytest.raises(CheckpointError, match="registered model desk") as told:
+    with pytest.raises(CheckpointError, match="registered model desk") as raised:
         verify(registry)
-    assert str(tmp_path) not in told.value.message
-    assert str(tmp_path.resolve()) not in told.value.message
+    assert str(tmp_path) not in raised.value.message
+    assert str(tmp_path.resolve()) not in raised.value.message
 
 
 def test_a_registration_that_fails_never_tells_where_it_was_to_lie(registry, checkpoint, tmp_path, caplog):
     last = register(registry, checkpoint).folder.with_name(".last")
     replace_by_folder(last)
-    with pytest.raises(DiskFull, match=r"desk.*Is a directory") as told:
+    with pytest.raises(DiskFull, match=r"desk.*Is a directory") as raised:
         register(registry, checkpoint, job_id="job-2")
-    assert str(tmp_path) not in told.value.message
-    assert str(last) in caplog.text  # but whoever runs the worker
+    assert str(tmp_path) not in raised.value.message
+    assert str(last) in caplog.text  # the log names the path for the operator
     (checkpoint / FILES[0]).unlink()
-    with pytest.raises(CheckpointMissing, match=FILES[0]) as told:
+    with pytest.raises(CheckpointMissing, match=FILES[0]) as raised:
         register(registry, checkpoint)
-    assert str(tmp_path) not in told.value.message
+    assert str(tmp_path) not in raised.value.message
 
 
 def test_the_registry_is_imported_without_torch():
