@@ -59,5 +59,5 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
 
 
 def use_result_backend(app: Celery) -> None:
-    """Have the app store and read results by our backend."""
+    """Make the app store and read results with our backend."""
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)

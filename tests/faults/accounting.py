@@ -237,7 +237,7 @@ class Accounts:
         """How often a worker published that it began the job."""
         return sum(event.status == "STARTED" for event in self.listener.events.get(job_id, []))
 
-    def num_told_outcomes(self, job_id: str) -> int:
+    def num_published_outcomes(self, job_id: str) -> int:
         return sum(event.status in ENDED for event in self.listener.events.get(job_id, []))
 
     def await_restart(self, job_ids: Collection[str], since: float) -> float:
@@ -305,7 +305,7 @@ class Accounts:
         assert not unexpected, f"{list(unexpected.items())[:3]}\n{self._fleet.logs()}"
         assert set(failures.values()) <= set(ErrorCode)
         assert not only_dead, f"dead: {dead[:3]}"
-        twice = [job_id for job_id in self.accepted if self.num_told_outcomes(job_id) > 1]
+        twice = [job_id for job_id in self.accepted if self.num_published_outcomes(job_id) > 1]
         assert twice == [], f"more than one outcome: {twice[:5]}"
         self._assert_undisturbed(results, metas)
         await_empty(

@@ -76,5 +76,5 @@ def test_a_lost_answer_is_an_error_with_the_id_and_the_job_may_be_sent_again(
     fleet.start()
     assert len({handle.wait(60).series[0].mean["close"] for handle in again}) == 1
     accounts.assert_balanced()
-    assert accounts.num_told_outcomes(job_id) == 1
+    assert accounts.num_published_outcomes(job_id) == 1
     accounts.assert_computed_once()

@@ -1,7 +1,7 @@
-"""Celery's Redis result backend: one outcome for each job, every failure with a code and no traceback.
+"""Celery's Redis result backend: one outcome per job; every failure has a code, and none a traceback.
 
-Clients in any language read ``exc_message`` as ``[code, message, field, details]``, whether the task, a
-revocation or the pool failed. Overrides methods that celery 5.7's ``backends/base.py`` calls.
+Clients in any language read ``exc_message`` as ``[code, message, field, details]``. The task, a revocation or
+the pool may cause the failure. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
 from functools import cached_property
@@ -20,21 +20,21 @@ EXPIRED: Final = "expired"
 
 
 def tag_of(request: Any) -> str:
-    """The tag of a request's delivery, under which its job is claimed; empty if there is none."""
+    """The tag of a request's delivery, which names its claim; empty if there is none."""
     return str((getattr(request, "properties", None) or {}).get("delivery_tag", ""))
 
 
 class CodedRedisBackend(RedisBackend):
-    """The ``redis`` and ``rediss`` backend of workers."""
+    """The ``redis`` and ``rediss`` backend of our apps."""
 
     @staticmethod
     def runs_here(job_id: str) -> bool:
-        """Whether this process has a claim on a job. Workers that take claims replace this function."""
+        """Whether this process has a claim on a job; a worker that takes claims replaces it."""
         return False
 
     @staticmethod
     def on_repeated(tag: str) -> object:
-        """As ``JobStore``'s. Workers that count repetitions replace this function."""
+        """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
     def _store(self) -> JobStore:
@@ -47,14 +47,15 @@ class CodedRedisBackend(RedisBackend):
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Take a job's claim, and store its state STARTED with ``info``.
+        """Claim a job, and store that a worker has begun it, with ``info``.
 
-        This replaces Celery's ``track_started``, which costs another round trip.
+        This replaces Celery's ``track_started``, which needs one more round trip.
 
         Args:
             task_id: The job's id.
             request: The task's request.
-            timeout_s, content: As in ``JobStore.begin``.
+            timeout_s: As of ``JobStore.begin``.
+            content: As of ``JobStore.begin``.
             info: Stored with the state.
 
         Returns:
@@ -66,33 +67,36 @@ class CodedRedisBackend(RedisBackend):
         )
 
     def lose(self, request: Any) -> None:
-        """Count that a job's process is gone, and end the job's claim."""
+        """Count that a job's process died, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
     def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
-        """Store a state other than an outcome over this store's connection, without retries."""
+        """Store a state that is not an outcome, over this store's connection and without retries."""
         meta = self._encoded(request.id, info, state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
         )
 
     def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """Store a job's outcome, a result or a JobError, as ``store_state``; returns whether it counts."""
+        """Store a job's outcome, a result or a JobError, in the same way. Returns whether it counts."""
         meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
         return store.store(
             request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
         )
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
-        """Do nothing. Celery would subscribe to the result of every job that it sends.
+        """Nothing. Celery would subscribe to the result of every job that it sends.
 
-        A caller that waits subscribes first and then reads the stored state, so it misses nothing.
+        A waiting caller subscribes first and then reads the stored state, so it misses nothing.
         """
 
     def _store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
-        """Store a state, unless the job has its outcome or another process has its claim."""
+        """Store a state unless the job has an outcome: the first outcome stays, also if it is a failure.
+
+        If the job is claimed, only its holder's state counts.
+        """
         self._store.store(
             task_id,
             self._result_key(task_id),
@@ -103,7 +107,7 @@ class CodedRedisBackend(RedisBackend):
         return result
 
     def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
-        """The JSON that Celery would store, encoded ten times faster: a result has thousands of numbers."""
+        """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
         meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
         return to_json(meta | {"task_id": task_id})
 
@@ -117,7 +121,7 @@ class CodedRedisBackend(RedisBackend):
     def mark_as_failure(
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:
-        """Store a failure without its traceback, which names paths on the worker's machine."""
+        """Store a failure. The traceback names paths on the worker's machine: it stays in the log."""
         super().mark_as_failure(task_id, _coded(exc), None, *args, **kwargs)
 
     def mark_as_revoked(
@@ -128,20 +132,18 @@ class CodedRedisBackend(RedisBackend):
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Store a revocation as a failure."""
+        """Store a revocation as a failure, for the callers that wait."""
         if reason == EXPIRED:
             error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
         if store_result and self.runs_here(task_id):
-            self._store.request_cancel(
-                task_id
-            )  # the job ends by itself, and reports the state that it leaves
+            self._store.request_cancel(task_id)  # the job ends by itself, with its own error
             return
         self.mark_as_failure(task_id, error, request=request, store_result=store_result)
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
-            # Another's claim prevented the storing, but Celery acknowledges the message anyway. The job's
-            # worker is gone, or loses its claim now.
+            # Another worker's claim prevented the store, but Celery still acknowledges the message. That
+            # worker is gone, or will find its claim lost.
             meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
             self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 

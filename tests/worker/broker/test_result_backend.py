@@ -80,7 +80,7 @@ def test_our_client_gets_the_same_error_back(app):
     assert ended.value.args == FULL_ERROR.args
 
 
-def test_any_other_exception_is_a_coded_one_that_tells_nothing_of_the_machine(app, redis):
+def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, redis):
     meta = stored(redis, trace(app, "defect"))
     message = assert_coded(meta, ErrorCode.INTERNAL)
     assert "ZeroDivisionError" in message[1]
