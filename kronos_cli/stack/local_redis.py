@@ -96,10 +96,16 @@ class LocalRedis:
     """
 
     def __init__(
-        self, *, data: Path | None = None, port: int | None = None, sink: LineSink | None = None
+        self,
+        *,
+        data: Path | None = None,
+        port: int | None = None,
+        binary: RedisBinary | None = None,
+        sink: LineSink | None = None,
     ) -> None:
         self._data = data
         self._port = port
+        self._binary = binary
         self._sink = sink
         self._child: ChildProcess | None = None
         self._lock: IO[str] | None = None
@@ -121,7 +127,7 @@ class LocalRedis:
         return self._child
 
     def __enter__(self) -> Self:
-        binary = find_redis_server()
+        binary = self._binary or find_redis_server()
         self._password = secrets.token_urlsafe(24) if self._data is None else self._claim(self._data)
         fixed = self._port
         for attempt in range(1, NUM_PORT_TRIES + 1):

@@ -100,7 +100,7 @@ DEFECTS = {
     ),
     "other-tokens": Defect(changed(s1_bits=3), ErrorCode.CHECKPOINT_INVALID, "does not fit"),
     "tokenizer-gone": Defect(
-        lambda folder: shutil.rmtree(folder / "tokenizer"), ErrorCode.CHECKPOINT_INVALID, "Which tokenizer"
+        lambda folder: shutil.rmtree(folder / "tokenizer"), ErrorCode.CHECKPOINT_INVALID, "is not known: name it"
     ),
     "metadata": Defect(written("metadata.json", b"{"), ErrorCode.CHECKPOINT_INVALID, "metadata.json"),
     "metadata-deep": Defect(

@@ -152,7 +152,7 @@ def test_a_worker_that_froze_for_longer_than_its_claim_gives_way(bench, redis):
     second = bench.worker().wait_until_ready()
     first.process.send_signal(signal.SIGSTOP)
     try:
-        await_true(lambda: "still in the run's folder" in second.log.read_text())
+        await_true(lambda: "still uses the run's folder" in second.log.read_text())
         assert len(bench.lines("start")) == 1
     finally:
         first.process.send_signal(signal.SIGCONT)
