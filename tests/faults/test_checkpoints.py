@@ -100,7 +100,9 @@ DEFECTS = {
     ),
     "other-tokens": Defect(changed(s1_bits=3), ErrorCode.CHECKPOINT_INVALID, "does not fit"),
     "tokenizer-gone": Defect(
-        lambda folder: shutil.rmtree(folder / "tokenizer"), ErrorCode.CHECKPOINT_INVALID, "is not known: name it"
+        lambda folder: shutil.rmtree(folder / "tokenizer"),
+        ErrorCode.CHECKPOINT_INVALID,
+        "is not known: name it",
     ),
     "metadata": Defect(written("metadata.json", b"{"), ErrorCode.CHECKPOINT_INVALID, "metadata.json"),
     "metadata-deep": Defect(
