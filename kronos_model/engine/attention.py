@@ -5,9 +5,16 @@ so the keys that several queries share are read once for all of them, and each q
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+QUERY_BLOCK = 4
+"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1, 2 and 3."""
+TILE_BARS = 64
+"""Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
 
 def attend(
@@ -34,6 +41,53 @@ def attend(
     return Mixed(scores.softmax(-1).to(v.dtype) @ v, scores.logsumexp(-1))
 
 
+def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
+    """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
+    num_added = -len(q) % QUERY_BLOCK
+    padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
+    mixed = attend(padded.transpose(0, 1).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
+    return Mixed(*(one[0].transpose(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
+
+
+def attend_path_by_path(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
+    """Queries q (S, H, n, hd) of S paths, all on the same keys and values (H, m, hd).
+
+    On the CPU each path is a product of its own, so that S does not change it.
+    """
+    if has_kernel(q.device):
+        return attend(q, k.expand(len(q), *k.shape), v.expand(len(q), *v.shape))
+    together = attend(q.transpose(0, 1).flatten(1, 2).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
+    by_path = (one[0].unflatten(1, (len(q), -1)).transpose(0, 1) for one in (together.out, together.weight))
+    return Mixed(*by_path)
+
+
+def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
+    """Queries q (n, H, hd) of the bars from ``first`` on; each sees the keys (H, m, hd) up to its own bar.
+
+    On the CPU, bars are computed in tiles that begin at multiples of ``TILE_BARS``, and a tile that is partly
+    asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
+    do not see must be finite. Returns (n, H, hd).
+    """
+    size = TILE_BARS if has_kernel(q.device) else len(q)
+    before = first % TILE_BARS if has_kernel(q.device) else 0
+    after = -(before + len(q)) % size
+    padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
+    outs = []
+    for number, tile in enumerate(padded.transpose(0, 1).unsqueeze(0).split(size, dim=2)):
+        begin = first - before + number * size
+        keys, values = (one[None, :, : begin + size] for one in (k, v))
+        mask = _later_hidden(begin, size, keys.shape[2], q.device)
+        outs.append(attend(tile, keys, values, mask).out[0].transpose(0, 1))
+    return torch.cat(outs)[before : before + len(q)]
+
+
+@lru_cache(maxsize=32)  # the tiles of a prompt of 2048 bars
+def _later_hidden(first: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    """(num_queries, num_keys), −inf where a bar does not see a later one."""
+    hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).triu(first + 1)
+    return torch.zeros(hidden.shape, device=device).masked_fill(hidden, -math.inf)
+
+
 class Mixed:
     """The result of attention: ``out`` (B, H, n, hd) and ``weight`` (B, H, n), the logarithms of the sums."""
 
@@ -45,8 +99,9 @@ class Mixed:
 
 def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:
     """Two results of the same queries on different keys, (…, hd) with weights (…), as one, in float32."""
-    share = torch.sigmoid(second_weight - first_weight).unsqueeze(-1)
-    return torch.lerp(first.float(), second.float(), share)
+    # PyTorch's own sigmoid rounds the last elements of a tensor in another way than the others.
+    share = (first_weight - second_weight).exp_().add_(1).reciprocal_()
+    return torch.lerp(first.float(), second.float(), share.unsqueeze(-1))
 
 
 def has_kernel(device: torch.device) -> bool:

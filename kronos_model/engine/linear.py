@@ -21,6 +21,12 @@ ROWS_HINT = 16
 
 MAX_ROWS = 512
 """More rows are multiplied in parts of this size."""
+MAX_ROWS_OF_AMX = 32
+"""The same for bfloat16 on CPUs with AMX. The order in which more rows are added up depends on their number."""
+MIN_PRODUCTS_OF_AMX = 64
+"""oneDNN does not use AMX for fewer rows times inputs."""
+MAX_INPUTS_OF_ONE_ROW = 1024
+"""Of more inputs than this, a single row is added up in another order than several."""
 NUM_EXACT_ROWS = 16
 """Up to this number no row is added; above it, at most one for every eight."""
 
@@ -58,6 +64,7 @@ class FusedLinear:
         self._dtype = dtype
         self._bias = torch.cat(biases).to(dtype) if biases else None
         self._reordered = _reorder(weight)
+        self._min_rows, self._max_rows = row_bounds(weight.shape[1], dtype)
         self._weight = weight if self._reordered is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -69,18 +76,18 @@ class FusedLinear:
         if self._reordered is None:
             assert self._weight is not None
             return F.linear(x, self._weight, self._bias)
-        if x.shape[0] <= MAX_ROWS:
+        if x.shape[0] <= self._max_rows:
             return self._product_of_few(x, self._reordered)
         product = x.new_empty(x.shape[0], self._reordered.shape[0])
-        for first in range(0, x.shape[0], MAX_ROWS):
-            rows = slice(first, first + MAX_ROWS)
+        for first in range(0, x.shape[0], self._max_rows):
+            rows = slice(first, first + self._max_rows)
             product[rows] = self._product_of_few(x[rows], self._reordered)
         return product
 
     def _product_of_few(self, x: Tensor, reordered: Tensor) -> Tensor:
-        """The product of at most ``MAX_ROWS`` rows."""
+        """The product of at most ``_max_rows`` rows."""
         num_rows = x.shape[0]
-        num_added = num_rows_for(num_rows) - num_rows
+        num_added = num_rows_for(max(num_rows, self._min_rows)) - num_rows
         padded = F.pad(x, (0, 0, 0, num_added)) if num_added else x
         product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, reordered, self._bias, "none", [], "")
         return product[:num_rows]
@@ -92,6 +99,19 @@ def num_rows_for(num_rows: int) -> int:
         return num_rows
     step = 1 << ((num_rows - 1).bit_length() - 4)
     return -(-num_rows // step) * step
+
+
+def row_bounds(num_inputs: int, dtype: torch.dtype) -> tuple[int, int]:
+    """The numbers of rows, from … to, that oneDNN multiplies in one order, so that a row is equal in each.
+
+    Found by comparing all numbers of rows bit for bit, up to AVX-512 and AMX (``test_rows.py`` does so).
+    """
+    has = torch.cpu.get_capabilities().get
+    is_native = dtype is torch.float32 or bool(has("avx512_bf16"))
+    min_rows = 1 if is_native and num_inputs <= MAX_INPUTS_OF_ONE_ROW else 2
+    if dtype is torch.bfloat16 and has("amx_bf16"):
+        return max(min_rows, -(-MIN_PRODUCTS_OF_AMX // num_inputs)), MAX_ROWS_OF_AMX
+    return min_rows, MAX_ROWS
 
 
 def _reorder(weight: Tensor) -> Tensor | None:

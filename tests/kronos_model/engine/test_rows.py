@@ -1,0 +1,194 @@
+"""On the CPU a path's logits and bars are the same, bit for bit, whatever else is computed with it.
+
+Logits are compared, not tokens: most tokens stay the same if the logits' last bits change.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.support.workload import series_request
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sampling import RowParams
+from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.steps import EagerSteps
+from kronos_model.model import Kronos
+from kronos_model.model_pair import load_pair
+from kronos_model.tokenizer import KronosTokenizer
+
+MAX_CONTEXT = 160
+ROW_COUNTS = sorted({num_rows_for(n) - 1 for n in range(2, 513)} | set(range(1, 65)) | {512})
+
+
+@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"], autouse=True)
+def threads(request) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def dtype(request) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def small_pair() -> tuple[Kronos, KronosTokenizer]:
+    """One block with the head size of the published models."""
+    no_dropout = {"ffn_dropout_p": 0.0, "attn_dropout_p": 0.0, "resid_dropout_p": 0.0}
+    bits = {"s1_bits": 5, "s2_bits": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = Kronos(n_layers=1, d_model=128, n_heads=2, ff_dim=208, token_dropout_p=0.0, learn_te=True,
+                       **bits, **no_dropout)  # fmt: skip
+        tokenizer = KronosTokenizer(
+            d_in=6, d_model=24, n_heads=3, ff_dim=32, n_enc_layers=2, n_dec_layers=2, beta=0.05, gamma0=1.0,
+            gamma=1.1, zeta=0.05, group_size=3, **bits, **no_dropout,
+        )  # fmt: skip
+    return model.eval(), tokenizer.eval()
+
+
+class LoggingSteps(EagerSteps):
+    """Keeps the logits of each path's steps, s1 and s2 in turn, by generation and path."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
+        self._paths: list[tuple[Generation, int]] = []
+
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        self._paths = [
+            (one.generation, one.first_path + path) for one in sequences for path in range(one.num_paths)
+        ]
+        super().decode(sequences)
+
+    def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
+        for path, row in zip(self._paths, logits, strict=True):
+            self.logits[path].append(row)
+        return super().choose(logits, params, noise)
+
+
+def forecast(
+    pair: tuple[Kronos, KronosTokenizer],
+    dtype: torch.dtype,
+    requests: list[SeriesRequest],
+    *,
+    num_slots: int = 64,
+    max_chunk_bars: int = 512,
+) -> list[tuple[Tensor, np.ndarray]]:
+    """Each request's logits (paths, steps · 2, …) and bars, computed together."""
+    steps: list[LoggingSteps] = []
+
+    def new_steps(*args: Any) -> LoggingSteps:
+        steps.append(LoggingSteps(*args))
+        return steps[0]
+
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, dtype=dtype, steps=new_steps)
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars)
+    generations = [engine.submit(request) for request in requests]
+    while engine.has_work:
+        engine.step()
+    return [
+        (
+            torch.cat([torch.cat(steps[0].logits[one, path]) for path in range(one.request.sampling.sample_count)]),
+            one.paths,
+        )
+        for one in generations
+    ]
+
+
+def assert_same_bits(ours: tuple[Tensor, np.ndarray], theirs: tuple[Tensor, np.ndarray]) -> None:
+    assert torch.equal(ours[0], theirs[0])
+    assert np.array_equal(ours[1], theirs[1])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(20, 48), (64, 192), (128, 64), (512, 1536), (1024, 512), (832, 2496), (2048, 832)]
+)
+def test_a_product_of_a_row_is_the_same_among_any_number_of_rows(inputs, outputs, dtype):
+    generator = torch.Generator().manual_seed(1)
+    half = torch.randn(MAX_ROWS, inputs // 2, generator=generator)
+    weight = torch.randn(outputs, inputs // 2, generator=generator)
+    order = torch.randperm(inputs, generator=generator)
+    # Every term has its opposite: what is left is what rounding in this order leaves, and shows in bfloat16.
+    x = torch.cat((half, -half), dim=1)[:, order]
+    product = FusedLinear(Affine(torch.cat((weight, weight), dim=1)[:, order], None), dtype=dtype)
+    together = product(x)
+    assert torch.equal(torch.cat([product(row) for row in x[:64].split(1)]), together[:64])
+    for rows in sorted({num_rows_for(n) for n in range(1, MAX_ROWS)}):
+        first = MAX_ROWS - rows
+        assert torch.equal(product(x[first:]), together[first:]), rows
+
+
+def test_logits_are_the_same_among_any_number_of_rows(small_pair, dtype):
+    steps: list[LoggingSteps] = []
+
+    def new_steps(*args: Any) -> LoggingSteps:
+        steps.append(LoggingSteps(*args))
+        return steps[0]
+
+    runner = ModelRunner(*small_pair, max_context=MAX_CONTEXT, num_slots=512, dtype=dtype, steps=new_steps)
+    request = series_request(1, 30, 2)
+    sequences = []
+    for slot in range(512):
+        lookback = 6 + slot * 7 % 23
+        cut = SeriesRequest(request.bars[:lookback], request.stamps[:lookback], request.future_stamps)
+        sequences.append(Sequence(Generation(cut), 1, MAX_CONTEXT, (slot,), slot))
+    chunks = tuple(one.next_chunk(512) for one in sequences)
+    runner.compute(chunks)
+    for one, chunk in zip(sequences, chunks, strict=True):
+        one.complete(chunk)
+
+    def logits(batch: list[Sequence]) -> Tensor:
+        steps[0].logits.clear()
+        runner.decode(tuple(batch))
+        return torch.stack([torch.cat(steps[0].logits[one.generation, 0]) for one in batch])
+
+    alone = torch.cat([logits([one]) for one in sequences])
+    for rows in ROW_COUNTS:
+        first = (512 - rows) // 2
+        assert torch.equal(logits(sequences[first : first + rows]), alone[first : first + rows]), rows
+
+
+@pytest.mark.parametrize("lookback", [3, 65, 150, 230])
+def test_chunks_change_nothing(small_pair, dtype, lookback):
+    """The window slides in the last two cases."""
+    request = series_request(2, lookback, 14, SamplingParams(sample_count=3, seed=4))
+    (whole,) = forecast(small_pair, dtype, [request])
+    for max_chunk_bars in (1, 7, 64, 100) if lookback < 100 else (33, 100):
+        (chunked,) = forecast(small_pair, dtype, [request], max_chunk_bars=max_chunk_bars)
+        assert_same_bits(chunked, whole)
+
+
+@pytest.mark.parametrize("sample_count", [5, 7])
+def test_rounds_change_nothing(small_pair, dtype, sample_count):
+    request = series_request(2, 100, 6, SamplingParams(sample_count=sample_count, seed=4))
+    (at_once,) = forecast(small_pair, dtype, [request])
+    (in_rounds,) = forecast(small_pair, dtype, [request], num_slots=2)
+    assert_same_bits(in_rounds, at_once)
+
+
+@pytest.mark.parametrize("sample_count", [1, 4])
+def test_other_jobs_change_nothing(dtype, sample_count):
+    """As the bundled model is served: other jobs of other lengths and numbers of paths, with one thread or two."""
+    loaded = load_pair("kronos-tiny")
+    pair = (loaded.model, loaded.tokenizer)
+    ours = series_request(0, 120, 24, SamplingParams(sample_count=sample_count, seed=1))
+    (alone,) = forecast(pair, dtype, [ours])
+    for num_others in (4, 9, 14):
+        others = [
+            series_request(seed, 60 + 9 * seed, 5 + 2 * seed, SamplingParams(sample_count=1 + seed % 5, seed=seed))
+            for seed in range(1, num_others + 1)
+        ]
+        among = forecast(pair, dtype, [*others[::2], ours, *others[1::2]])
+        assert_same_bits(among[len(others[::2])], alone)
