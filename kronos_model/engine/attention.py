@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 QUERY_BLOCK = 4
-"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1, 2 and 3."""
+"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
@@ -99,7 +99,7 @@ class Mixed:
 
 def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:
     """Two results of the same queries on different keys, (…, hd) with weights (…), as one, in float32."""
-    # PyTorch's own sigmoid rounds the last elements of a tensor in another way than the others.
+    # PyTorch's own sigmoid rounds an element by its place in the batch.
     share = (first_weight - second_weight).exp_().add_(1).reciprocal_()
     return torch.lerp(first.float(), second.float(), share.unsqueeze(-1))
 

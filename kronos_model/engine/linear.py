@@ -22,7 +22,7 @@ ROWS_HINT = 16
 MAX_ROWS = 512
 """More rows are multiplied in parts of this size."""
 MAX_ROWS_OF_AMX = 32
-"""The same for bfloat16 on CPUs with AMX. The order in which more rows are added up depends on their number."""
+"""The same for bfloat16 on CPUs with AMX: for more rows, the order of a sum depends on their number."""
 MIN_PRODUCTS_OF_AMX = 64
 """oneDNN does not use AMX for fewer rows times inputs."""
 MAX_INPUTS_OF_ONE_ROW = 1024

@@ -1,8 +1,8 @@
 """Plans which parts of the cache a decode step reads: few large reads instead of many small ones. No torch.
 
 Rows are the paths of a step in order. Paths in neighbouring slots are read together, padded to the widest of
-them, unless the padding costs more than another read. Bars that a row does not see change no bit of its result,
-because each read ends with a block of ``READ_BLOCK_BARS``.
+them, unless the padding costs more than another read. A read ends with a whole block of ``READ_BLOCK_BARS``:
+then the bars that a row does not see change no bit of its result.
 """
 
 from collections.abc import Iterable
