@@ -18,7 +18,7 @@ from kronos_client.core.stored import NOT_BEGUN, encode_failure, result_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import jobs_per_s, live_workers
+from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
@@ -35,7 +35,7 @@ class Dispatcher(ABC):
         Raises:
             JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
         """
-        queue = job.kind.choose_queue(job.device, job.allow_fallback, self.known_workers())
+        queue = choose_queue(job.device, job.allow_fallback, self.known_workers(), job.kind.role)
         self.enqueue(job, queue)
         return queue
 
