@@ -12,11 +12,11 @@ import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_data import FinetuneData
 from kronos_client.contract.forecast import Device, WireModel
-from kronos_client.contract.instruments import PreparedInstrument, prepare_instruments
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import check_version
 from kronos_client.contract.limits import check_finetune_payload
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
+from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_client.contract.refusals import refusal
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config

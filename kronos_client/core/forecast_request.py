@@ -51,6 +51,13 @@ class ForecastOptions(TypedDict, total=False):
     context_policy: ContextPolicy
 
 
+class SubmitOptions(ForecastOptions, total=False):
+    """Options of one job; ``ForecastClient.submit`` describes its own two."""
+
+    job_id: str | None
+    retry_for_s: float
+
+
 def forecast_payload(
     candles: CandleSource | Sequence[CandleSource], **options: Unpack[ForecastOptions]
 ) -> dict[str, Any]:

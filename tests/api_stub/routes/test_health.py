@@ -11,7 +11,7 @@ from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
@@ -61,7 +61,7 @@ def test_one_ready_worker_is_enough_and_its_device_is_named(http, redis):
 
 def test_a_worker_on_a_gpu_is_named_before_one_on_the_cpu(http, redis):
     announce(redis, STATUS)
-    announce(redis, fake_worker("gpu", model=example_worker_status()["model"]))
+    announce(redis, fake_worker("gpu", model=example("worker-status")["model"]))
     assert http.get("/v1/readyz").json()["device"] == "cuda:0"
 
 
