@@ -22,13 +22,14 @@ from kronos_client.core.async_handle import (
     not_in_time,
     submitted,
 )
-from kronos_client.core.core import redis_core
+from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
 from kronos_client.core.kinds import FINETUNE, FORECAST, JobState
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
+from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -48,7 +49,7 @@ class AsyncForecastClient:
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
-        self._core = redis_core(settings, RedisDispatcher(settings))
+        self._core = Core(settings, RedisDispatcher(settings), RedisResultStore(settings))
 
     async def __aenter__(self) -> Self:
         return self

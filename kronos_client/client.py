@@ -16,7 +16,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import not_in_time
-from kronos_client.core.core import Core, redis_core
+from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
@@ -25,6 +25,7 @@ from kronos_client.core.job import Job, candles_job, config_job, finetune_job, f
 from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
+from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -52,14 +53,14 @@ class ForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._set_up(settings, dispatcher, partial(redis_core, settings, dispatcher))
+        self._set_up(settings, dispatcher, partial(RedisResultStore, settings))
 
     def _set_up(
-        self, settings: ClientSettings, dispatcher: Dispatcher, make_core: Callable[[], Core]
+        self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]
     ) -> None:
         self._settings = settings
         self._dispatcher = dispatcher
-        self._thread = LoopThread(make_core)
+        self._thread = LoopThread(lambda: Core(settings, dispatcher, make_store()))
 
     def __enter__(self) -> Self:
         return self

@@ -152,16 +152,8 @@ class ClientSettings(BaseSettings):
 
     def limits(self, max_pred_len: int) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
-        return Limits(
-            max_series=self.max_series,
-            max_bars=self.max_bars,
-            max_pred_len=max_pred_len,
-            max_sample_count=self.max_sample_count,
-            max_paths=self.max_paths,
-            max_message_bytes=self.max_message_bytes,
-            max_result_bytes=self.max_result_bytes,
-            max_inline_bars=self.max_inline_bars,
-        )
+        own = self.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
+        return Limits(max_pred_len=max_pred_len, **own)
 
 
 class ServiceSettings(ClientSettings):

@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from celery import states
@@ -209,7 +210,7 @@ class FakeForecastClient(ForecastClient):
         self.hold = hold
         self.live_workers: list[AnyWorkerStatus] = [fake_worker(CPU_QUEUE), fake_worker(CPU_FINETUNE_QUEUE)]
         self._memory = memory = _Memory(settings, self)
-        self._set_up(settings, memory, lambda: Core(settings, memory, _MemoryStore(memory)))
+        self._set_up(settings, memory, partial(_MemoryStore, memory))
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:

@@ -13,7 +13,6 @@ _CODES: Final = {
     "no_horizon": ErrorCode.MISSING_FIELD,
     "invalid_key": ErrorCode.BAD_TYPE,
     "duplicate_id": ErrorCode.DUPLICATE_ID,
-    "duplicate_instrument": ErrorCode.DUPLICATE_ID,
     "no_data": ErrorCode.MISSING_FIELD,
     "path_outside": ErrorCode.DATA_NOT_ALLOWED,
     "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
@@ -39,10 +38,9 @@ _EXPECTED: Final = {
     "less_than_equal": "at most {le}",
 }
 _FIELDS_OF_CHECKS: Final = {
-    "duplicate_id": "series.{index}.id",
+    "duplicate_id": "{place}.{index}.id",
     "future_length": "series.{index}.future_timestamps",
     "no_horizon": "pred_len",
-    "duplicate_instrument": "data.instruments.{index}.id",
     "no_data": "data",
     "two_kinds_of_data": "data",
 }

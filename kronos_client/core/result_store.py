@@ -20,11 +20,11 @@ from kronos_client.core.stored import (
     NOTHING,
     Stored,
     encode_failure,
-    job_id_of,
     read_stored,
     result_key,
 )
-from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
+from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
@@ -72,25 +72,19 @@ class ResultStore(Protocol):
 class RedisResultStore:
     """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
 
-    Args:
-        url: The workers' Redis.
-        result_ttl_s: Seconds that workers keep results.
-        max_connections: The most open connections; further reads wait for a free one.
+    With ``max_connections`` open, further reads wait for a free one.
     """
 
-    def __init__(self, url: str, result_ttl_s: int, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
         pool = BlockingConnectionPool.from_url(
-            url,
+            settings.redis_url.get_secret_value(),
             max_connections=max_connections,
             timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            socket_keepalive=True,
-            health_check_interval=25,
             retry=Retry(ConstantBackoff(0.2), 1),
+            **OPTIONS,
         )
         self._redis = Redis(connection_pool=pool)
-        self._result_ttl_s = result_ttl_s
+        self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -175,7 +169,7 @@ class RedisResultStore:
                 await asyncio.sleep(RECONNECT_S)
                 continue
             if message is not None:
-                job_id = job_id_of(message["channel"].decode())
+                job_id = message["channel"].decode().removeprefix(result_key(""))
                 on_state(job_id, read_stored(job_id, message["data"]))
 
 

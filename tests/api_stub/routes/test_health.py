@@ -125,7 +125,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
     monkeypatch.setattr(backend, "POOL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
     monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setitem(connection.OPTIONS, "socket_timeout", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 
