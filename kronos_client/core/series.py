@@ -48,11 +48,8 @@ def series_payload(
         candles = _columns_of(candles)
     given: Any = getattr(candles, "columns", candles)
     if not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
-        raise JobError(
-            ErrorCode.BAD_TYPE,
-            "candles must be a DataFrame, a mapping of columns or a list of records, not "
-            f"{type(candles).__name__}",
-        )
+        expected = "a DataFrame, a mapping of columns or a list of records"
+        raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
     names = {str(name).lower(): name for name in given}
     for name in COLUMNS:
         spelt = [str(column) for column in given if str(column).lower() == name]
@@ -90,21 +87,15 @@ def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return columns
 
 
-def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterable[Any]:
+def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Any:
     for name in TIME_COLUMNS:
         if name in names:
-            values: Iterable[Any] = candles[names[name]]
-            return values
-    index = getattr(candles, "index", None)
+            return candles[names[name]]
+    index: Any = getattr(candles, "index", None)
     if getattr(getattr(index, "dtype", None), "kind", None) == "M":
-        times: Iterable[Any] = index  # type: ignore[assignment]
-        return times
-    raise JobError(
-        ErrorCode.MISSING_FIELD,
-        f"no timestamps: give a column named one of {', '.join(TIME_COLUMNS)}, a DatetimeIndex, or pass "
-        "timestamps=",
-        "timestamps",
-    )
+        return index
+    sources = f"a column named one of {', '.join(TIME_COLUMNS)}, a DatetimeIndex, or pass timestamps="
+    raise JobError(ErrorCode.MISSING_FIELD, f"no timestamps: give {sources}", "timestamps")
 
 
 def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -146,11 +137,8 @@ def _text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, np.datetime64):
         return _numpy_texts(np.array([value]))[0]
-    raise JobError(
-        ErrorCode.BAD_TIMESTAMP,
-        f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}",
-        "timestamps",
-    )
+    message = f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}"
+    raise JobError(ErrorCode.BAD_TIMESTAMP, message, "timestamps")
 
 
 def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
