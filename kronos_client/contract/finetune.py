@@ -137,9 +137,8 @@ def _check_config_size(config: object) -> None:
             size += len(part.encode())
             check_most(size, MAX_CONFIG_BYTES, "config", "bytes: leave fields out")
     except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits
-        raise _invalid(
-            "config", "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
-        ) from None
+        message = "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
+        raise _invalid("config", message) from None
 
 
 def _check_start(config: FinetuneConfig) -> None:
@@ -185,12 +184,9 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
     longest = max(len(instrument.timestamps) for instrument in instruments)
     if longest < config.data.window:
-        raise JobError(
-            ErrorCode.TRAINING_DATA_INVALID,
-            f"data.instruments: no instrument has more than {longest} bars, but a window takes "
-            f"{config.data.window}: send more, or lower lookback or pred_len",
-            "data.instruments",
-        )
+        short = f"no instrument has more than {longest} bars, but a window takes {config.data.window}"
+        message = f"data.instruments: {short}: send more, or lower lookback or pred_len"
+        raise JobError(ErrorCode.TRAINING_DATA_INVALID, message, "data.instruments")
 
 
 def _invalid(field: str, message: str) -> JobError:

@@ -173,14 +173,9 @@ class ForecastJob(WireModel):
                 continue
             actual = len(series.future_timestamps)
             if actual == 0 or actual != (expected or actual):
-                wanted = (
-                    f"{expected} timestamps, as {source} has it" if expected else "at least one timestamp"
-                )
-                raise PydanticCustomError(
-                    "future_length",
-                    "{wanted}, not {actual}",
-                    {"index": index, "wanted": wanted, "actual": actual},
-                )
+                wanted = f"{expected} timestamps, as {source} has it" if expected else "at least 1 timestamp"
+                context = {"index": index, "wanted": wanted, "actual": actual}
+                raise PydanticCustomError("future_length", "{wanted}, not {actual}", context)
             if expected is None:
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:

@@ -53,11 +53,6 @@ def finetune_payload(
 ) -> dict[str, Any]:
     """Make a finetuning job as JSON has it.
 
-    Args:
-        config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
-        name: The name of the trained model in the registry, by which forecasts request it.
-        options: As ``FinetuneOptions``.
-
     Raises:
         JobError: The config cannot be used, or the data cannot be read.
         TypeError: An option does not exist.

@@ -58,15 +58,8 @@ class SubmitOptions(ForecastOptions, total=False):
     retry_for_s: float
 
 
-def forecast_payload(
-    candles: CandleSource | Sequence[CandleSource], **options: Unpack[ForecastOptions]
-) -> dict[str, Any]:
+def forecast_payload(candles: CandleSource, **options: Unpack[ForecastOptions]) -> dict[str, Any]:
     """Make a job as JSON has it. The contract checks its values later.
-
-    Args:
-        candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records, each a mapping;
-            or a list of these for several series.
-        options: As ``ForecastOptions``.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.

@@ -141,18 +141,13 @@ class RedisResultStore:
             return Stored(absence=LOST)
         if now_s - float(record.get(b"ended_at", now_s)) <= self._result_ttl_s:
             return NOTHING
-        return Stored(
-            absence=JobError(
-                ErrorCode.RESULT_EXPIRED,
-                f"the job ended, but its result was kept for only {self._result_ttl_s} s; submit it again, "
-                "or raise KRONOS_RESULT_TTL_S",
-            )
-        )
+        kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
+        remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
+        return Stored(absence=JobError(ErrorCode.RESULT_EXPIRED, f"{kept}; {remedy}"))
 
     async def _command(self, command: Callable[..., Awaitable[object]], *job_ids: str) -> None:
-        """Run a command. If Redis is unreachable, redis-py repeats it after reconnecting."""
         async with self._subscribing:
-            with suppress(RedisError, OSError):
+            with suppress(RedisError, OSError):  # redis-py repeats the command after reconnecting
                 await command(*map(result_key, job_ids))
 
     async def _listen(self, on_state: OnState) -> None:
