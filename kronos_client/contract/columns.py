@@ -63,7 +63,7 @@ def num_values(column: str | Sequence[float]) -> int:
 
 
 def _read(column: Any) -> str | tuple[float, ...]:
-    """Check the form only; ``decode_column`` reads the content."""
+    """Check the form only."""
     if isinstance(column, str):
         return column
     if not isinstance(column, list | tuple):

@@ -50,7 +50,7 @@ def refusal(error: ValidationError) -> JobError:
     """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
-    code = _code(kind)
+    code = _CODES.get(kind, ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE)
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
@@ -76,9 +76,3 @@ def first_reason(error: ValidationError) -> str:
     """The first problem in content other than a job, as ``field: message``."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ": ".join(filter(None, [dotted(first["loc"]), first["msg"]]))
-
-
-def _code(kind: str) -> ErrorCode:
-    if kind in _CODES:
-        return _CODES[kind]
-    return ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE

@@ -23,7 +23,7 @@ class AsyncHandle(Generic[State, Result]):
         self.queue = queue
 
     def __repr__(self) -> str:
-        return f"Async{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
+        return f"Async{self._kind.role.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     async def state(self) -> State:
         return self._kind.state_of(await self._core.events.read(self.id))

@@ -22,7 +22,6 @@ class Core:
     """Sends jobs on threads, and waits for their results on its event loop.
 
     Args:
-        settings: Limits and lifetimes, as the workers have them.
         dispatcher: Stays open when the core is closed, since it may be shared.
         call: Runs blocking functions on threads.
         away_for_s: Seconds that Redis may be unreachable while a caller waits.

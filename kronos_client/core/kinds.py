@@ -50,15 +50,13 @@ class JobKind(Generic[State, Result]):
     """The differences between forecasts and finetuning.
 
     Attributes:
-        name: The name in the ``repr`` of handles.
         state_of: Makes a state from the stored one.
     """
 
-    name: str
+    role: Role
     task: str
     result_type: type[Result]
     state_of: Callable[[Stored], State]
-    role: Role
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -91,5 +89,5 @@ def _finetune_state(stored: Stored) -> FinetuneState:
         return FinetuneState(stored.status)
 
 
-FORECAST: Final = JobKind("Forecast", FORECAST_TASK, ForecastResult, _job_state, "forecast")
-FINETUNE: Final = JobKind("Finetune", FINETUNE_TASK, FinetuneResult, _finetune_state, "finetune")
+FORECAST: Final = JobKind("forecast", FORECAST_TASK, ForecastResult, _job_state)
+FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, FinetuneResult, _finetune_state)

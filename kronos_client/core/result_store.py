@@ -40,7 +40,10 @@ OnState = Callable[[str, Stored], object]
 
 
 class ResultStore(Protocol):
-    """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop."""
+    """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop.
+
+    ``read`` and ``forget`` raise RedisError if Redis does not answer.
+    """
 
     def start(self, on_state: OnState) -> None:
         """Call ``on_state`` with each state published from now on. A second call does nothing."""
@@ -52,18 +55,10 @@ class ResultStore(Protocol):
         """No longer receive these jobs' states."""
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
-        """Read the stored state of each job.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
+        """Read the stored state of each job."""
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """Delete a result; returns whether there was one. ``has_result`` skips the check that there is one.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
+        """Delete a result; returns whether there was one. ``has_result`` skips the check that there is one."""
 
     async def close(self) -> None:
         """Close the connections."""
