@@ -19,7 +19,7 @@ import pandas as pd
 from kronos_model.bars.synthetic import candles
 from kronos_model.bundled.held_out import NAME, compare_held_out
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import load_config
 from kronos_model.finetuning.reporting import Listener, ProgressBar
 from kronos_model.finetuning.run import finetune
 

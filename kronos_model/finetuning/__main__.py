@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kronos_model.errors import KronosError, TrainingStopped
-from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
 from kronos_model.processes.exiting import collect_nothing_at_exit
 

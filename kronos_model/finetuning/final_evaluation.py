@@ -12,9 +12,9 @@ from kronos_model.evaluation.comparison import START, Evaluation, evaluate
 from kronos_model.evaluation.naive import infer_season
 from kronos_model.evaluation.window_arrays import spread, window_arrays
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.data import Split
 from kronos_model.finetuning.model_forecaster import ModelForecaster
 from kronos_model.finetuning.reporting import Listener
-from kronos_model.finetuning.splits import Split
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
 
 FINETUNED: Final = "finetuned"

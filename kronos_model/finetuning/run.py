@@ -19,18 +19,16 @@ from kronos_model.errors import FinetuningConfigError, TrainingDataError, Traini
 from kronos_model.evaluation.comparison import Evaluation
 from kronos_model.evaluation.window_arrays import spread
 from kronos_model.finetuning.accelerating import accelerated
-from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.data import Split, read_training_candles, split_windows
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
-from kronos_model.finetuning.loop import StageLoop, StageResult
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, broadcast, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.splits import Split, split_windows
-from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
+from kronos_model.finetuning.stages.loop import StageLoop, StageResult
+from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
+from kronos_model.finetuning.stages.state import load_progress
+from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 from kronos_model.finetuning.starting_point import StartingPoint, starting_point, with_revisions
-from kronos_model.finetuning.state import load_progress
-from kronos_model.finetuning.windows import WindowDataset
 
 
 @dataclass(frozen=True)

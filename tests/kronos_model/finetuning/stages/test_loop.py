@@ -13,15 +13,15 @@ from torch.utils.data import Dataset
 
 from kronos_model.errors import FinetuningConfigError, TrainingDiverged, TrainingStopped
 from kronos_model.finetuning.config import parse_config
-from kronos_model.finetuning.loop import StageLoop
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.seeding import window_order
-from kronos_model.finetuning.stages import PredictorStage, TokenizerStage
-from kronos_model.finetuning.state import load_progress
+from kronos_model.finetuning.stages.batches import window_order
+from kronos_model.finetuning.stages.loop import StageLoop
+from kronos_model.finetuning.stages.stage import PredictorStage, TokenizerStage
+from kronos_model.finetuning.stages.state import load_progress
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
-PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
+PARITY = Path(__file__).parents[3] / "data" / "parity" / "a"
 
 
 class Rows(Dataset[Any]):

@@ -10,8 +10,8 @@ from torch import nn
 
 from kronos_model.errors import CheckpointError, DiskFull
 from kronos_model.finetuning.config import OptimiserConfig
-from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
-from kronos_model.finetuning.state import Progress, load_progress, load_state, save_state
+from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.state import Progress, load_progress, load_state, save_state
 
 
 def make(seed=0, num_features=3):
@@ -56,7 +56,7 @@ def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
         Path(path).write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kronos_model.finetuning.state.save_file", fail)
+    monkeypatch.setattr("kronos_model.finetuning.stages.state.save_file", fail)
     with pytest.raises(DiskFull, match="No space left"):
         save_state(tmp_path / "state", Progress(step=2), *parts)
     assert load_progress(tmp_path / "state") == Progress(step=1)
@@ -67,9 +67,9 @@ CRASH = """
 import os, sys
 from pathlib import Path
 import torch
-from kronos_model.finetuning import state
-from tests.kronos_model.finetuning.test_state import make
-from kronos_model.finetuning.state import Progress
+from kronos_model.finetuning.stages import state
+from tests.kronos_model.finetuning.stages.test_state import make
+from kronos_model.finetuning.stages.state import Progress
 
 replace = Path.replace
 def killed(self, target):
@@ -82,7 +82,7 @@ state.save_state(Path(sys.argv[1]), Progress(step=2), *make())
 def test_a_kill_during_a_save_leaves_the_old_one(tmp_path):
     save_state(tmp_path / "state", Progress(step=1), *make())
     done = subprocess.run(
-        [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[3]
+        [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[4]
     )
     assert done.returncode == -9
     assert load_progress(tmp_path / "state") == Progress(step=1)

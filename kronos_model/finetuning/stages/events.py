@@ -7,7 +7,7 @@ from typing import Any
 from kronos_model.errors import TrainingDiverged
 from kronos_model.finetuning.config import StageName
 from kronos_model.finetuning.reporting import Listener
-from kronos_model.finetuning.state import Progress
+from kronos_model.finetuning.stages.state import Progress
 
 
 class StageEvents:

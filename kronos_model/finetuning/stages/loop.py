@@ -1,30 +1,34 @@
 """The training loop of one stage; HuggingFace Accelerate runs it on any device."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from kronos_model.atomic_write import disk_errors
 from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
-from kronos_model.finetuning.batches import EpochOrder, make_loader, steps_per_epoch
-from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
-from kronos_model.finetuning.cpu_products import fast_products
-from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.config import FinetuneConfig, PredictorStageConfig, TokenizerStageConfig
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.seeding import VALIDATION, seed_step
-from kronos_model.finetuning.stage_events import StageEvents
-from kronos_model.finetuning.stages import Stage
-from kronos_model.finetuning.state import Progress, load_state, save_state
+from kronos_model.finetuning.stages.batches import (
+    VALIDATION,
+    EpochOrder,
+    seed_step,
+    steps_per_epoch,
+)
+from kronos_model.finetuning.stages.cpu_products import fast_products
+from kronos_model.finetuning.stages.events import StageEvents
+from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.stage import Stage
+from kronos_model.finetuning.stages.state import Progress, load_state, save_state
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""
@@ -70,25 +74,27 @@ class StageLoop:
         self._should_stop = should_stop
         self._clock = clock
         self._started_s = 0.0  # of a run without interruptions
-        self._stage_config: StageConfig = getattr(config, stage.name)
-        optimiser_config: OptimiserConfig = getattr(config, stage.name).optimiser
-        self._clip_norm = optimiser_config.clip_norm
-
-        steps = self._stage_config
+        steps: PredictorStageConfig | TokenizerStageConfig = getattr(config, stage.name)
+        self._stage_config = steps
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
         num_windows = len(training)  # type: ignore[arg-type]
-        self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, accelerator.num_processes)
         windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
+        self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, windows_per_step)
         self._order = EpochOrder(
             config.seed, stage.name, num_windows, self.steps_per_epoch * windows_per_step
         )
-        loaded = steps.batch_size, config.num_workers, accelerator.device
-        self._training: Any = accelerator.prepare(make_loader(training, *loaded, self._order))
-        self._validation: Any = accelerator.prepare(make_loader(validation, *loaded))
+        load = partial(
+            DataLoader,
+            batch_size=steps.batch_size,
+            collate_fn=_as_it_is,  # the dataset makes whole batches
+            num_workers=config.num_workers,
+            pin_memory=accelerator.device.type == "cuda",
+        )
+        self._training: Any = accelerator.prepare(load(training, sampler=self._order))
+        self._validation: Any = accelerator.prepare(load(validation))
         stage.trained.to(accelerator.device)
-        optimiser = make_optimiser(stage.trained, optimiser_config)
-        num_steps = self.steps_per_epoch * steps.epochs
-        self._schedule = make_schedule(optimiser, optimiser_config, num_steps)
+        optimiser = make_optimiser(stage.trained, steps.optimiser)
+        self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress(num_processes=accelerator.num_processes)
         if (path := folder.state(stage.name)).exists():
@@ -114,10 +120,19 @@ class StageLoop:
         Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
         """
         self._started_s = self._clock() - self._progress.trained_s
-        with _out_of_memory_named(), fast_products(self._accelerator.device):
-            while not self._is_over():
-                self._train_epoch()
-                self._end_epoch()
+        try:
+            with fast_products(self._accelerator.device):
+                while not self._is_over():
+                    self._train_epoch()
+                    self._end_epoch()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise OutOfMemory(
+                f"the device has too little memory for a training step ({reason}): lower batch_size and "
+                "raise gradient_accumulation_steps as much"
+            ) from error
         if not self._progress.is_finished:
             self._progress.is_finished = True
             self._save()
@@ -166,19 +181,23 @@ class StageLoop:
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
         """Train on batch number ``index`` of this process; returns its losses."""
         accelerator = self._accelerator
-        seed_step(self._config.seed, self._stage.name, index, accelerator.process_index, accelerator.device)
+        self._seed(index)
         with accelerator.accumulate(self._module):
             with accelerator.autocast():
                 losses = self._stage.losses(self._module, batch)
             accelerator.backward(losses["loss"])
             if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(self._module.parameters(), self._clip_norm)
+                accelerator.clip_grad_norm_(self._module.parameters(), self._stage_config.optimiser.clip_norm)
             self._learning_rate = float(self._schedule.get_last_lr()[0])
             self._optimiser.step()
             if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
                 self._schedule.step()
             self._optimiser.zero_grad()
         return {name: value.detach() for name, value in losses.items()}
+
+    def _seed(self, step: int | str) -> None:
+        accelerator = self._accelerator
+        seed_step(self._config.seed, self._stage.name, step, accelerator.process_index, accelerator.device)
 
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
@@ -202,10 +221,7 @@ class StageLoop:
     def _validate(self) -> dict[str, float]:
         accelerator = self._accelerator
         self._module.eval()
-        # The same draws each time make epochs comparable.
-        seed_step(
-            self._config.seed, self._stage.name, VALIDATION, accelerator.process_index, accelerator.device
-        )
+        self._seed(VALIDATION)  # the same draws each time make epochs comparable
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
             self._stop_if_asked([])
@@ -218,9 +234,8 @@ class StageLoop:
     def _report_step(
         self, losses: Sequence[dict[str, Tensor]], seconds_per_step: float, *, is_logged: bool
     ) -> None:
-        means = {
-            name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]
-        }  # over the batches of this process
+        # Over the batches of this process.
+        means = {name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]}
         if self._accelerator.num_processes > 1:
             means = self._accelerator.reduce(means, reduction="mean")
         values = {name: float(value) for name, value in means.items()}
@@ -239,31 +254,22 @@ class StageLoop:
 
     def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
         """If a stop is requested, save and raise TrainingStopped; ``losses`` are not counted yet."""
-        if self._is_to_stop():
+        is_to_stop = self._should_stop()
+        if self._accelerator.num_processes > 1:  # all must stop at the same step
+            if is_to_stop:
+                self._accelerator.set_trigger()
+            is_to_stop = bool(self._accelerator.check_trigger())
+        if is_to_stop:
             self._count(losses)
             self._save()
             raise TrainingStopped("training was stopped on request: start it again to continue from here")
-
-    def _is_to_stop(self) -> bool:
-        """Whether any process has a request to stop: all must stop at the same step."""
-        if self._accelerator.num_processes == 1:
-            return self._should_stop()
-        if self._should_stop():
-            self._accelerator.set_trigger()
-        return bool(self._accelerator.check_trigger())
 
     def _save(self) -> None:
         self._progress.trained_s = self._clock() - self._started_s
         if self._accelerator.is_main_process:
             optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
-            save_state(
-                self._folder.state(self._stage.name),
-                self._progress,
-                self._stage.trained,
-                optimiser,
-                self._schedule,
-                self._accelerator.scaler,
-            )
+            trained = self._stage.trained, optimiser, self._schedule, self._accelerator.scaler
+            save_state(self._folder.state(self._stage.name), self._progress, *trained)
 
     def _result(self) -> StageResult:
         progress = self._progress
@@ -280,15 +286,5 @@ class StageLoop:
         )
 
 
-@contextmanager
-def _out_of_memory_named() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise OutOfMemory(
-            f"the device has too little memory for a training step ({reason}): lower batch_size and raise "
-            "gradient_accumulation_steps as much"
-        ) from error
+def _as_it_is(batch: Any) -> Any:
+    return batch

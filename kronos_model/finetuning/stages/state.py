@@ -1,17 +1,18 @@
 """The state of a stage in one file, so that a save is complete or absent.
 
 Weights and the optimiser's moments are safetensors; counters are JSON in the file's header. Random draws need
-no state: each step is seeded (``seeding.py``).
+no state: each step is seeded (``batches.py``).
 """
 
 import json
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -61,14 +62,13 @@ def save_state(
     state: dict[str, Any] = optimiser.state_dict()
     for index, moments in state["state"].items():
         tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in moments.items()}
+    for group in state["param_groups"]:
+        del group["params"]
     header = {
         "progress": asdict(progress),
         "schedule": schedule.state_dict(),
         "scaler": None if scaler is None else scaler.state_dict(),
-        "groups": [
-            {name: value for name, value in group.items() if name != "params"}
-            for group in state["param_groups"]
-        ],
+        "groups": state["param_groups"],
     }
     # Copies, because tensors that share memory cannot be saved.
     copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -90,22 +90,20 @@ def load_state(
 ) -> Progress:
     """Load the saved state into module, optimiser, schedule and scaler; raises CheckpointError."""
     header = _header(path)
-    tensors: dict[str, Tensor] = {}
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118  # no mapping
-            tensors[name] = file.get_tensor(name)
+    weights: dict[str, Tensor] = {}
+    moments: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
     try:
-        module.load_state_dict(_below("module", tensors))
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _below("optimiser", tensors).items():
-            index, _, moment = name.partition(".")
-            state.setdefault(int(index), {})[moment] = tensor
+        for key, tensor in load_file(path).items():
+            part, _, name = key.partition(".")
+            if part == "module":
+                weights[name] = tensor
+            else:
+                index, _, moment = name.partition(".")
+                moments[int(index)][moment] = tensor
+        module.load_state_dict(weights)
         own_groups = optimiser.state_dict()["param_groups"]
-        groups = [
-            own | saved | {"params": own["params"]}
-            for own, saved in zip(own_groups, header["groups"], strict=True)
-        ]
-        optimiser.load_state_dict({"state": state, "param_groups": groups})
+        groups = [own | saved for own, saved in zip(own_groups, header["groups"], strict=True)]
+        optimiser.load_state_dict({"state": moments, "param_groups": groups})
         schedule.load_state_dict(header["schedule"])
         if scaler is not None and header["scaler"]:
             scaler.load_state_dict(header["scaler"])
@@ -123,9 +121,3 @@ def _header(path: Path) -> dict[str, Any]:
             f"{path} is no saved training state: {error}; remove it to start again"
         ) from error
     return header
-
-
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with the prefix and a point, by the rest of their names."""
-    start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -4,7 +4,7 @@ A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; s
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
 
 Batch = Mapping[str, Tensor]
-Sibling = Literal["sampled", "teacher_forced"]
+Losses = dict[str, Tensor]
 
 
 class Stage(Protocol):
@@ -28,11 +28,11 @@ class Stage(Protocol):
     name: StageName
     trained: PretrainedModule
 
-    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, module: nn.Module, batch: Batch) -> Losses:
         """The training pass: ``loss``, which is minimised, and its parts; scalars."""
         ...
 
-    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
         """In eval mode, per window: ``loss``, which selects the best weights, and its parts; each (B,)."""
         ...
 
@@ -45,7 +45,7 @@ class TokenizerStage:
     def __init__(self, tokenizer: KronosTokenizer) -> None:
         self.trained: PretrainedModule = tokenizer
 
-    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, module: nn.Module, batch: Batch) -> Losses:
         """``loss``, ``coarse`` and ``full`` reconstruction errors, and ``quantizer``."""
         x = batch["x"]
         (coarse, full), quantizer_loss, _, _ = module(x)
@@ -57,7 +57,7 @@ class TokenizerStage:
             "quantizer": quantizer_loss,
         }
 
-    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
         """``loss``, of both tokens together, and ``coarse``."""
         x = batch["x"]
         (coarse, full), _, _, _ = module(x)
@@ -72,18 +72,18 @@ class PredictorStage:
 
     name: StageName = "predictor"
 
-    def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: Sibling) -> None:
+    def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: str) -> None:
         self.trained: PretrainedModule = model
         self._tokenizer = tokenizer
         self._teacher_forcing = sibling == "teacher_forced"
 
-    def losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, module: nn.Module, batch: Batch) -> Losses:
         """``loss``, which is the mean of ``s1`` and ``s2``."""
         logits, targets = self.predict(module, batch)
         loss, s1_loss, s2_loss = token_loss(*logits, *targets)
         return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
 
-    def validation_losses(self, module: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
         """``loss``, ``s1`` and ``s2`` per window. Attention is causal: no position sees its target."""
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
