@@ -10,6 +10,7 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import TypedDict
 
 import httpx2
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
@@ -38,14 +39,15 @@ _WAYS_OUT = (
 logger = logging.getLogger(__name__)
 
 
-def fetch_checkpoint(
-    repo_id: str,
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-) -> Path:
+class HubAccess(TypedDict, total=False):
+    """Options of ``huggingface_hub.hf_hub_download``."""
+
+    cache_dir: str | os.PathLike[str] | None
+    local_files_only: bool
+    token: str | bool | None
+
+
+def fetch_checkpoint(repo_id: str, revision: str | None, access: HubAccess) -> Path:
     """Folder in the hub's cache that holds ``config.json`` and ``model.safetensors`` of one commit.
 
     A full commit hash whose files are cached needs no network. A branch or tag is looked up on the hub
@@ -60,12 +62,13 @@ def fetch_checkpoint(
         CheckpointError: the download failed on this machine (disk full, cache not writable).
     """
     name = f"'{repo_id}'" if revision is None else f"'{repo_id}' at revision '{revision}'"
-    snapshot = functools.partial(_snapshot, repo_id, revision, cache_dir=cache_dir, token=token)
-    offline = local_files_only or constants.is_offline_mode()
+    token = access.get("token")
+    offline = access.get("local_files_only") or constants.is_offline_mode()
+    cached: HubAccess = {**access, "local_files_only": True}
     pinned = revision is not None and _COMMIT_HASH.fullmatch(revision) is not None
     if offline or pinned:
         try:
-            return snapshot(local_files_only=True)
+            return _snapshot(repo_id, revision, cached)
         except LocalEntryNotFoundError as error:
             if offline:
                 message = f"The checkpoint {name} is not cached, and offline mode forbids asking the hub."
@@ -77,33 +80,19 @@ def fetch_checkpoint(
         raise _explained(error, repo_id, name) from error
     except (httpx2.HTTPError, OSError) as error:
         try:
-            folder = snapshot(local_files_only=True)
+            folder = _snapshot(repo_id, revision, cached)
         except LocalEntryNotFoundError:
             raise _explained(error, repo_id, name) from error
         logger.warning("%s Using the cached commit %s.", _explained(error, repo_id, name), folder.name)
         return folder
     try:
-        return snapshot(local_files_only=False)
+        return _snapshot(repo_id, revision, access)
     except (httpx2.HTTPError, OSError, RuntimeError) as error:  # RuntimeError: hf_xet's failed transfers
         raise _explained(error, repo_id, name) from error
 
 
-def _snapshot(
-    repo_id: str,
-    revision: str | None,
-    *,
-    cache_dir: str | os.PathLike[str] | None,
-    token: str | bool | None,
-    local_files_only: bool,
-) -> Path:
-    download = functools.partial(
-        hf_hub_download,
-        repo_id,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        token=token,
-        local_files_only=local_files_only,
-        etag_timeout=METADATA_TIMEOUT_S,
-    )
+def _snapshot(repo_id: str, revision: str | None, access: HubAccess) -> Path:
+    download = functools.partial(hf_hub_download, repo_id, etag_timeout=METADATA_TIMEOUT_S, **access)
     folder = Path(download(CONFIG_NAME, revision=revision)).parent
     # The branch may move between the two downloads: take both files from the first one's commit.
     download(WEIGHTS_NAME, revision=folder.name)

@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from kronos_model.atomic_write import sync
-from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
+from kronos_model.atomic_write import STAGING, sync
+from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME, HubAccess
 from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
+PICKLED = {".bin", ".pt", ".pth"}
 _MAX_NAMED = 3
 
 
@@ -92,14 +93,8 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
             CheckpointUnreachable: not cached, and the hub does not answer.
             CheckpointError: the files are damaged, or do not belong to this class.
         """
-        checkpoint = locate_checkpoint(
-            source,
-            cls.checkpoint_part,
-            revision=revision,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            token=token,
-        )
+        access = HubAccess(cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        checkpoint = locate_checkpoint(source, cls.checkpoint_part, revision, access)
         config = _read_config(checkpoint.folder, cls)
         tensors = _read_tensors(checkpoint.folder)
         _check_depth(config, tensors, str(checkpoint.folder / CONFIG_NAME))
@@ -148,7 +143,7 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
             for name, tensor in self.state_dict().items()
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.tmp"
+        staging = folder.parent / STAGING.format(name=folder.name, unique=uuid.uuid4().hex)
         staging.mkdir()
         try:
             text = json.dumps(content, indent=2, sort_keys=True)
@@ -193,17 +188,16 @@ def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
 def _check_config(config: Mapping[str, Any], cls: type[nn.Module], where: str) -> None:
     """Refuse settings that are missing, unknown or of another type than the constructor's."""
     types = _config_types(cls)
-    wrong_type = [
-        f"{key}={config[key]!r} (expected {expected.__name__})"
-        for key, expected in types.items()
-        if key in config and not _is_a(config[key], expected)
-    ]
     _refuse(
         f"{where} does not fit {cls.__name__}",
         "setting",
         missing=[key for key in types if key not in config],
         unknown=[key for key in config if key not in types],
-        wrong=wrong_type,
+        wrong=[
+            f"{key}={config[key]!r} (expected {expected.__name__})"
+            for key, expected in types.items()
+            if key in config and not _is_a(config[key], expected)
+        ],
     )
 
 
@@ -219,13 +213,10 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError as error:
-        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
-        hint = (
-            f" {pickled[0]} is a pickle, which can run any code when read: convert it first."
-            if pickled
-            else ""
-        )
-        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}.{hint}") from error
+        message = f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}."
+        if pickled := sorted(file.name for file in folder.glob("*") if file.suffix in PICKLED):
+            message += f" {pickled[0]} is a pickle, which can run any code when read: convert it first."
+        raise CheckpointMissing(message) from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
 

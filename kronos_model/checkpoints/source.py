@@ -9,7 +9,7 @@ from typing import Any, Literal
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
 
-from kronos_model.checkpoints.hub import CONFIG_NAME, fetch_checkpoint
+from kronos_model.checkpoints.hub import CONFIG_NAME, HubAccess, fetch_checkpoint
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
@@ -43,11 +43,8 @@ def bundled_names() -> tuple[str, ...]:
 def locate_checkpoint(
     source: str | os.PathLike[str],
     part: Part,
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
+    revision: str | None,
+    access: HubAccess,
 ) -> CheckpointSource:
     """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 
@@ -56,7 +53,7 @@ def locate_checkpoint(
             folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken.
         part: the half of a pair.
         revision: branch, tag or commit hash; for hub ids only.
-        cache_dir, local_files_only, token: as in ``huggingface_hub``; for hub ids only.
+        access: for hub ids only.
 
     Raises:
         CheckpointMissing: the name is none of the three; also as in ``hub.fetch_checkpoint``.
@@ -72,17 +69,12 @@ def locate_checkpoint(
         if not (folder / CONFIG_NAME).exists() and (folder / part).is_dir():
             folder = folder / part
         return CheckpointSource(id=str(source), revision=None, origin=origin, folder=folder)
-    folder = fetch_checkpoint(
-        str(source), revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token
-    )
+    folder = fetch_checkpoint(str(source), revision, access)
     return CheckpointSource(id=str(source), revision=folder.name, origin="hub", folder=folder)
 
 
 def local_origin(source: str | os.PathLike[str]) -> Origin | None:
-    """Return "bundled" or "folder" for a checkpoint on this machine, None for a hub id.
-
-    Raises CheckpointMissing for any other name.
-    """
+    """The origin of a checkpoint on this machine; None for a hub id. Other names raise CheckpointMissing."""
     if isinstance(source, str) and source in bundled_names():
         return "bundled"
     # Unlike Path.is_dir, this one takes any string: empty, too long, with a zero byte.
