@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -35,16 +35,6 @@ PROGRESS_FIELDS: Final = (
     "seconds_left",
 )
 """Fields of a progress event; None if not known yet."""
-
-
-def broadcast(listeners: Sequence[Listener]) -> Listener:
-    """One listener that sends its events to several."""
-
-    def send(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return send
 
 
 class MetricsFile:

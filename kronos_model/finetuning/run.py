@@ -17,12 +17,12 @@ from kronos_model.bars.instrument import Instrument
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.comparison import Evaluation
-from kronos_model.evaluation.window_arrays import spread
+from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.data import Split, read_training_candles, split_windows
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
-from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, broadcast, tensorboard
+from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
 from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
@@ -96,13 +96,17 @@ class _Run:
         self._should_stop = should_stop
         is_main = accelerator.is_main_process
         files = [self._metrics, tensorboard(folder.root / "tensorboard")] if is_main else []
-        self._send = broadcast([*listeners, *filter(None, files)])
+        self._listeners = [*listeners, *filter(None, files)]
         self._instruments: list[Instrument]
         self._split: Split
         self._bars: BarStore
         self._start: StartingPoint
         self._results: dict[str, StageResult] = {}
         self._fingerprint = ""
+
+    def _send(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
 
     def start(self, device_warning: str | None) -> None:
         """Read, load and train, in every process."""
@@ -133,8 +137,8 @@ class _Run:
             self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
             if not is_resumed:
                 self._folder.begin(self._given, data, self._start.parent)
-        for index, stage in enumerate(self._stages()):
-            self._results[stage.name] = self._train(stage, index)
+        for index in range(len(config.stages)):
+            self._train(index)
 
     def finish(self) -> dict[str, Any]:
         """Compare and write the checkpoint; returns its metadata."""
@@ -174,16 +178,14 @@ class _Run:
         self._send({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
         return content
 
-    def _stages(self) -> list[Stage]:
-        model, tokenizer = self._start.model, self._start.tokenizer
-        made: dict[str, Stage] = {
-            "tokenizer": TokenizerStage(tokenizer),
-            "predictor": PredictorStage(model, tokenizer, self._config.predictor.sibling),
-        }
-        return [made[name] for name in self._config.stages]
-
-    def _train(self, stage: Stage, index: int) -> StageResult:
-        config, data = self._config, self._config.data
+    def _train(self, index: int) -> None:
+        """Train a stage."""
+        config, data, start = self._config, self._config.data, self._start
+        stage: Stage
+        if config.stages[index] == "tokenizer":
+            stage = TokenizerStage(start.tokenizer)
+        else:
+            stage = PredictorStage(start.model, start.tokenizer, config.predictor.sibling)
         if self._accelerator.is_main_process:
             progress = load_progress(self._folder.state(stage.name))
             self._metrics.remove_after(stage.name, progress.step if progress else 0)
@@ -191,25 +193,25 @@ class _Run:
         def send(event: Event) -> None:
             self._send({**event, "stage_index": index, "num_stages": len(config.stages)})
 
-        def dataset(part: str) -> WindowDataset:
-            windows = getattr(self._split, part)
-            most = getattr(config, stage.name).validation_windows
-            if part == "validation" and most is not None:
-                windows = spread(windows, most)
+        def dataset(windows: Windows) -> WindowDataset:
             return WindowDataset(self._bars, windows, data.lookback, data.pred_len, config.clip)
 
-        self._start.tokenizer.to(self._accelerator.device).eval()
+        validation = self._split.validation
+        if (most := getattr(config, stage.name).validation_windows) is not None:
+            validation = spread(validation, most)
+
+        start.tokenizer.to(self._accelerator.device).eval()
         loop = StageLoop(
             self._accelerator,
             stage,
-            dataset("train"),
-            dataset("validation"),
+            dataset(self._split.train),
+            dataset(validation),
             config,
             self._folder,
             listener=send,
             should_stop=self._should_stop,
         )
-        return loop.train()
+        self._results[stage.name] = loop.train()
 
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
         config, start = self._config, self._start

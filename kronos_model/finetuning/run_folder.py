@@ -38,14 +38,8 @@ class RunFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
+        self.metrics = root / "metrics.jsonl"
+        self.checkpoint = root / "checkpoint"
 
     def state(self, stage: StageName) -> Path:
         """The saved state of a stage."""
