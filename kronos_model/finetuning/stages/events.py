@@ -21,16 +21,11 @@ class StageEvents:
         self._steps_per_epoch = steps_per_epoch
         self._progress = progress
         self._listener = listener
-
-    @property
-    def num_steps(self) -> int:
-        """Optimiser steps of the stage, unless it stops early."""
-        return self._steps_per_epoch * self._num_epochs
+        self.num_steps = steps_per_epoch * num_epochs
 
     def report_step(
         self, losses: Mapping[str, float], learning_rate: float, seconds_per_step: float, *, is_logged: bool
     ) -> None:
-        """Report a step."""
         seconds_left = round((self.num_steps - self._progress.step) * seconds_per_step, 1)
         rest = {"learning_rate": learning_rate, "seconds_left": seconds_left}
         self._send("step", is_logged=is_logged, **losses, **rest)

@@ -1,7 +1,7 @@
 """The training loop of one stage; HuggingFace Accelerate runs it on any device."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -74,6 +74,7 @@ class StageLoop:
         self._should_stop = should_stop
         self._clock = clock
         self._started_s = 0.0  # of a run without interruptions
+        self._uncounted: list[dict[str, Tensor]] = []
         steps: PredictorStageConfig | TokenizerStageConfig = getattr(config, stage.name)
         self._stage_config = steps
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
@@ -99,20 +100,17 @@ class StageLoop:
         self._progress = Progress(num_processes=accelerator.num_processes)
         if (path := folder.state(stage.name)).exists():
             self._progress = load_state(path, stage.trained, optimiser, self._schedule, accelerator.scaler)
-            self._check_num_processes()
+            theirs, ours = self._progress.num_processes, accelerator.num_processes
+            if theirs != ours:
+                raise FinetuningConfigError(
+                    f"the run in {folder.root} was started by {theirs} processes and cannot continue with "
+                    f"{ours}: start {theirs}, or choose another folder",
+                    field="num_processes",
+                    details={"num_processes": theirs},
+                )
         self._events = StageEvents(stage.name, steps.epochs, self.steps_per_epoch, self._progress, listener)
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
-
-    def _check_num_processes(self) -> None:
-        theirs, ours = self._progress.num_processes, self._accelerator.num_processes
-        if theirs != ours:
-            raise FinetuningConfigError(
-                f"the run in {self._folder.root} was started by {theirs} processes and cannot continue with "
-                f"{ours}: start {theirs}, or choose another folder",
-                field="num_processes",
-                details={"num_processes": theirs},
-            )
 
     def train(self) -> StageResult:
         """Train to the end. The stage's module then has its best weights.
@@ -158,25 +156,25 @@ class StageLoop:
         first_step, timer = progress.step, self._clock()
         saved_s = timer
         batches = self._accelerator.skip_first_batches(self._training, step_of_epoch * num_batches)
-        losses: list[dict[str, Tensor]] = []
         for index, batch in enumerate(batches):
             # A step's losses are read once it is complete.
-            losses.append(self._train_batch(batch, progress.step * num_batches + index % num_batches))
+            self._uncounted.append(
+                self._train_batch(batch, progress.step * num_batches + index % num_batches)
+            )
             if (index + 1) % num_batches:
                 continue
             progress.step += 1
             is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self._events.num_steps
             if is_logged or self._accelerator.device.type == "cpu":
                 seconds_per_step = (self._clock() - timer) / (progress.step - first_step)
-                self._report_step(losses[-num_batches:], seconds_per_step, is_logged=is_logged)
-            if len(losses) >= LOG_INTERVAL_STEPS * num_batches:
-                self._count(losses)
-            self._stop_if_asked(losses)
-            if self._clock() - saved_s > self._config.save_interval_s:
-                self._count(losses)
+                self._report_step(self._uncounted[-num_batches:], seconds_per_step, is_logged)
+            if len(self._uncounted) >= LOG_INTERVAL_STEPS * num_batches:
+                self._count()
+            self._stop_if_asked()
+            if self._any(self._clock() - saved_s > self._config.save_interval_s):
                 self._save()
                 saved_s = self._clock()
-        self._count(losses)
+        self._count()
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
         """Train on batch number ``index`` of this process; returns its losses."""
@@ -224,16 +222,14 @@ class StageLoop:
         self._seed(VALIDATION)  # the same draws each time make epochs comparable
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
-            self._stop_if_asked([])
+            self._stop_if_asked()
             with accelerator.autocast():
                 losses = self._stage.validation_losses(self._module, batch)
             for name, value in accelerator.gather_for_metrics(losses).items():
                 collected.setdefault(name, []).append(value.float())
         return {name: float(torch.cat(values).mean()) for name, values in collected.items()}
 
-    def _report_step(
-        self, losses: Sequence[dict[str, Tensor]], seconds_per_step: float, *, is_logged: bool
-    ) -> None:
+    def _report_step(self, losses: list[dict[str, Tensor]], seconds_per_step: float, is_logged: bool) -> None:
         # Over the batches of this process.
         means = {name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]}
         if self._accelerator.num_processes > 1:
@@ -242,9 +238,9 @@ class StageLoop:
         self._events.check_finite(values["loss"])
         self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)
 
-    def _count(self, losses: list[dict[str, Tensor]]) -> None:
-        """Add the losses to the epoch's sum, and empty the list."""
-        if losses:
+    def _count(self) -> None:
+        """Add the losses of the batches since the last call to the epoch's sum."""
+        if losses := self._uncounted:
             total_of_process = torch.stack([one["loss"] for one in losses]).sum()
             total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
             self._events.check_finite(total)
@@ -252,19 +248,22 @@ class StageLoop:
             self._progress.epoch_num_losses += len(losses)
             losses.clear()
 
-    def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
-        """If a stop is requested, save and raise TrainingStopped; ``losses`` are not counted yet."""
-        is_to_stop = self._should_stop()
-        if self._accelerator.num_processes > 1:  # all must stop at the same step
-            if is_to_stop:
-                self._accelerator.set_trigger()
-            is_to_stop = bool(self._accelerator.check_trigger())
-        if is_to_stop:
-            self._count(losses)
+    def _stop_if_asked(self) -> None:
+        """If a stop is requested, save and raise TrainingStopped."""
+        if self._any(self._should_stop()):
             self._save()
             raise TrainingStopped("training was stopped on request: start it again to continue from here")
 
+    def _any(self, is_so: bool) -> bool:
+        """Whether it is so in any process: all must stop, or save, at the same step."""
+        if self._accelerator.num_processes == 1:
+            return is_so
+        if is_so:
+            self._accelerator.set_trigger()
+        return bool(self._accelerator.check_trigger())
+
     def _save(self) -> None:
+        self._count()
         self._progress.trained_s = self._clock() - self._started_s
         if self._accelerator.is_main_process:
             optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
