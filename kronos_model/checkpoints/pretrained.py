@@ -1,6 +1,5 @@
 """Loading and saving modules as ``config.json`` plus ``model.safetensors``."""
 
-import inspect
 import json
 import os
 import shutil
@@ -168,7 +167,7 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
 def _config_types(cls: type[nn.Module]) -> dict[str, type]:
     """The type of each key of ``config.json``, from the constructor's annotations."""
     hints = typing.get_type_hints(cls.__init__)
-    return {name: hints[name] for name in inspect.signature(cls.__init__).parameters if name != "self"}
+    return {name: hint for name, hint in hints.items() if name != "return"}
 
 
 def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
@@ -239,14 +238,11 @@ def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor],
         wrong=[
             f"{name} ({_form(ours)}, expected {_form(theirs)})"
             for name, ours, theirs in shared
-            if ours.shape != theirs.shape or not _convertible(ours.dtype, theirs.dtype)
+            if ours.shape != theirs.shape
+            or (ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.is_floating_point()))
         ]
         + [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()],
     )
-
-
-def _convertible(stored: torch.dtype, expected: torch.dtype) -> bool:
-    return stored == expected or (stored.is_floating_point and expected.is_floating_point)
 
 
 def _form(tensor: Tensor) -> str:

@@ -25,7 +25,6 @@ class CheckpointSource:
     Attributes:
         id: bundled name, hub id, or the folder's path as given.
         revision: full commit hash of a checkpoint from the hub, else None.
-        origin: the kind of place.
         folder: folder that holds ``config.json`` and ``model.safetensors``.
     """
 

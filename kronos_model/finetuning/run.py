@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from kronos_model.atomic_write import disk_errors
-from kronos_model.bars.instrument import Instrument
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.comparison import Evaluation
@@ -39,8 +38,7 @@ class TrainingResult:
         checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``; load it by its path.
         metadata: the content of that file: parent, config, data_fingerprint, metrics by stage, evaluation, …;
             empty in processes other than the first.
-        device: the device it trained on.
-        device_warning: the reason if that is not the requested device.
+        device_warning: the reason if ``device`` is not the requested one.
     """
 
     checkpoint: Path
@@ -97,12 +95,11 @@ class _Run:
         is_main = accelerator.is_main_process
         files = [self._metrics, tensorboard(folder.root / "tensorboard")] if is_main else []
         self._listeners = [*listeners, *filter(None, files)]
-        self._instruments: list[Instrument]
         self._split: Split
         self._bars: BarStore
+        self._fingerprint: str
         self._start: StartingPoint
         self._results: dict[str, StageResult] = {}
-        self._fingerprint = ""
 
     def _send(self, event: Event) -> None:
         for listener in self._listeners:
@@ -145,14 +142,9 @@ class _Run:
         if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
             metadata = self._folder.read("checkpoint/metadata.json")
         else:
+            data = self._bars.instruments, self._split, self._accelerator.device
             evaluation = evaluate_on_test(
-                self._config,
-                self._start,
-                self._instruments,
-                self._split,
-                self._accelerator.device,
-                listener=self._send,
-                should_stop=self._should_stop,
+                self._config, self._start, *data, listener=self._send, should_stop=self._should_stop
             )
             metadata = self._write_checkpoint(evaluation)
         self._send({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
@@ -161,10 +153,9 @@ class _Run:
     def _read_data(self, is_resumed: bool) -> dict[str, Any]:
         """Read the candles and find their windows; returns the report."""
         config = self._config
-        self._instruments, report = read_training_candles(config.data)
-        self._split = split_windows(self._instruments, config.data)
-        self._bars = BarStore(self._instruments)
-        self._instruments = list(self._bars.instruments)
+        instruments, report = read_training_candles(config.data)
+        self._split = split_windows(instruments, config.data)
+        self._bars = BarStore(instruments)
         self._fingerprint = report.fingerprint
         content = {"report": report.as_dict(), "split": self._split.as_dict()}
         if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
@@ -201,16 +192,11 @@ class _Run:
             validation = spread(validation, most)
 
         start.tokenizer.to(self._accelerator.device).eval()
+        data_sets = dataset(self._split.train), dataset(validation)
         loop = StageLoop(
-            self._accelerator,
-            stage,
-            dataset(self._split.train),
-            dataset(validation),
-            config,
-            self._folder,
-            listener=send,
-            should_stop=self._should_stop,
-        )
+            self._accelerator, stage, *data_sets, config, self._folder,
+            listener=send, should_stop=self._should_stop,
+        )  # fmt: skip
         self._results[stage.name] = loop.train()
 
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:

@@ -44,15 +44,14 @@ class ChildProcess:
 
     Args:
         sink: Called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own.
-        error_sink: Called for the lines of stderr instead, on another thread; the tail then holds only these.
+        error_sink: Called for the lines of stderr instead, on another thread; the tail then has only these.
         stdin: Text for the child's standard input, such as secrets that must not be on a command line.
         holds_stdin: Keep the child's standard input open: it closes when this process ends.
         grace_s: Seconds between SIGTERM and SIGKILL.
         orphan_grace_s: Seconds between the two if this process is gone; ``grace_s`` by default.
         max_line_chars: A child that prints a longer line is killed.
 
-    Raises:
-        LocalStackError: The process cannot be started.
+    Raises LocalStackError if the process cannot be started.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if error_sink is None else subprocess.PIPE,
-                text=True,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
@@ -193,6 +191,4 @@ class ChildProcess:
     def _dismiss_guard(self) -> None:
         # Kill it before its standard input closes: the process group's id may belong to others by then.
         self._guard.kill()
-        self._guard.wait()
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        self._guard.communicate()

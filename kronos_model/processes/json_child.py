@@ -26,11 +26,7 @@ Event = Mapping[str, Any]
 
 
 class ChildEnded(Exception):
-    """The child has ended, and all its events are read.
-
-    Attributes:
-        exit_status: If negative, the number of the signal that ended it.
-    """
+    """The child has ended, and all its events are read. A negative ``exit_status`` is a signal's number."""
 
     def __init__(self, name: str, exit_status: int) -> None:
         how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
@@ -46,8 +42,7 @@ class JsonChild(ChildProcess):
         grace_s: Seconds between SIGTERM and SIGKILL when it is stopped; 0 if it has nothing to save.
         max_line_chars: A child that prints a longer line is killed.
 
-    Raises:
-        LocalStackError: The process, or a thread that reads its output, cannot be started.
+    Raises LocalStackError if the process, or a thread that reads its output, cannot be started.
     """
 
     def __init__(
@@ -93,11 +88,7 @@ class JsonChild(ChildProcess):
         self._writer.start()
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next event; None if none comes within the time.
-
-        Raises:
-            ChildEnded: All events are read, and no more will come.
-        """
+        """The next event; None if none comes within the time. Raises ChildEnded after the last one."""
         until = time.monotonic() + timeout_s
         while True:
             is_read = self.is_read  # read before the queue: no event may come between
@@ -126,10 +117,9 @@ class JsonChild(ChildProcess):
             self._process.stdin.flush()
 
     def _take(self, name: str, line: str) -> None:
-        try:
+        event = None
+        with suppress(ValueError, RecursionError):
             event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             self._events.put(event)
         else:
@@ -156,7 +146,6 @@ class JsonParent:
             raise TimeoutError from None
 
     def send(self, event: str, **content: Any) -> None:
-        """Send an event."""
         self._output.write(json.dumps({"event": event, **content}) + "\n")
         self._output.flush()
 

@@ -20,10 +20,7 @@ Losses = dict[str, Tensor]
 
 
 class Stage(Protocol):
-    """One stage.
-
-    ``module`` in its methods is ``trained`` itself, or its wrapper for several processes.
-    """
+    """One stage. ``module`` in its methods is ``trained`` itself, or its wrapper for several processes."""
 
     name: StageName
     trained: PretrainedModule
@@ -46,29 +43,21 @@ class TokenizerStage:
         self.trained: PretrainedModule = tokenizer
 
     def losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """``loss``, ``coarse`` and ``full`` reconstruction errors, and ``quantizer``."""
         x = batch["x"]
         (coarse, full), quantizer_loss, _, _ = module(x)
         coarse_loss, full_loss = F.mse_loss(coarse, x), F.mse_loss(full, x)
-        return {
-            "loss": (coarse_loss + full_loss + quantizer_loss) / 2,
-            "coarse": coarse_loss,
-            "full": full_loss,
-            "quantizer": quantizer_loss,
-        }
+        loss = (coarse_loss + full_loss + quantizer_loss) / 2
+        return {"loss": loss, "coarse": coarse_loss, "full": full_loss, "quantizer": quantizer_loss}
 
     def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """``loss``, of both tokens together, and ``coarse``."""
         x = batch["x"]
         (coarse, full), _, _, _ = module(x)
-        return {
-            "loss": (full - x).square().mean(dim=(1, 2)),
-            "coarse": (coarse - x).square().mean(dim=(1, 2)),
-        }
+        coarse_loss, full_loss = ((one - x).square().mean(dim=(1, 2)) for one in (coarse, full))
+        return {"loss": full_loss, "coarse": coarse_loss}
 
 
 class PredictorStage:
-    """Cross-entropy of the next bar's two tokens. The tokenizer is not trained."""
+    """Cross-entropy of the next bar's two tokens; no position sees its own. The tokenizer is not trained."""
 
     name: StageName = "predictor"
 
@@ -78,13 +67,11 @@ class PredictorStage:
         self._teacher_forcing = sibling == "teacher_forced"
 
     def losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """``loss``, which is the mean of ``s1`` and ``s2``."""
         logits, targets = self.predict(module, batch)
         loss, s1_loss, s2_loss = token_loss(*logits, *targets)
         return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
 
     def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """``loss``, ``s1`` and ``s2`` per window. Attention is causal: no position sees its target."""
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
             F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
@@ -98,11 +85,6 @@ class PredictorStage:
         with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):
             s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
         targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()
-        logits: Any = module(
-            s1[:, :-1],
-            s2[:, :-1],
-            batch["stamp"][:, :-1],
-            use_teacher_forcing=self._teacher_forcing,
-            s1_targets=targets[0],
-        )
+        given = s1[:, :-1], s2[:, :-1], batch["stamp"][:, :-1]
+        logits: Any = module(*given, use_teacher_forcing=self._teacher_forcing, s1_targets=targets[0])
         return logits, targets
