@@ -148,7 +148,7 @@ class PredictorOptimiserConfig(OptimiserConfig):
 
 
 class StageConfig(ConfigModel):
-    """Length, batches and early stop of one stage."""
+    """Length, batches, early stop and optimiser of a stage, with the tokenizer's defaults."""
 
     epochs: Count = 30
     batch_size: Count = Field(default=50, description="windows in a batch of one process")
@@ -163,16 +163,11 @@ class StageConfig(ConfigModel):
     patience: Count | None = Field(
         default=None, description="epochs without a better validation loss before the stage stops early"
     )
-
-
-class TokenizerStageConfig(StageConfig):
-    """The tokenizer's stage."""
-
     optimiser: OptimiserConfig = OptimiserConfig()
 
 
 class PredictorStageConfig(StageConfig):
-    """The predictor's stage."""
+    """The predictor's stage, with its defaults."""
 
     optimiser: PredictorOptimiserConfig = PredictorOptimiserConfig()
     sibling: Literal["sampled", "teacher_forced"] = Field(
@@ -200,7 +195,7 @@ class FinetuneConfig(ConfigModel):
     data: DataConfig
     start: StartConfig = StartConfig()
     stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = ("tokenizer", "predictor")
-    tokenizer: TokenizerStageConfig = TokenizerStageConfig()
+    tokenizer: StageConfig = StageConfig()
     predictor: PredictorStageConfig = PredictorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     max_context: Count | None = Field(

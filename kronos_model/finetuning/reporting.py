@@ -21,19 +21,9 @@ Listener = Callable[[Event], None]
 
 PROGRESS_INTERVAL_S: Final = 1.0
 PROGRESS_FIELDS: Final = (
-    "stage",
-    "stage_index",
-    "num_stages",
-    "epoch",
-    "num_epochs",
-    "step",
-    "num_steps",
-    "loss",
-    "learning_rate",
-    "validation_loss",
-    "best_validation_loss",
-    "seconds_left",
-)
+    "stage", "stage_index", "num_stages", "epoch", "num_epochs", "step", "num_steps", "loss", "learning_rate",
+    "validation_loss", "best_validation_loss", "seconds_left",
+)  # fmt: skip
 """Fields of a progress event; None if not known yet."""
 
 

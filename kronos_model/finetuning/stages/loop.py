@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from kronos_model.atomic_write import disk_errors
 from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
-from kronos_model.finetuning.config import FinetuneConfig, PredictorStageConfig, TokenizerStageConfig
+from kronos_model.finetuning.config import FinetuneConfig, StageConfig
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.batches import (
@@ -28,7 +28,7 @@ from kronos_model.finetuning.stages.cpu_products import fast_products
 from kronos_model.finetuning.stages.events import StageEvents
 from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
 from kronos_model.finetuning.stages.stage import Stage
-from kronos_model.finetuning.stages.state import Progress, load_state, save_state
+from kronos_model.finetuning.stages.state import Progress, TrainingState
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""
@@ -75,7 +75,7 @@ class StageLoop:
         self._clock = clock
         self._started_s = 0.0  # of a run without interruptions
         self._uncounted: list[dict[str, Tensor]] = []
-        steps: PredictorStageConfig | TokenizerStageConfig = getattr(config, stage.name)
+        steps: StageConfig = getattr(config, stage.name)
         self._stage_config = steps
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
         num_windows = len(training)  # type: ignore[arg-type]
@@ -98,8 +98,9 @@ class StageLoop:
         self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress(num_processes=accelerator.num_processes)
+        self._state = TrainingState(stage.trained, optimiser, self._schedule, accelerator.scaler)
         if (path := folder.state(stage.name)).exists():
-            self._progress = load_state(path, stage.trained, optimiser, self._schedule, accelerator.scaler)
+            self._progress = self._state.load(path)
             theirs, ours = self._progress.num_processes, accelerator.num_processes
             if theirs != ours:
                 raise FinetuningConfigError(
@@ -266,9 +267,7 @@ class StageLoop:
         self._count()
         self._progress.trained_s = self._clock() - self._started_s
         if self._accelerator.is_main_process:
-            optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
-            trained = self._stage.trained, optimiser, self._schedule, self._accelerator.scaler
-            save_state(self._folder.state(self._stage.name), self._progress, *trained)
+            self._state.save(self._folder.state(self._stage.name), self._progress)
 
     def _result(self) -> StageResult:
         progress = self._progress

@@ -46,70 +46,62 @@ class Progress:
     num_processes: int = 1
 
 
-def save_state(
-    path: Path,
-    progress: Progress,
-    module: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    schedule: LRScheduler,
-    scaler: torch.amp.GradScaler | None = None,
-) -> None:
-    """Write or replace the file. If it cannot be written, the old one stays and DiskFull is raised.
-
-    ``scaler`` scales gradients in half precision.
-    """
-    tensors = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
-    state: dict[str, Any] = optimiser.state_dict()
-    for index, moments in state["state"].items():
-        tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in moments.items()}
-    for group in state["param_groups"]:
-        del group["params"]
-    header = {
-        "progress": asdict(progress),
-        "schedule": schedule.state_dict(),
-        "scaler": None if scaler is None else scaler.state_dict(),
-        "groups": state["param_groups"],
-    }
-    # Copies, because tensors that share memory cannot be saved.
-    copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    with disk_errors(path, SafetensorError), atomic_write(path) as staging:
-        save_file(copies, staging, metadata={_HEADER: json.dumps(header)})
-
-
 def load_progress(path: Path) -> Progress | None:
     """The saved progress; None if there is none. Raises CheckpointError."""
     return None if not path.exists() else Progress(**_header(path)["progress"])
 
 
-def load_state(
-    path: Path,
-    module: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    schedule: LRScheduler,
-    scaler: torch.amp.GradScaler | None = None,
-) -> Progress:
-    """Load the saved state into module, optimiser, schedule and scaler; raises CheckpointError."""
-    header = _header(path)
-    weights: dict[str, Tensor] = {}
-    moments: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-    try:
-        for key, tensor in load_file(path).items():
-            part, _, name = key.partition(".")
-            if part == "module":
-                weights[name] = tensor
-            else:
-                index, _, moment = name.partition(".")
-                moments[int(index)][moment] = tensor
-        module.load_state_dict(weights)
-        own_groups = optimiser.state_dict()["param_groups"]
-        groups = [own | saved for own, saved in zip(own_groups, header["groups"], strict=True)]
-        optimiser.load_state_dict({"state": moments, "param_groups": groups})
-        schedule.load_state_dict(header["schedule"])
-        if scaler is not None and header["scaler"]:
-            scaler.load_state_dict(header["scaler"])
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} does not fit this run: {error}") from error
-    return Progress(**header["progress"])
+@dataclass(frozen=True)
+class TrainingState:
+    """What training changes; ``scaler`` scales gradients in half precision."""
+
+    module: nn.Module
+    optimiser: torch.optim.Optimizer
+    schedule: LRScheduler
+    scaler: torch.amp.GradScaler | None = None
+
+    def save(self, path: Path, progress: Progress) -> None:
+        """Write or replace the file. If it cannot be written, the old one stays and DiskFull is raised."""
+        tensors = {f"module.{name}": tensor for name, tensor in self.module.state_dict().items()}
+        state: dict[str, Any] = self.optimiser.state_dict()
+        for index, moments in state["state"].items():
+            tensors |= {f"optimiser.{index}.{name}": tensor for name, tensor in moments.items()}
+        for group in state["param_groups"]:
+            del group["params"]
+        header = {
+            "progress": asdict(progress),
+            "schedule": self.schedule.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "groups": state["param_groups"],
+        }
+        # Copies, because tensors that share memory cannot be saved.
+        copies = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+        with disk_errors(path, SafetensorError), atomic_write(path) as staging:
+            save_file(copies, staging, metadata={_HEADER: json.dumps(header)})
+
+    def load(self, path: Path) -> Progress:
+        """Load what ``save`` wrote; returns the progress. Raises CheckpointError."""
+        header = _header(path)
+        weights: dict[str, Tensor] = {}
+        moments: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+        try:
+            for key, tensor in load_file(path).items():
+                part, _, name = key.partition(".")
+                if part == "module":
+                    weights[name] = tensor
+                else:
+                    index, _, moment = name.partition(".")
+                    moments[int(index)][moment] = tensor
+            self.module.load_state_dict(weights)
+            own_groups = self.optimiser.state_dict()["param_groups"]
+            groups = [own | saved for own, saved in zip(own_groups, header["groups"], strict=True)]
+            self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+            self.schedule.load_state_dict(header["schedule"])
+            if self.scaler is not None and header["scaler"]:
+                self.scaler.load_state_dict(header["scaler"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} does not fit this run: {error}") from error
+        return Progress(**header["progress"])
 
 
 def _header(path: Path) -> dict[str, Any]:
