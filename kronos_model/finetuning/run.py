@@ -4,7 +4,7 @@ import platform
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,96 +71,93 @@ def finetune(
         folder = RunFolder(output)
         is_main = accelerator.is_main_process
         with folder.locked() if is_main else nullcontext():
-            run = _Run(config, folder, accelerator, listeners if is_main else (), should_stop)
+            run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop)
             run.start(device_warning)
             # The other processes do not wait for the comparison: it may take longer than a group's timeout.
             metadata = run.finish() if is_main else {}
         return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        folder: RunFolder,
-        accelerator: Accelerator,
-        listeners: Sequence[Listener],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._given = self._config = config
-        self._folder = folder
-        self._accelerator = accelerator
-        self._metrics = MetricsFile(folder.metrics)
-        self._should_stop = should_stop
-        is_main = accelerator.is_main_process
-        files = [self._metrics, tensorboard(folder.root / "tensorboard")] if is_main else []
-        self._listeners = [*listeners, *filter(None, files)]
-        self._split: Split
-        self._bars: BarStore
-        self._fingerprint: str
-        self._start: StartingPoint
-        self._results: dict[str, StageResult] = {}
+    given: FinetuneConfig
+    folder: RunFolder
+    accelerator: Accelerator
+    listeners: list[Listener]
+    should_stop: Callable[[], bool]
+    split: Split = field(init=False)
+    bars: BarStore = field(init=False)
+    fingerprint: str = field(init=False)
+    models: StartingPoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.given
+        self.results: dict[str, StageResult] = {}
+        self.metrics = MetricsFile(self.folder.metrics)
+        if self.accelerator.is_main_process:
+            files = self.metrics, tensorboard(self.folder.root / "tensorboard")
+            self.listeners.extend(filter(None, files))
 
     def _send(self, event: Event) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener(event)
 
     def start(self, device_warning: str | None) -> None:
         """Read, load and train, in every process."""
-        config = self._config
-        is_resumed = self._folder.is_begun
+        config = self.config
+        is_resumed = self.folder.is_begun
         if is_resumed:
-            self._folder.check(config)
-        self._accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
-        started = {"device": str(self._accelerator.device), "device_warning": device_warning}
+            self.folder.check(config)
+        self.accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
+        started = {"device": str(self.accelerator.device), "device_warning": device_warning}
         self._send({"event": "started", **started, "resumed": is_resumed})
         data = self._read_data(is_resumed)
-        if self._should_stop():
+        if self.should_stop():
             raise TrainingStopped("training was stopped on request before it began: start it again")
         if is_resumed:
-            config = self._config = with_revisions(config, self._folder.read("parent.json"))
-        self._start = starting_point(config)
-        if config.data.window > self._start.max_context + 1:
+            config = self.config = with_revisions(config, self.folder.read("parent.json"))
+        self.models = starting_point(config)
+        if config.data.window > self.models.max_context + 1:
             raise FinetuningConfigError(
                 f"data.lookback and data.pred_len make windows of {config.data.window} bars, but the model "
-                f"sees {self._start.max_context}: lower them",
+                f"sees {self.models.max_context}: lower them",
                 field="data.lookback",
-                details={"max_context": self._start.max_context},
+                details={"max_context": self.models.max_context},
             )
-        if (self._folder.checkpoint / "metadata.json").exists():
+        if (self.folder.checkpoint / "metadata.json").exists():
             return
-        if self._accelerator.is_main_process:
-            modules = self._start.model, self._start.tokenizer
-            self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+        if self.accelerator.is_main_process:
+            modules = self.models.model, self.models.tokenizer
+            self.folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
             if not is_resumed:
-                self._folder.begin(self._given, data, self._start.parent)
+                self.folder.begin(self.given, data, self.models.parent)
         for index in range(len(config.stages)):
             self._train(index)
 
     def finish(self) -> dict[str, Any]:
         """Compare and write the checkpoint; returns its metadata."""
-        if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
-            metadata = self._folder.read("checkpoint/metadata.json")
+        if (self.folder.checkpoint / "metadata.json").exists():  # by an earlier start
+            metadata = self.folder.read("checkpoint/metadata.json")
         else:
-            data = self._bars.instruments, self._split, self._accelerator.device
+            data = self.bars.instruments, self.split, self.accelerator.device
             evaluation = evaluate_on_test(
-                self._config, self._start, *data, listener=self._send, should_stop=self._should_stop
+                self.config, self.models, *data, listener=self._send, should_stop=self.should_stop
             )
             metadata = self._write_checkpoint(evaluation)
-        self._send({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
+        self._send({"event": "done", "checkpoint": str(self.folder.checkpoint), "metadata": metadata})
         return metadata
 
     def _read_data(self, is_resumed: bool) -> dict[str, Any]:
         """Read the candles and find their windows; returns the report."""
-        config = self._config
+        config = self.config
         instruments, report = read_training_candles(config.data)
-        self._split = split_windows(instruments, config.data)
-        self._bars = BarStore(instruments)
-        self._fingerprint = report.fingerprint
-        content = {"report": report.as_dict(), "split": self._split.as_dict()}
-        if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
+        self.split = split_windows(instruments, config.data)
+        self.bars = BarStore(instruments)
+        self.fingerprint = report.fingerprint
+        content = {"report": report.as_dict(), "split": self.split.as_dict()}
+        if is_resumed and self.folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
             raise TrainingDataError(
-                f"the run in {self._folder.root} was started with other candles: restore them, or choose "
+                f"the run in {self.folder.root} was started with other candles: restore them, or choose "
                 "another folder",
                 field="data.path",
             )
@@ -171,36 +168,36 @@ class _Run:
 
     def _train(self, index: int) -> None:
         """Train a stage."""
-        config, data, start = self._config, self._config.data, self._start
+        config, data, start = self.config, self.config.data, self.models
         stage: Stage
         if config.stages[index] == "tokenizer":
             stage = TokenizerStage(start.tokenizer)
         else:
             stage = PredictorStage(start.model, start.tokenizer, config.predictor.sibling)
-        if self._accelerator.is_main_process:
-            progress = load_progress(self._folder.state(stage.name))
-            self._metrics.remove_after(stage.name, progress.step if progress else 0)
+        if self.accelerator.is_main_process:
+            progress = load_progress(self.folder.state(stage.name))
+            self.metrics.remove_after(stage.name, progress.step if progress else 0)
 
         def send(event: Event) -> None:
             self._send({**event, "stage_index": index, "num_stages": len(config.stages)})
 
         def dataset(windows: Windows) -> WindowDataset:
-            return WindowDataset(self._bars, windows, data.lookback, data.pred_len, config.clip)
+            return WindowDataset(self.bars, windows, data.lookback, data.pred_len, config.clip)
 
-        validation = self._split.validation
+        validation = self.split.validation
         if (most := getattr(config, stage.name).validation_windows) is not None:
             validation = spread(validation, most)
 
-        start.tokenizer.to(self._accelerator.device).eval()
-        data_sets = dataset(self._split.train), dataset(validation)
+        start.tokenizer.to(self.accelerator.device).eval()
+        data_sets = dataset(self.split.train), dataset(validation)
         loop = StageLoop(
-            self._accelerator, stage, *data_sets, config, self._folder,
-            listener=send, should_stop=self._should_stop,
+            self.accelerator, stage, *data_sets, config, self.folder,
+            listener=send, should_stop=self.should_stop,
         )  # fmt: skip
-        self._results[stage.name] = loop.train()
+        self.results[stage.name] = loop.train()
 
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
-        config, start = self._config, self._start
+        config, start = self.config, self.models
         metadata = {
             "trained": True,
             "max_context": start.max_context,
@@ -208,17 +205,17 @@ class _Run:
             "pred_len": config.data.pred_len,
             "clip": config.clip,
             "parent": start.parent,
-            "config": self._given.model_dump(mode="json"),
-            "data_fingerprint": self._fingerprint,
-            "metrics": {name: asdict(result) for name, result in self._results.items()},
+            "config": self.given.model_dump(mode="json"),
+            "data_fingerprint": self.fingerprint,
+            "metrics": {name: asdict(result) for name, result in self.results.items()},
             "evaluation": None if evaluation is None else evaluation.as_dict(),
             "versions": {"python": platform.python_version(), "torch": version("torch")},
         }
-        staging = self._folder.root / ".checkpoint.tmp"
-        with disk_errors(self._folder.checkpoint, SafetensorError):
+        staging = self.folder.root / ".checkpoint.tmp"
+        with disk_errors(self.folder.checkpoint, SafetensorError):
             shutil.rmtree(staging, ignore_errors=True)
             start.model.save_pretrained(staging / "model")
             start.tokenizer.save_pretrained(staging / "tokenizer")
             RunFolder(staging).write("metadata.json", metadata)
-            staging.rename(self._folder.checkpoint)
+            staging.rename(self.folder.checkpoint)
         return metadata

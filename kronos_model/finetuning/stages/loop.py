@@ -28,7 +28,7 @@ from kronos_model.finetuning.stages.cpu_products import fast_products
 from kronos_model.finetuning.stages.events import StageEvents
 from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
 from kronos_model.finetuning.stages.stage import Stage
-from kronos_model.finetuning.stages.state import Progress, TrainingState
+from kronos_model.finetuning.stages.state import Progress, StageState
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""
@@ -98,7 +98,7 @@ class StageLoop:
         self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress(num_processes=accelerator.num_processes)
-        self._state = TrainingState(stage.trained, optimiser, self._schedule, accelerator.scaler)
+        self._state = StageState(stage.trained, optimiser, self._schedule, accelerator.scaler)
         if (path := folder.state(stage.name)).exists():
             self._progress = self._state.load(path)
             theirs, ours = self._progress.num_processes, accelerator.num_processes

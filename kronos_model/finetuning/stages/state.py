@@ -52,7 +52,7 @@ def load_progress(path: Path) -> Progress | None:
 
 
 @dataclass(frozen=True)
-class TrainingState:
+class StageState:
     """What training changes; ``scaler`` scales gradients in half precision."""
 
     module: nn.Module
