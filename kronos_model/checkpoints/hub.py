@@ -43,9 +43,8 @@ def fetch_checkpoint(repo_id: str, revision: str | None, access: HubAccess) -> P
 
     A full commit hash whose files are cached needs no network. A branch or tag is looked up on the hub
     first. If the hub does not answer or denies access, the cached commit is used. ``HF_ENDPOINT``,
-    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` work as in ``huggingface_hub``.
-
-    The folder's name is the commit hash.
+    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` work as in ``huggingface_hub``. The folder's name is the
+    commit hash.
 
     Raises:
         CheckpointMissing: the hub has no such repository, revision or file, or hides it.
@@ -53,7 +52,6 @@ def fetch_checkpoint(repo_id: str, revision: str | None, access: HubAccess) -> P
         CheckpointError: the download failed on this machine (disk full, cache not writable).
     """
     name = f"'{repo_id}'" if revision is None else f"'{repo_id}' at revision '{revision}'"
-    token = access.get("token")
     offline = access.get("local_files_only") or constants.is_offline_mode()
     cached: HubAccess = {**access, "local_files_only": True}
     pinned = revision is not None and _COMMIT_HASH.fullmatch(revision) is not None
@@ -66,7 +64,7 @@ def fetch_checkpoint(repo_id: str, revision: str | None, access: HubAccess) -> P
                 raise CheckpointUnreachable(f"{message} {_WAYS_OUT}") from error
     try:
         config_url = hf_hub_url(repo_id, CONFIG_NAME, revision=revision)
-        get_hf_file_metadata(config_url, timeout=METADATA_TIMEOUT_S, token=token)
+        get_hf_file_metadata(config_url, timeout=METADATA_TIMEOUT_S, token=access.get("token"))
     except (errors.RevisionNotFoundError, errors.RemoteEntryNotFoundError) as error:
         raise _explained(error, repo_id, name) from error
     except (httpx2.HTTPError, OSError) as error:

@@ -113,13 +113,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """The result, JSON-compatible: numbers that are not finite become None."""
         return {
-            "judged": self.judged,
-            "num_windows": self.num_windows,
-            "num_constant": self.num_constant,
-            "lookback": self.lookback,
-            "horizon": self.horizon,
-            "season": self.season,
-            "why_no_seasonal": self.why_no_seasonal,
+            **asdict(self),
             "levels": list(LEVELS),
             "scores": {name: _finite(asdict(scores)) for name, scores in self.scores.items()},
             "improvements": {

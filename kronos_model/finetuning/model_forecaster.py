@@ -35,10 +35,9 @@ class ModelForecaster:
     Args:
         model, tokenizer: a pair that fits; both are put in eval mode.
         max_context: most bars that the model sees.
-        sampling: temperature, filters, paths a window, and the seed.
+        sampling: ``sample_count`` paths a window are drawn.
         clip: scaled values are clipped to ±clip.
-        on_progress: called after each step with its bars, over all paths. An error that it raises ends the
-            forecast.
+        on_progress: called after each step with its bars, over all paths. Its errors end the forecast.
     """
 
     def __init__(
@@ -81,10 +80,6 @@ class ModelForecaster:
         return generations
 
     def _request(self, windows: WindowArrays, window: int) -> SeriesRequest:
-        stamps = time_features(windows.wall[window])
-        return SeriesRequest(
-            bars=windows.bars[window, : windows.lookback],
-            stamps=stamps[: windows.lookback],
-            future_stamps=stamps[windows.lookback :],
-            sampling=replace(self._sampling, seed=derive_series_seed(self._sampling.seed, window)),
-        )
+        lookback, stamps = windows.lookback, time_features(windows.wall[window])
+        sampling = replace(self._sampling, seed=derive_series_seed(self._sampling.seed, window))
+        return SeriesRequest(windows.bars[window, :lookback], stamps[:lookback], stamps[lookback:], sampling)

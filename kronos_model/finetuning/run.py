@@ -87,7 +87,7 @@ class _Run:
     should_stop: Callable[[], bool]
     split: Split = field(init=False)
     bars: BarStore = field(init=False)
-    fingerprint: str = field(init=False)
+    data: dict[str, Any] = field(init=False)
     models: StartingPoint = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class _Run:
         self.accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
         started = {"device": str(self.accelerator.device), "device_warning": device_warning}
         self._send({"event": "started", **started, "resumed": is_resumed})
-        data = self._read_data(is_resumed)
+        self._read_data(is_resumed)
         if self.should_stop():
             raise TrainingStopped("training was stopped on request before it began: start it again")
         if is_resumed:
@@ -130,7 +130,7 @@ class _Run:
             modules = self.models.model, self.models.tokenizer
             self.folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
             if not is_resumed:
-                self.folder.begin(self.given, data, self.models.parent)
+                self.folder.begin(self.given, self.data, self.models.parent)
         for index in range(len(config.stages)):
             self._train(index)
 
@@ -147,27 +147,22 @@ class _Run:
         self._send({"event": "done", "checkpoint": str(self.folder.checkpoint), "metadata": metadata})
         return metadata
 
-    def _read_data(self, is_resumed: bool) -> dict[str, Any]:
-        """Read the candles and find their windows; returns the report."""
-        config = self.config
-        instruments, report = read_training_candles(config.data)
-        self.split = split_windows(instruments, config.data)
+    def _read_data(self, is_resumed: bool) -> None:
+        instruments, report = read_training_candles(self.config.data)
+        self.split = split_windows(instruments, self.config.data)
         self.bars = BarStore(instruments)
-        self.fingerprint = report.fingerprint
-        content = {"report": report.as_dict(), "split": self.split.as_dict()}
+        self.data = {"report": report.as_dict(), "split": self.split.as_dict()}
         if is_resumed and self.folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
             raise TrainingDataError(
                 f"the run in {self.folder.root} was started with other candles: restore them, or choose "
                 "another folder",
                 field="data.path",
             )
-        windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
-        short = content | {"report": report.short()}
+        windows = ", ".join(f"{num:,} {part}" for part, num in self.data["split"]["num_windows"].items())
+        short = self.data | {"report": report.short()}
         self._send({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
-        return content
 
     def _train(self, index: int) -> None:
-        """Train a stage."""
         config, data, start = self.config, self.config.data, self.models
         stage: Stage
         if config.stages[index] == "tokenizer":
@@ -206,7 +201,7 @@ class _Run:
             "clip": config.clip,
             "parent": start.parent,
             "config": self.given.model_dump(mode="json"),
-            "data_fingerprint": self.fingerprint,
+            "data_fingerprint": self.data["report"]["fingerprint"],
             "metrics": {name: asdict(result) for name, result in self.results.items()},
             "evaluation": None if evaluation is None else evaluation.as_dict(),
             "versions": {"python": platform.python_version(), "torch": version("torch")},
