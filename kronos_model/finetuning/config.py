@@ -70,12 +70,10 @@ class DataConfig(ConfigModel):
 
     @property
     def gap_bars(self) -> int:
-        """``gap`` with its default."""
         return self.pred_len if self.gap is None else self.gap
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """``path`` as a tuple."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
     @model_validator(mode="after")

@@ -56,7 +56,6 @@ class Split:
     num_left_out: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Cuts, windows and bars by part, JSON-compatible."""
         return {
             "cuts": dict(self.cuts),
             "num_windows": {part: len(getattr(self, part)) for part in PARTS},

@@ -22,8 +22,6 @@ BATCH_WINDOWS: Final = 16
 MAX_SLOTS: Final = 64
 """Paths that run together."""
 
-MEDIAN: Final = 0.5
-
 
 class ModelForecaster:
     """Quantiles of each window's sampled futures; the point is the median, which minimises the MAE.
@@ -63,7 +61,7 @@ class ModelForecaster:
             batch = range(first, min(first + BATCH_WINDOWS, len(windows)))
             for window, generation in zip(batch, self._generate(windows, batch), strict=True):
                 forecast = Forecast(generation.paths, generation.request.sampling.seed)
-                closes[window] = forecast.quantiles([MEDIAN, *levels])[..., CLOSE]
+                closes[window] = forecast.quantiles([0.5, *levels])[..., CLOSE]  # the median first
         return CloseForecast(closes[:, 0], closes[:, 1:])
 
     def _generate(self, windows: WindowArrays, batch: range) -> list[Generation]:

@@ -41,11 +41,9 @@ class RunFolder:
         self.checkpoint = root / "checkpoint"
 
     def state(self, stage: StageName) -> Path:
-        """The saved state of a stage."""
         return self.root / stage / "state.safetensors"
 
     def best(self, stage: StageName) -> Path:
-        """A stage's best checkpoint so far."""
         return self.root / stage / "best"
 
     def best_so_far(self) -> Path | None:

@@ -37,7 +37,6 @@ class StageEvents:
         self._send("epoch", is_logged=True, train_loss=train_loss, **parts, **rest)
 
     def check_finite(self, loss: float) -> None:
-        """Raise TrainingDiverged if the loss is not finite."""
         if math.isfinite(loss):
             return
         field = f"{self._stage}.optimiser.learning_rate"

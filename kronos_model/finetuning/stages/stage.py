@@ -1,16 +1,18 @@
 """The two stages of training: the trained module, and the losses of a batch.
 
 A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; see ``windows.py``.
+``losses`` is the training pass: ``loss``, which is minimised, and its parts, all scalars.
+``validation_losses`` is in eval mode, per window: ``loss``, which selects the best weights, and its parts,
+each (B,). The ``module`` of both is ``trained`` itself, or its wrapper for several processes.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.finetuning.config import StageName
 from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
@@ -19,28 +21,13 @@ Batch = Mapping[str, Tensor]
 Losses = dict[str, Tensor]
 
 
-class Stage(Protocol):
-    """One stage. ``module`` in its methods is ``trained`` itself, or its wrapper for several processes."""
-
-    name: StageName
-    trained: PretrainedModule
-
-    def losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """The training pass: ``loss``, which is minimised, and its parts; scalars."""
-        ...
-
-    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
-        """In eval mode, per window: ``loss``, which selects the best weights, and its parts; each (B,)."""
-        ...
-
-
 class TokenizerStage:
     """Both reconstructions and the quantiser's own loss. Validation is the full reconstruction's error."""
 
     name: StageName = "tokenizer"
 
     def __init__(self, tokenizer: KronosTokenizer) -> None:
-        self.trained: PretrainedModule = tokenizer
+        self.trained = tokenizer
 
     def losses(self, module: nn.Module, batch: Batch) -> Losses:
         x = batch["x"]
@@ -62,7 +49,7 @@ class PredictorStage:
     name: StageName = "predictor"
 
     def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: str) -> None:
-        self.trained: PretrainedModule = model
+        self.trained = model
         self._tokenizer = tokenizer
         self._teacher_forcing = sibling == "teacher_forced"
 
@@ -88,3 +75,6 @@ class PredictorStage:
         given = s1[:, :-1], s2[:, :-1], batch["stamp"][:, :-1]
         logits: Any = module(*given, use_teacher_forcing=self._teacher_forcing, s1_targets=targets[0])
         return logits, targets
+
+
+Stage = TokenizerStage | PredictorStage
