@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from kronos_model.atomic_write import STAGING, sync
 from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME, HubAccess
-from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint
+from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint, read_json
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
 PICKLED = {".bin", ".pt", ".pth"}
@@ -172,12 +172,9 @@ def _config_types(cls: type[nn.Module]) -> dict[str, type]:
 
 def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
     path = folder / CONFIG_NAME
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {CONFIG_NAME}.") from error
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not path.exists():
+        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {CONFIG_NAME}.")
+    config = read_json(path)
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} holds a {type(config).__name__}, not an object of settings.")
     _check_config(config, cls, str(path))

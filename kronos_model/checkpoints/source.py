@@ -97,14 +97,18 @@ def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
     Only bundled and finetuned checkpoints have that file. Raises CheckpointError if it is damaged.
     """
     folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
-    path = folder / "metadata.json"
+    metadata = read_json(folder / "metadata.json")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if it is missing. Raises CheckpointError if it is damaged."""
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return None
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def is_trained(source: str | os.PathLike[str]) -> bool | None:

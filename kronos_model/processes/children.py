@@ -101,22 +101,20 @@ class ChildProcess:
         assert self._guard.stdin is not None
         self._guard.stdin.write(f"{self._process.pid}\n".encode())
         self._guard.stdin.flush()
-        has_errors_apart = self._process.stderr is not None
+        pipes = [(self._process.stdout, sink, error_sink is None), (self._process.stderr, error_sink, True)]
         self._readers = [
             threading.Thread(target=self._read, args=given, name=f"{name}-output", daemon=True)
-            for given in (
-                (self._process.stdout, sink, not has_errors_apart),
-                (self._process.stderr, error_sink, True),
-            )
+            for given in pipes
             if given[0] is not None
         ]
         for reader in self._readers:
             reader.start()
         assert self._process.stdin is not None
+        self._stdin = self._process.stdin
         # A child that has ended already shows in its exit status.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(stdin)
-            self._process.stdin.flush()
+            self._stdin.write(stdin)
+            self._stdin.flush()
         if not holds_stdin:
             self._close_stdin()
 
@@ -184,9 +182,8 @@ class ChildProcess:
             reader.join(timeout=1)
 
     def _close_stdin(self) -> None:
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def _dismiss_guard(self) -> None:
         # Kill it before its standard input closes: the process group's id may belong to others by then.

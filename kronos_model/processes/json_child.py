@@ -81,10 +81,9 @@ class JsonChild(ChildProcess):
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message and return at once, since a child that hangs reads nothing."""
-        given = (json.dumps(message), self._writer)
-        self._writer = threading.Thread(
-            target=self._write, args=given, name=f"{self.name}-input", daemon=True
-        )
+        given = json.dumps(message), self._writer
+        name = f"{self.name}-input"
+        self._writer = threading.Thread(target=self._write, args=given, name=name, daemon=True)
         self._writer.start()
 
     def next_event(self, timeout_s: float) -> Event | None:
@@ -111,10 +110,9 @@ class JsonChild(ChildProcess):
     def _write(self, line: str, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()
-        assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, which next_event reports
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
+            self._stdin.write(f"{line}\n")
+            self._stdin.flush()
 
     def _take(self, name: str, line: str) -> None:
         event = None
