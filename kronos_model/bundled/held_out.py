@@ -1,7 +1,4 @@
-"""Compares the bundled checkpoint with naive forecasts, on synthetic instruments that it has not seen.
-
-Run it with ``python -m kronos_model.bundled.held_out``.
-"""
+"""Compares the bundled checkpoint with naive forecasts, on synthetic instruments that it has not seen."""
 
 import argparse
 import sys

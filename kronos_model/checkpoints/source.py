@@ -47,16 +47,11 @@ def locate_checkpoint(
 ) -> CheckpointSource:
     """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 
-    Args:
-        source: a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
-            folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken.
-        part: the half of a pair.
-        revision: branch, tag or commit hash; for hub ids only.
-        access: for hub ids only.
+    ``source`` is a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
+    folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken. ``revision`` and
+    ``access`` are for hub ids only.
 
-    Raises:
-        CheckpointMissing: the name is none of the three; also as in ``hub.fetch_checkpoint``.
-        CheckpointUnreachable, CheckpointError: as in ``hub.fetch_checkpoint``.
+    Raises CheckpointMissing if ``source`` is none of the three, and the errors of ``fetch_checkpoint``.
     """
     if origin := local_origin(source):
         if revision is not None:
@@ -112,9 +107,6 @@ def read_json(path: Path) -> Any:
 
 
 def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint is trained, by its ``metadata.json``; None if that does not say.
-
-    Forecasts of an untrained checkpoint mean nothing.
-    """
+    """Whether a checkpoint is trained, so that its forecasts mean something; None if it does not say."""
     trained = read_metadata(source).get("trained")
     return trained if isinstance(trained, bool) else None

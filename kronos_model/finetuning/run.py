@@ -63,8 +63,7 @@ def finetune(
         listeners: receive events; see ``reporting.py``.
         should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
-    Raises:
-        FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
+    Raises FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
     """
     device, device_warning = resolve_device(config.training_device)
     with accelerated(device, config.mixed_precision) as accelerator:

@@ -37,12 +37,8 @@ class ChildEnded(Exception):
 class JsonChild(ChildProcess):
     """The parent's end of the pipe. If memory runs out, Linux kills the child first.
 
-    Args:
-        error_sink: Called with ``(name, line)`` for each line of text: stderr, and stdout that is no event.
-        grace_s: Seconds between SIGTERM and SIGKILL when it is stopped; 0 if it has nothing to save.
-        max_line_chars: A child that prints a longer line is killed.
-
-    Raises LocalStackError if the process, or a thread that reads its output, cannot be started.
+    ``error_sink`` receives all text: stderr, and lines of stdout that are no events. ``grace_s`` is 0 if the
+    child has nothing to save. Raises LocalStackError if a process or a thread cannot be started.
     """
 
     def __init__(

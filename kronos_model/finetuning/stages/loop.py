@@ -48,10 +48,7 @@ class StageResult:
 class StageLoop:
     """Trains one stage to its end, from its saved state if there is one.
 
-    Args:
-        listener: receives steps and epochs, in the main process only.
-        should_stop: called after each step.
-        clock: the time in seconds.
+    In the main process, ``listener`` receives steps and epochs. ``should_stop`` is called after each step.
     """
 
     def __init__(
