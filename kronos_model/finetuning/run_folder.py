@@ -112,10 +112,8 @@ class RunFolder:
         Each file needs its room twice: the old one stays until the new one is complete.
         """
         needed = 2 * BYTES_PER_PARAMETER * num_parameters
-        try:
+        with disk_errors(self.root):
             free = shutil.disk_usage(self.root).free
-        except OSError as error:
-            raise DiskFull(f"the folder {self.root} cannot be used: {error}") from error
         if free < needed:
             raise DiskFull(
                 f"{self.root} has {free / 2**20:.0f} MiB free, but training needs {needed / 2**20:.0f} MiB: "
