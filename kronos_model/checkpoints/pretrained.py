@@ -5,7 +5,7 @@ import os
 import shutil
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -184,17 +184,12 @@ def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
 def _check_config(config: Mapping[str, Any], cls: type[nn.Module], where: str) -> None:
     """Refuse settings that are missing, unknown or of another type than the constructor's."""
     types = _config_types(cls)
-    _refuse(
-        f"{where} does not fit {cls.__name__}",
-        "setting",
-        missing=[key for key in types if key not in config],
-        unknown=[key for key in config if key not in types],
-        wrong=[
-            f"{key}={config[key]!r} (expected {expected.__name__})"
-            for key, expected in types.items()
-            if key in config and not _is_a(config[key], expected)
-        ],
-    )
+    wrong = [
+        f"{key}={config[key]!r} (expected {expected.__name__})"
+        for key, expected in types.items()
+        if key in config and not _is_a(config[key], expected)
+    ]
+    _refuse(f"{where} does not fit {cls.__name__}", "setting", config, types, wrong)
 
 
 def _is_a(value: object, expected: type) -> bool:
@@ -227,27 +222,27 @@ def _check_depth(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where
 def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
     """Refuse tensors that are missing, unknown, of another shape or kind, or not finite."""
     shared = [(name, stored[name], expected[name]) for name in expected if name in stored]
-    _refuse(
-        f"{where} does not fit its config.json",
-        "tensor",
-        missing=[name for name in expected if name not in stored],
-        unknown=[name for name in stored if name not in expected],
-        wrong=[
-            f"{name} ({_form(ours)}, expected {_form(theirs)})"
-            for name, ours, theirs in shared
-            if ours.shape != theirs.shape
-            or (ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.is_floating_point()))
-        ]
-        + [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()],
-    )
+    wrong = [
+        f"{name} ({_form(ours)}, expected {_form(theirs)})"
+        for name, ours, theirs in shared
+        if ours.shape != theirs.shape
+        or (ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.is_floating_point()))
+    ]
+    wrong += [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()]
+    _refuse(f"{where} does not fit its config.json", "tensor", stored, expected, wrong)
 
 
 def _form(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _refuse(complaint: str, noun: str, **defects: list[str]) -> None:
-    """Raise if there are defects, with the number and the first few names of each kind."""
+def _refuse(
+    complaint: str, noun: str, given: Collection[str], expected: Collection[str], wrong: list[str]
+) -> None:
+    """Raise if names are missing, unknown or wrong, with the number and the first few of each kind."""
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected]
+    defects = {"missing": missing, "unknown": unknown, "wrong": wrong}
     found = {kind: names for kind, names in defects.items() if names}
     if not found:
         return
