@@ -159,21 +159,15 @@ def _ranges(instants: NDArray[np.datetime64], cuts: Cuts, gap_bars: int) -> list
     num_bars = len(instants)
     test = num_bars if cuts[1] is None else int(np.searchsorted(instants, cuts[1]))
     validation = int(np.searchsorted(instants[:test], cuts[0]))
-    return [
-        (0, validation),
-        (min(validation + gap_bars, test), test),
-        (min(test + gap_bars, num_bars), num_bars),
-    ]
+    after_gaps = min(validation + gap_bars, test), min(test + gap_bars, num_bars)
+    return [(0, validation), (after_gaps[0], test), (after_gaps[1], num_bars)]
 
 
 def _windows(ranges: NDArray[np.int64], config: DataConfig) -> Windows:
     """The windows in each instrument's range (I, 2), ``stride`` bars apart from its beginning."""
     starts = [np.arange(first, end - config.window + 1, config.stride) for first, end in ranges.tolist()]
     counts = [len(each) for each in starts]
-    return Windows(
-        np.repeat(np.arange(len(starts), dtype=np.int32), counts),
-        np.concatenate(starts),
-    )
+    return Windows(np.repeat(np.arange(len(starts), dtype=np.int32), counts), np.concatenate(starts))
 
 
 def _write_cut(cut: np.datetime64 | None, is_aware: bool) -> str | None:

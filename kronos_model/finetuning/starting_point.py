@@ -68,12 +68,7 @@ def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:
     """The pair before training, for a comparison; None if training starts from scratch."""
     if isinstance(start.model, PredictorShape) or isinstance(start.tokenizer, TokenizerShape):
         return None
-    pair = load_pair(
-        start.model,
-        start.tokenizer,
-        model_revision=start.model_revision,
-        tokenizer_revision=start.tokenizer_revision,
-    )
+    pair = load_pair(**start.model_dump())
     return pair.model, pair.tokenizer
 
 
