@@ -58,7 +58,7 @@ class ResultStore(Protocol):
         """Read the stored state of each job."""
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """Delete a result; returns whether there was one. ``has_result`` skips the check that there is one."""
+        """Delete a result; returns whether there was one. ``has_result`` skips checking that there is one."""
 
     async def close(self) -> None:
         """Close the connections."""
