@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,23 +12,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from kronos_cli.commands.option_types import COUNT, PATH
+from kronos_cli.commands import options
 from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis
+from kronos_cli.stack import services
+from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
 from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
-from kronos_cli.stack.services import (
-    check_ports,
-    metrics_share,
-    shared_folders,
-    start_api,
-    start_flower,
-    start_worker,
-    worker_names,
-    worker_share,
-)
 from kronos_model.processes.children import ChildProcess, LineSink
 
 PORT: Final = click.IntRange(1, 65535)
@@ -56,21 +47,21 @@ class UpOptions:
 
 @click.command()
 @click.option(
-    "--data", type=PATH, default=Path("output"), show_default=True,
+    "--data", type=options.PATH, default=Path("output"), show_default=True,
     help="Folder of jobs (redis/), candles for finetuning (data/) and trained models (models/).",
 )  # fmt: skip
 @click.option("--redis-port", type=PORT, help="Default: 6379, or a free port if that is in use.")
 @click.option("--flower-port", type=PORT, help="Default: 5555, or a free port if that is in use.")
 @click.option("--api-port", type=PORT, help="Default: KRONOS_API_PORT, or a free port if that is in use.")
 @click.option(
-    "--workers", "num_workers", default=1, show_default=True, type=COUNT,
+    "--workers", "num_workers", default=1, show_default=True, type=options.COUNT,
     help="Number of forecast worker processes. They share the cores.",
 )  # fmt: skip
 @click.option("--finetune/--no-finetune", default=True, show_default=True, help="Run a finetuning worker.")
 @click.option("--api/--no-api", default=True, show_default=True, help="Run the HTTP API and its page.")
-@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
-@click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
-@click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
+@options.device_option
+@options.model_option
+@options.tokenizer_option
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
 def up(as_json: bool, **given: Any) -> None:
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
@@ -81,7 +72,7 @@ def up(as_json: bool, **given: Any) -> None:
     raise SystemExit(run_up(UpOptions(**given), get_settings(), as_json=as_json))
 
 
-def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
+def run_up(given: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
     """Run until a signal (returns 0), or until a process ends that is not restarted (returns 1).
 
     With ``as_json`` the first line of standard output holds the addresses; logs go to standard error.
@@ -90,7 +81,7 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         LocalStackError: Redis or another process cannot be started.
     """
     console = Console(highlight=False, stderr=as_json)
-    workers = worker_names(options.num_workers)
+    workers = services.worker_names(given.num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
 
@@ -98,39 +89,38 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         restarts.note_line(name, line)
         show(name, line)
 
-    api_port = options.api_port if options.api else None
-    check_ports({"--api-port": api_port, "--flower-port": options.flower_port})
+    services.check_ports({
+        "--api-port": given.api_port if given.api else None, "--flower-port": given.flower_port,
+    })  # fmt: skip
     with ExitStack() as exits:
-        redis: LocalRedis | None = None
-        url = settings.redis_url.get_secret_value()
-        if not names_redis(settings):
-            port = options.redis_port or free_port(REDIS_PORT)
-            redis = exits.enter_context(LocalRedis(data=options.data / "redis", port=port, sink=sink))
-            url = redis.url
-        stack = exits.enter_context(ProcessStack(sink))
-        if redis is not None:
-            stack.adopt(redis.child)
-        choice = model_choice(settings, options.model, options.tokenizer)
-        device = {"KRONOS_DEVICE": options.device} if options.device else {}
-        folders = shared_folders(options.data, settings)
+        stack = ProcessStack(sink)
+        redis_port = given.redis_port or free_port(REDIS_PORT)
+        redis = services.start_redis(
+            exits, stack, settings, data=given.data / "redis", port=redis_port, sink=sink
+        )
+        choice = model_choice(settings, given.model, given.tokenizer)
+        folders = services.shared_folders(given.data, settings)
+        url = settings.redis_url.get_secret_value() if redis is None else redis.url
+        device = {"KRONOS_DEVICE": given.device} if given.device else {}
         common = {"KRONOS_REDIS_URL": url, **choice, **device, **folders}
+        start_worker = partial(stack.start, command=own_command("worker"), group="workers")
         for index, name in enumerate(workers):
-            start_worker(stack, name, common | worker_share(settings, index, len(workers)), WORKER_GRACE_S)
-        if options.finetune:
-            start_worker(
-                stack,
-                "finetune",
-                common | {"KRONOS_ROLE": "finetune"} | metrics_share(settings, len(workers)),
-                settings.finetune_grace_s + FINETUNE_MARGIN_S,
-            )
-        flower_url, flower_password = start_flower(stack, options.flower_port, settings, common)
-        api_url = start_api(stack, options.api_port, settings, common, console) if options.api else None
+            share = services.worker_share(settings, index, len(workers))
+            start_worker(name, variables=common | share, grace_s=WORKER_GRACE_S)
+        if given.finetune:
+            own = {"KRONOS_ROLE": "finetune", **services.worker_share(settings, len(workers), 1)}
+            grace_s = settings.finetune_grace_s + FINETUNE_MARGIN_S
+            start_worker("finetune", variables=common | own, grace_s=grace_s)
+        flower_url, password = services.start_flower(stack, given.flower_port, settings, common)
+        api_url = None
+        if given.api:
+            api_url = services.start_api(stack, given.api_port, settings, common, console)
         addresses = {
             "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
             "api_url": api_url,
             "flower_url": flower_url,
             "flower_user": settings.flower_user,
-            "flower_password": flower_password,  # None if the settings have it
+            "flower_password": password,  # None if the settings have it
             "data_folder": folders["KRONOS_DATA_FOLDER"],
             "model_folder": folders["KRONOS_MODEL_FOLDER"],
         }
@@ -142,7 +132,7 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         if as_json:
             click.echo(json.dumps(addresses))
         else:
-            _print_addresses(addresses, console, finetune=options.finetune)
+            _print_addresses(addresses, console, finetune=given.finetune)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
@@ -170,9 +160,7 @@ def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, f
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
     """Restart crashed processes. Returns the first process that is not restarted.
 
-    Raises:
-        KeyboardInterrupt: A signal ends the stack.
-        LocalStackError: A process cannot be restarted.
+    Raises KeyboardInterrupt after a signal, and LocalStackError if a process cannot be restarted.
     """
     while True:
         dead = stack.wait()

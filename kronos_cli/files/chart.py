@@ -12,6 +12,7 @@ from kronos_client.contract.results import ForecastResult, SeriesForecast
 
 RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
 NUM_TICKS = 8
+MAX_LOOKBACK_BARS = 120
 
 
 def draw_forecast(
@@ -26,24 +27,14 @@ def draw_forecast(
 
 
 def draw_chart(
-    lookback: pd.DataFrame,
-    series: SeriesForecast,
-    path: Path,
-    *,
-    title: str,
-    note: str = "",
-    max_lookback_bars: int = 120,
+    lookback: pd.DataFrame, series: SeriesForecast, path: Path, *, title: str, note: str = ""
 ) -> None:
-    """Write a PNG to ``path``.
+    """Write a PNG to ``path``, with ``note`` in small print below the title.
 
-    All bars are equally far apart, so nights and weekends leave no gaps.
-
-    Args:
-        lookback: ``timestamps`` (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
-        max_lookback_bars: Number of last bars that are drawn.
-        note: Small print below the title.
+    All bars are equally far apart, so nights and weekends leave no gaps. ``lookback`` has ``timestamps``
+    (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
     """
-    shown = lookback.tail(max_lookback_bars).reset_index(drop=True)
+    shown = lookback.tail(MAX_LOOKBACK_BARS).reset_index(drop=True)
     figure = Figure(
         figsize=(12, 6.75), dpi=110, layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12), facecolor="white"
     )

@@ -45,10 +45,8 @@ def find_inputs(paths: Sequence[str], output: Path) -> list[ForecastInput]:
     for one in found.values():
         other = by_name.setdefault(one.name.casefold(), one.path)  # some file systems ignore case
         if other != one.path:
-            raise InputError(
-                f"{other} and {one.path} would both be called {one.name!r}: rename one, or give the folder "
-                "that contains both"
-            )
+            remedy = "rename one, or give the folder that contains both"
+            raise InputError(f"{other} and {one.path} would both be called {one.name!r}: {remedy}")
     return list(found.values())
 
 

@@ -24,22 +24,9 @@ Record = Mapping[str, Any]
 def forecast_record(name: str, file: Path, job_id: str, result: ForecastResult) -> dict[str, Any]:
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
-    return {
-        "series": name,
-        "file": str(file),
-        "job_id": job_id,
-        "model": result.model.model_dump(),
-        "device": result.device,
-        "device_warning": result.device_warning,
-        "warnings": list(result.warnings),
-        "seed": series.seed,
-        "timestamps": list(series.timestamps),
-        "mean": {name: list(values) for name, values in series.mean.items()},
-        "quantiles": {
-            level: {name: list(values) for name, values in columns.items()}
-            for level, columns in series.quantiles.items()
-        },
-    }
+    origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "warnings"})
+    bars = series.model_dump(mode="json", include={"timestamps", "mean", "quantiles"})
+    return {"series": name, "file": str(file), "job_id": job_id, **origin, "seed": series.seed, **bars}
 
 
 def columns_of(record: Record) -> dict[str, list[Any]]:
