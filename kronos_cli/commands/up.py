@@ -3,23 +3,22 @@
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from kronos_cli.commands import options
-from kronos_cli.settings import CliSettings, get_settings
+from kronos_cli.settings import get_settings
 from kronos_cli.stack import services
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
 from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
-from kronos_model.processes.children import ChildProcess, LineSink
+from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 PORT: Final = click.IntRange(1, 65535)
 REDIS_PORT: Final = 6379
@@ -27,22 +26,6 @@ WORKER_GRACE_S: Final = 60
 FINETUNE_MARGIN_S: Final = 15
 """Added to the time in which training saves its state."""
 STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
-
-
-@dataclass(frozen=True)
-class UpOptions:
-    """The options of ``up``. ``data`` holds jobs, candles and models. None means as in the settings."""
-
-    data: Path
-    redis_port: int | None = None
-    flower_port: int | None = None
-    api_port: int | None = None
-    device: str | None = None
-    model: str | None = None
-    tokenizer: str | None = None
-    num_workers: int = 1
-    finetune: bool = True
-    api: bool = True
 
 
 @click.command()
@@ -63,25 +46,17 @@ class UpOptions:
 @options.model_option
 @options.tokenizer_option
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
-def up(as_json: bool, **given: Any) -> None:
+def up(
+    data: Path, redis_port: int | None, flower_port: int | None, api_port: int | None, num_workers: int,
+    finetune: bool, api: bool, device: str | None, model: str | None, tokenizer: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
     If KRONOS_REDIS_URL is set, the command uses that Redis and starts none. Without KRONOS_MODEL it serves
     the bundled checkpoint. A process that crashes is restarted, at most 5 times in 10 minutes.
     """
-    raise SystemExit(run_up(UpOptions(**given), get_settings(), as_json=as_json))
-
-
-def run_up(given: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run until a signal (returns 0), or until a process ends that is not restarted (returns 1).
-
-    With ``as_json`` the first line of standard output holds the addresses; logs go to standard error.
-
-    Raises:
-        LocalStackError: Redis or another process cannot be started.
-    """
-    console = Console(highlight=False, stderr=as_json)
-    workers = services.worker_names(given.num_workers)
+    console, settings = Console(highlight=False, stderr=as_json), get_settings()
+    workers = services.worker_names(num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
 
@@ -89,35 +64,31 @@ def run_up(given: UpOptions, settings: CliSettings, *, as_json: bool = False) ->
         restarts.note_line(name, line)
         show(name, line)
 
-    services.check_ports({
-        "--api-port": given.api_port if given.api else None, "--flower-port": given.flower_port,
-    })  # fmt: skip
+    for option, port in (("--api-port", api_port if api else None), ("--flower-port", flower_port)):
+        if port is not None and free_port(port) != port:  # another service would answer there
+            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
     with ExitStack() as exits:
         stack = ProcessStack(sink)
-        redis_port = given.redis_port or free_port(REDIS_PORT)
-        redis = services.start_redis(
-            exits, stack, settings, data=given.data / "redis", port=redis_port, sink=sink
-        )
-        choice = model_choice(settings, given.model, given.tokenizer)
-        folders = services.shared_folders(given.data, settings)
+        port = redis_port or free_port(REDIS_PORT)
+        redis = services.start_redis(exits, stack, settings, data=data / "redis", port=port, sink=sink)
+        choice = model_choice(settings, model, tokenizer)
+        folders = services.shared_folders(data, settings)
         url = settings.redis_url.get_secret_value() if redis is None else redis.url
-        device = {"KRONOS_DEVICE": given.device} if given.device else {}
-        common = {"KRONOS_REDIS_URL": url, **choice, **device, **folders}
+        common = {"KRONOS_REDIS_URL": url, **choice, **folders}
+        if device:
+            common["KRONOS_DEVICE"] = device
         start_worker = partial(stack.start, command=own_command("worker"), group="workers")
         for index, name in enumerate(workers):
             share = services.worker_share(settings, index, len(workers))
             start_worker(name, variables=common | share, grace_s=WORKER_GRACE_S)
-        if given.finetune:
+        if finetune:
             own = {"KRONOS_ROLE": "finetune", **services.worker_share(settings, len(workers), 1)}
             grace_s = settings.finetune_grace_s + FINETUNE_MARGIN_S
             start_worker("finetune", variables=common | own, grace_s=grace_s)
-        flower_url, password = services.start_flower(stack, given.flower_port, settings, common)
-        api_url = None
-        if given.api:
-            api_url = services.start_api(stack, given.api_port, settings, common, console)
+        flower_url, password = services.start_flower(stack, flower_port, settings, common)
         addresses = {
             "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
-            "api_url": api_url,
+            "api_url": services.start_api(stack, api_port, settings, common, console) if api else None,
             "flower_url": flower_url,
             "flower_user": settings.flower_user,
             "flower_password": password,  # None if the settings have it
@@ -132,14 +103,14 @@ def run_up(given: UpOptions, settings: CliSettings, *, as_json: bool = False) ->
         if as_json:
             click.echo(json.dumps(addresses))
         else:
-            _print_addresses(addresses, console, finetune=given.finetune)
+            _print_addresses(addresses, console, finetune=finetune)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
             console.print("Stopping. Running jobs finish first; Ctrl-C again ends at once.")
-            return 0
+            return
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
-        return 1
+        raise SystemExit(1)
 
 
 def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:

@@ -24,18 +24,12 @@ class OutputExists(InputError):
 class ForecastFolder:
     """A folder with one file per forecast, and a journal with the fingerprint of each.
 
-    The journal serves two purposes. A stopped run continues: a forecast from the same candles and options is
-    not computed again. And a file that no run of this command wrote is not replaced. File times would not
-    show other options or candles, and a CSV file cannot hold a fingerprint. Each line has ``output`` and
-    ``fingerprint``. A null fingerprint is a claim; it is written before the file, because a run may be killed
-    between the two.
+    With the journal a stopped run continues: a forecast from the same candles and options is not repeated.
+    And a file that no run of this command wrote is not replaced. A line has ``output`` and ``fingerprint``.
+    A null fingerprint is a claim, written before the file, because a run may be killed between the two.
 
     Use it in a ``with`` block, in one process at a time. A file is complete or does not exist. If the journal
-    has a fingerprint, its file was written.
-
-    Attributes:
-        path: The output, as the user named it.
-        charts: The folder of the charts.
+    has a fingerprint, its file was written. ``path`` is the output, and ``charts`` the folder of its charts.
 
     Raises:
         InputError: Another process uses the folder.

@@ -1,12 +1,12 @@
 """The forecast of one file as it is stored: a JSON object, or rows of a table, one per bar."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -71,13 +71,9 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> None:
 
 
 def _write_csv(path: Path, records: Iterable[Record]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        for number, record in enumerate(records):
-            columns = columns_of(record)
-            if number == 0:
-                rows.writerow(columns)
-            rows.writerows(zip(*columns.values(), strict=True))
+    for number, record in enumerate(records):
+        rows = pd.DataFrame(columns_of(record))
+        rows.to_csv(path, mode="a", header=number == 0, index=False, lineterminator="\r\n")
 
 
 def _write_json(path: Path, records: Iterable[Record]) -> None:

@@ -69,15 +69,7 @@ class Tally:
 
 @dataclass
 class ForecastRun:
-    """One run of the command over its files.
-
-    Attributes:
-        lookback: Number of last bars that are used.
-        timeout_s: Longest wait for each job.
-        fresh: Repeat forecasts that already exist.
-        overwrite: Replace also files that no run of this command wrote.
-        plot: Draw a chart of each forecast.
-    """
+    """One run of the command over its files. The command's help describes the options."""
 
     client: ForecastClient
     inputs: Sequence[ForecastInput]
@@ -111,7 +103,8 @@ class ForecastRun:
         def show() -> None:
             progress.update(bar, completed=self.tally.num_done)
 
-        with _ended_as_by_ctrl_c(), self.output:
+        # SIGTERM, which service managers send, acts like Ctrl-C: running jobs are cancelled.
+        with _handled_by(signal.default_int_handler, signal.SIGTERM), self.output:
             self.output.claim({one.name: self._charts(one) for one in self.inputs}, overwrite=self.overwrite)
             outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
                 ((work, work.candles) for work in self._works(show)),
@@ -162,10 +155,13 @@ class ForecastRun:
 
             draw_forecast(work.candles, result, chart, name=one.name, caution=caution)
         record = forecast_record(one.name, one.path, outcome.job_id, result)
-        with _without_interruption():  # every stored forecast is counted
-            self.output.put(work.fingerprint, record)
+        received: list[int] = []
+        with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
+            self.output.put(work.fingerprint, record)  # not interrupted: every stored forecast is counted
             self.tally.num_forecast += 1
             self._up_to_date.add(one.name)
+        if received:
+            raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
         for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
             self.tally.warnings.setdefault(text)
@@ -175,27 +171,11 @@ class ForecastRun:
 
 
 @contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Treat SIGTERM, which service managers send, like Ctrl-C: running jobs are cancelled."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _handled_by(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Use another handler for these signals. Call it in the main thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _without_interruption() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. Call it in the main thread."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
-        raise KeyboardInterrupt
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -21,13 +21,6 @@ from kronos_model.processes.environment import module_command
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 
 
-def check_ports(wanted: Mapping[str, int | None]) -> None:
-    """Raise LocalStackError if the port of an option is in use: another service would answer there."""
-    for option, port in wanted.items():
-        if port is not None and free_port(port) != port:
-            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
-
-
 def start_redis(
     exits: ExitStack, stack: ProcessStack, settings: CliSettings, **given: Any
 ) -> LocalRedis | None:
