@@ -9,7 +9,6 @@ from typing import Final
 
 import pandas as pd
 
-from kronos_cli.files.inputs import ForecastInput
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.forecast_request import ForecastOptions
@@ -25,9 +24,10 @@ NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadl
 
 @dataclass(frozen=True, eq=False)
 class ForecastWork:
-    """A file with its candles, and the fingerprint of candles and options."""
+    """A file with its forecast's name, its candles, and the fingerprint of candles and options."""
 
-    input: ForecastInput
+    name: str
+    file: Path
     candles: pd.DataFrame
     fingerprint: str
 
@@ -50,18 +50,18 @@ def default_lookback(
     return lookback if isinstance(lookback, int) else DEFAULT_LOOKBACK
 
 
-def read_work(one: ForecastInput, lookback: int, options: ForecastOptions) -> ForecastWork:
+def read_work(name: str, file: Path, lookback: int, options: ForecastOptions) -> ForecastWork:
     """Read the last ``lookback`` candles of a file. Raises JobError if they cannot be used."""
     try:
-        candles = read_candles(one.path, lookback)
+        candles = read_candles(file, lookback)
     except KronosError as error:
         # The message keeps the path, since the file is the user's own.
         raise JobError(error.code, error.message, error.field, error.details) from None
-    covered = {name: value for name, value in options.items() if name not in NO_PART_OF_THE_FORECAST}
+    covered = {option: value for option, value in options.items() if option not in NO_PART_OF_THE_FORECAST}
     digest = hashlib.sha256(json.dumps(covered, sort_keys=True).encode())
-    for name in candles:
-        column = candles[name]
-        is_text = name == "timestamps"
-        digest.update(f"\n{name}\n".encode())
+    for title in candles:
+        column = candles[title]
+        is_text = title == "timestamps"
+        digest.update(f"\n{title}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
-    return ForecastWork(one, candles, digest.hexdigest())
+    return ForecastWork(name, file, candles, digest.hexdigest())

@@ -1,7 +1,7 @@
 """One run of ``kronos forecast``: requests the forecasts of many files, stores and counts them."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from kronos_cli.files.bulk import ForecastWork, read_work
 from kronos_cli.files.caution import caution_about
-from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
 from kronos_client.client import ForecastClient, ForecastOutcome
@@ -72,7 +71,7 @@ class ForecastRun:
     """One run of the command over its files. The command's help describes the options."""
 
     client: ForecastClient
-    inputs: Sequence[ForecastInput]
+    inputs: Mapping[str, Path]
     output: ForecastFolder
     lookback: int
     options: ForecastOptions
@@ -105,7 +104,7 @@ class ForecastRun:
 
         # SIGTERM, which service managers send, acts like Ctrl-C: running jobs are cancelled.
         with _handled_by(signal.default_int_handler, signal.SIGTERM), self.output:
-            self.output.claim({one.name: self._charts(one) for one in self.inputs}, overwrite=self.overwrite)
+            self.output.claim({name: self._charts(name) for name in self.inputs}, overwrite=self.overwrite)
             outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
                 ((work, work.candles) for work in self._works(show)),
                 in_order=False,
@@ -125,49 +124,49 @@ class ForecastRun:
                 self.tally.is_interrupted = True
             finally:
                 # Forecasts that this run did not reach may come from other options.
-                self.output.finish(one.name for one in self.inputs if one.name in self._up_to_date)
+                self.output.finish(name for name in self.inputs if name in self._up_to_date)
 
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
         """Yield the files to forecast, and count the others. ``show`` is called before each file."""
-        for one in self.inputs:
+        for name, file in self.inputs.items():
             show()
             try:
-                work = read_work(one, self.lookback, self.options)
+                work = read_work(name, file, self.lookback, self.options)
             except JobError as error:
-                self.tally.fail(one.path, error)
+                self.tally.fail(file, error)
                 continue
-            if not self.fresh and self.output.has(one.name, work.fingerprint, self._charts(one)):
+            if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
                 self.tally.num_unchanged += 1
-                self._up_to_date.add(one.name)
+                self._up_to_date.add(name)
             else:
                 yield work
 
     def _keep(self, outcome: ForecastOutcome) -> None:
         work: Any = outcome.key  # the ForecastWork that was sent
-        one, result = work.input, outcome.result
+        result = outcome.result
         if result is None:
             assert outcome.error is not None, "an outcome is a result or an error"
-            self.tally.fail(one.path, outcome.error)
+            self.tally.fail(work.file, outcome.error)
             return
         caution = caution_about(result.model.id)
-        for chart in self._charts(one):  # before the record, which states that all files exist
+        for chart in self._charts(work.name):  # before the record, which states that all files exist
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
-            draw_forecast(work.candles, result, chart, name=one.name, caution=caution)
-        record = forecast_record(one.name, one.path, outcome.job_id, result)
+            draw_forecast(work.candles, result, chart, name=work.name, caution=caution)
+        record = forecast_record(work.name, work.file, outcome.job_id, result)
         received: list[int] = []
         with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
             self.output.put(work.fingerprint, record)  # not interrupted: every stored forecast is counted
             self.tally.num_forecast += 1
-            self._up_to_date.add(one.name)
+            self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
         for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
             self.tally.warnings.setdefault(text)
 
-    def _charts(self, one: ForecastInput) -> list[Path]:
-        return [self.output.charts / f"{one.name}.png"] if self.plot else []
+    def _charts(self, name: str) -> list[Path]:
+        return [self.output.charts / f"{name}.png"] if self.plot else []
 
 
 @contextmanager
