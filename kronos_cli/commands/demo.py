@@ -46,11 +46,11 @@ NUM_BARS_SHOWN = 5
 
 @click.command()
 @click.option("--csv", "csv_file", type=options.PATH, help="Candles to use instead of synthetic ones.")
-@options.lookback_option
-@options.model_option
-@options.tokenizer_option
-@options.device_option
-@options.pred_len_option
+@options.lookback
+@options.model
+@options.tokenizer
+@options.device
+@options.pred_len
 @click.option("--samples", default=10, show_default=True, type=options.COUNT, help="Sample paths.")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
 @click.option("--output", type=options.PATH, help="File of the chart.  [default: output/forecast.png]")

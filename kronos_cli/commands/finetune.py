@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from kronos_cli.commands.options import PATH, priority_option
+from kronos_cli.commands.options import PATH, priority
 from kronos_cli.settings import get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
@@ -62,7 +62,7 @@ class TrainingOptions:
     "--inline", multiple=True, type=PATH, metavar="FILE.csv",
     help="Candles to send in the job, one instrument per file. May be repeated.",
 )  # fmt: skip
-@priority_option
+@priority
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of training on the CPU.")
 @click.option(
     "--deadline", "deadline_s", type=float, metavar="SECONDS", help="Time in which the job must end."

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from kronos_cli.commands import options
@@ -16,12 +17,34 @@ from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
+from kronos_client.contract import forecast as contract
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50
+POSITIVE = click.FloatRange(min=0, min_open=True)
 TABLE_KINDS: dict[str, Kind] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
+
+
+def levels(text: str) -> tuple[float, ...]:
+    """Numbers between 0 and 1, separated by commas. May be empty."""
+    try:
+        found = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers like 0.1,0.5,0.9") from None
+    if any(not 0 < level < 1 for level in found):
+        raise ValueError(f"{text!r}: quantiles lie between 0 and 1")
+    return found
+
+
+def device(text: str) -> str:
+    """A device, as jobs name it."""
+    try:
+        checked: str = TypeAdapter(contract.Device).validate_python(text)
+    except ValidationError:
+        raise ValueError(f"{text!r} is none of auto, cpu, cuda, cuda:N and mps") from None
+    return checked
 
 
 @click.command()
@@ -33,28 +56,28 @@ TABLE_KINDS: dict[str, Kind] = {".csv": "csv", ".parquet": "parquet", ".pq": "pa
 @click.option(
     "--format", "kind", type=click.Choice(KINDS), help="Format of the files in a folder.  [default: csv]"
 )
-@options.pred_len_option
-@options.lookback_option
+@options.pred_len
+@options.lookback
 @click.option(
     "--samples", "sample_count", default=10, show_default=True, type=options.COUNT, help="Sample paths."
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
-@click.option("--temperature", type=options.POSITIVE, default=1.0, show_default=True)
+@click.option("--temperature", type=POSITIVE, default=1.0, show_default=True)
 @click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0: no limit.")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
-@click.option("--quantiles", type=options.levels, default="0.1,0.5,0.9", show_default=True)
+@click.option("--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True)
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(
-    "--device", type=options.device, default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
+    "--device", type=device, default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
 )
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of using the CPU.")
-@options.priority_option
+@options.priority
 @click.option(
-    "--deadline", "deadline_s", type=options.POSITIVE, metavar="SECONDS", help="Time until each job must end."
+    "--deadline", "deadline_s", type=POSITIVE, metavar="SECONDS", help="Time until each job must end."
 )
 @click.option(
-    "--timeout", "timeout_s", type=options.POSITIVE, metavar="SECONDS",
+    "--timeout", "timeout_s", type=POSITIVE, metavar="SECONDS",
     help="Longest wait for each job. After it the job is cancelled, and its file has failed.",
 )  # fmt: skip
 @click.option(

@@ -42,9 +42,9 @@ STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower":
 )  # fmt: skip
 @click.option("--finetune/--no-finetune", default=True, show_default=True, help="Run a finetuning worker.")
 @click.option("--api/--no-api", default=True, show_default=True, help="Run the HTTP API and its page.")
-@options.device_option
-@options.model_option
-@options.tokenizer_option
+@options.device
+@options.model
+@options.tokenizer
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
 def up(
     data: Path, redis_port: int | None, flower_port: int | None, api_port: int | None, num_workers: int,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from kronos_cli.commands.options import device_option
+from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 
 
@@ -16,7 +16,7 @@ from kronos_cli.settings import get_settings
 )  # fmt: skip
 @click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run in parallel.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Number of jobs at once.")
-@device_option
+@options.device
 @click.option("--loglevel", default="INFO", show_default=True)
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
 def worker(role: str | None, device: str | None, celery_arguments: tuple[str, ...], **given: Any) -> None:
