@@ -62,7 +62,5 @@ def _parse(line: str) -> "Requirement | None":
         requirement = Requirement(line.partition("#")[0].strip())
     except InvalidRequirement:  # a comment or an option of pip
         return None
-    is_meant = requirement.marker is None or any(
-        requirement.marker.evaluate({"extra": extra}) for extra in ("", "worker")
-    )
+    is_meant = requirement.marker is None or requirement.marker.evaluate({"extra": "worker"})
     return requirement if is_meant else None
