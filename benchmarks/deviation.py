@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
+from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
@@ -34,7 +35,10 @@ from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_CONTEXT, NUM_SERIES, NUM_PATHS, HORIZON = 512, 4, 8, 48
-CLOSE = 3
+CASES: list[tuple[str, int, torch.dtype, ContextPolicy]] = [
+    ("bfloat16, 400 bars", 400, torch.bfloat16, "exact"),
+    ("rolling, 512 bars", MAX_CONTEXT, torch.float32, "rolling"),
+]
 
 
 @dataclass
@@ -85,15 +89,12 @@ def run(
 
 def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:
     """The series, each with its own seed."""
-    return [
-        replace(
-            series_request(
-                index, lookback, HORIZON, SamplingParams(sample_count=NUM_PATHS, seed=seed + index)
-            ),
-            context_policy=context_policy,
-        )
-        for index in range(NUM_SERIES)
-    ]
+    requests = []
+    for index in range(NUM_SERIES):
+        sampling = SamplingParams(sample_count=NUM_PATHS, seed=seed + index)
+        request = series_request(index, lookback, HORIZON, sampling)
+        requests.append(replace(request, context_policy=context_policy))
+    return requests
 
 
 def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple[list[Any], ...]) -> None:
@@ -110,17 +111,12 @@ def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple
     def total_variation(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
         return (p - q).abs().sum(-1) / 2
 
-    same = statistics.mean(
-        float((a == b).float().mean()) for a, b in zip(exact.tokens, free.tokens, strict=True)
-    )
-    ours, theirs, other_seed = paths
-    moved, spread = (
-        statistics.mean(
-            float((np.abs(a.mean(0) - b.mean(0)) / a.std(0).clip(min=1e-9))[:, CLOSE].mean())
-            for a, b in zip(ours, others, strict=True)
-        )
-        for others in (theirs, other_seed)
-    )
+    def shift(ours: list[Any], others: list[Any]) -> float:
+        a, b = (np.stack(paths)[..., CLOSE] for paths in (ours, others))  # (series, paths, bars)
+        return float((np.abs(a.mean(1) - b.mean(1)) / a.std(1).clip(min=1e-9)).mean())
+
+    same = float((torch.stack(exact.tokens) == torch.stack(free.tokens)).float().mean())
+    moved, spread = shift(paths[0], paths[1]), shift(paths[0], paths[2])
     print(
         f"{name:>28} {mean_of(log_p, 0):>9.1e} {mean_of(log_p, 1):>9.1e} {mean_of(total_variation, 0):>9.1e} "
         f"{mean_of(total_variation, 1):>9.1e} {same:>8.1%} {moved:>10.3f} {spread:>8.3f}",
@@ -138,22 +134,12 @@ def main() -> None:
         f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
         f"{'spread':>8}"
     )
-    pairs: dict[str, tuple[Kronos, KronosTokenizer]] = {}
-    for name in arguments.models:
-        if name == "tiny":
-            loaded = load_pair("kronos-tiny", None)
-            pairs[name] = loaded.model.eval(), loaded.tokenizer.eval()
-        else:
-            pairs[f"{name}, random"] = random_pair(name)
-    for folder in arguments.folder:
-        loaded = load_pair(folder, None)
-        pairs[folder] = loaded.model.eval(), loaded.tokenizer.eval()
+    pairs = {f"{name}, random": random_pair(name) for name in arguments.models if name != "tiny"}
+    for name in (*(["kronos-tiny"] if "tiny" in arguments.models else []), *arguments.folder):
+        loaded = load_pair(name)
+        pairs[name] = loaded.model, loaded.tokenizer
     for name, pair in pairs.items():
-        cases: list[tuple[str, int, torch.dtype, ContextPolicy]] = [
-            ("bfloat16, 400 bars", 400, torch.bfloat16, "exact"),
-            ("rolling, 512 bars", MAX_CONTEXT, torch.float32, "rolling"),
-        ]
-        for case, lookback, dtype, policy in cases:
+        for case, lookback, dtype, policy in CASES:
             exact, paths = run(pair, requests_for(lookback, 1), torch.float32)
             _, other_seed = run(pair, requests_for(lookback, 1001), torch.float32)
             requests = requests_for(lookback, 1, policy)

@@ -7,7 +7,7 @@ weights in turn, so that no cache holds them all. The last lines time training's
 """
 
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
@@ -31,13 +31,7 @@ def microseconds(call: Callable[[], object], num_calls: int = 64) -> float:
     """Microseconds of one call, the median of several rounds."""
     for _ in range(8):
         call()
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for _ in range(num_calls):
-            call()
-        rounds.append((time.perf_counter() - start) / num_calls)
-    return statistics.median(rounds) * 1e6
+    return statistics.median(timeit.repeat(call, number=num_calls, repeat=ROUNDS)) / num_calls * 1e6
 
 
 def rotating(layers: list[Callable[[Tensor], Tensor]], x: Tensor) -> Callable[[], Tensor]:
