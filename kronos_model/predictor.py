@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from kronos_model.bars.columns import COLUMNS, time_features, to_bars
+from kronos_model.bars.columns import COLUMNS, column_error, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
-from kronos_model.errors import CandleError, InputError, TimestampError
+from kronos_model.errors import InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
 from kronos_model.seeds import MAX_SEED, derive_series_seed
@@ -206,39 +206,26 @@ class KronosPredictor:
 
 def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
     columns = {}
-    for name in COLUMNS:
-        if name not in df.columns:
-            continue
+    for name in [name for name in COLUMNS if name in df.columns]:
         try:
             values = columns[name] = df[name].to_numpy(dtype=np.float64)
         except (TypeError, ValueError):
-            raise CandleError(
-                f"column {name!r} holds something that is not a number", code="BAD_TYPE", field=name
-            ) from None
-        bad_rows = np.flatnonzero(~np.isfinite(values))
-        if len(bad_rows):
-            row = int(bad_rows[0])
-            raise CandleError(
-                f"column {name!r} holds {values[row]} in row {row}: drop or fill such rows first",
-                code="NOT_FINITE",
-                field=name,
-                details={"row": row},
-            )
+            raise column_error("BAD_TYPE", name, " holds something that is not a number") from None
+        if not np.isfinite(values).all():
+            row = int(np.isfinite(values).argmin())
+            text = f" holds {values[row]} in row {row}: drop or fill such rows first"
+            raise column_error("NOT_FINITE", name, text, row=row)
     return to_bars(columns)
 
 
 def _stamps(timestamps: Timestamps, expected: int, field: str) -> NDArray[np.int64]:
     """Time features (T, 5) of the wall clock as written, in any zone."""
     if len(timestamps) != expected:
-        raise TimestampError(
-            f"{field} has {len(timestamps)} entries, but {expected} are needed",
-            code="LENGTH_MISMATCH",
-            field=field,
-        )
+        text = f"{field} has {len(timestamps)} entries, but {expected} are needed"
+        raise TimestampError(text, code="LENGTH_MISMATCH", field=field)
     index = pd.DatetimeIndex(pd.Index(timestamps))
     if index.hasnans:
         row = int(np.flatnonzero(index.isna())[0])
-        raise TimestampError(
-            f"{field} has no time in row {row}", code="BAD_TIMESTAMP", field=field, details={"row": row}
-        )
+        text = f"{field} has no time in row {row}"
+        raise TimestampError(text, code="BAD_TIMESTAMP", field=field, details={"row": row})
     return time_features(index.tz_localize(None).to_numpy(dtype="datetime64[s]"))

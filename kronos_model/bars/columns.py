@@ -31,11 +31,12 @@ def check_price_columns(columns: Mapping[str, Any]) -> None:
     """Raise CandleError (MISSING_COLUMN) if a price column is missing."""
     for name in PRICE_COLUMNS:
         if name not in columns:
-            raise CandleError(
-                f"column {name!r} is missing; needed are {', '.join(PRICE_COLUMNS)}",
-                code="MISSING_COLUMN",
-                field=name,
-            )
+            raise column_error("MISSING_COLUMN", name, f" is missing; needed are {', '.join(PRICE_COLUMNS)}")
+
+
+def column_error(code: str, name: str, text: str, **details: int) -> CandleError:
+    """An error about a column; ``text`` follows its name."""
+    return CandleError(f"column {name!r}{text}", code=code, field=name, details=details)
 
 
 def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:

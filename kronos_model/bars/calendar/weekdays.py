@@ -20,10 +20,8 @@ MAX_DAYS_CLOSED: Final = 4
 """A longer run of days without bars (a holiday week, a suspension) does not count against a weekday."""
 
 
-class CannotInfer(TimestampError):
+class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
     """The lookback does not show how its timestamps continue."""
-
-    code = "CANNOT_INFER_TIMESTAMPS"
 
     def __init__(self, reason: str) -> None:
         super().__init__(

@@ -10,12 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# The forms of kronos_model.bars.timestamps, in RE2's syntax. Fractions of a second are dropped.
-_ISO_8601: Final = (
-    r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
-    r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"
-    r"(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?)?$"
-)
+from kronos_model.bars.timestamps import ISO_8601
+
 _HAS_TIME_OF_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
 _TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}"
@@ -125,7 +121,7 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
 
 
 def _from_texts(column: pa.ChunkedArray) -> Clock:
-    parts = pc.extract_regex(column, _ISO_8601)
+    parts = pc.extract_regex(column, f"^{ISO_8601}$")  # fractions of a second are dropped
     texts = pc.binary_join_element_wise(
         *(pc.struct_field(parts, part) for part in ("date", "minute", "second")), ""
     )
