@@ -3,9 +3,8 @@
 Random weights of a published shape, 400 bars of lookback, 100 bars ahead. The case 4x10 is 4 series with 10
 paths each. The naive loop, in float32, is timed on a few steps across the horizon and scaled to all steps;
 several series are one batch. The engine is timed as a whole, from submission to bars; its step is the mean
-of those in which all paths decode. MB and GFLOP are the least that a step reads and computes: the weights
-once, keys and values of every path. The last lines compare a step of one path with the time to read its
-weights once, at the memory bandwidth of the same run.
+of those in which all paths decode. The last lines compare a step of one path with the time to read
+its weights once, at the memory bandwidth of the same run.
 
     python -m benchmarks.decode [--cases 1x1 1x10 1x64 64x1] [--dtypes float32 bfloat16] [--runs 5]
                                 [--device cuda] [--shape small] [--max-naive 64]
@@ -24,7 +23,6 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.build import CPU_SLOTS, build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from kronos_model.engine.network import cache_dtype
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -103,11 +101,11 @@ def read_bandwidth(device: torch.device) -> float:
     return BANDWIDTH_BYTES / min(passes)
 
 
-def num_multiplied(model: Kronos) -> int:
-    """The weights that a decode step multiplies: blocks, dependency-aware layer, heads."""
+def multiplied_bytes(model: Kronos) -> int:
+    """Bytes of the float32 weights that a decode step multiplies: blocks, dependency-aware layer, heads."""
     attention = model.dep_layer.cross_attn
     modules = (model.transformer, attention.k_proj, attention.v_proj, attention.out_proj, model.head)
-    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+    return sum(4 * parameter.numel() for module in modules for parameter in module.parameters())
 
 
 def main() -> None:
@@ -138,9 +136,8 @@ def main() -> None:
     print(
         f"torch {torch.__version__}, {where}, shape {given.shape}, {LOOKBACK} → {HORIZON} bars, "
         f"medians of {given.runs} runs\n{'case':>6} {'dtype':>9} {'naive s':>9} {'engine s':>9} "
-        f"{'min–max s':>13} {'prefill s':>9} {'step ms':>8} {'bars/s':>7} {'MB':>7} {'GFLOP':>6} {'times':>7}"
+        f"{'min–max s':>13} {'prefill s':>9} {'step ms':>8} {'bars/s':>7} {'times':>7}"
     )
-    weights, layers = num_multiplied(model), len(model.transformer) + 1
     steps_of_one_path: dict[str, float] = {}
     for case, requests in cases.items():
         paths = num_paths[case]
@@ -149,23 +146,18 @@ def main() -> None:
             for _ in range(given.naive_runs)
         )
         for name, engine in engines.items():
-            dtype = getattr(torch, name)
             engine_run(engine, requests, device)  # warm up
             runs = [engine_run(engine, requests, device) for _ in range(given.runs)]
             totals = [total_s for total_s, _, _ in runs]
             fast, prefill, step = (statistics.median(column) for column in zip(*runs, strict=True))
             if paths == 1:
                 steps_of_one_path[name] = step
-            kept = 2 * layers * model.d_model * paths * (LOOKBACK + HORIZON // 2)  # keys and values
-            megabytes = (weights * dtype.itemsize + kept * cache_dtype(device, dtype).itemsize) / 1e6
             print(
                 f"{case:>6} {name:>9} {slow:>9.2f} {fast:>9.3f} {min(totals):>6.3f}–{max(totals):<6.3f} "
-                f"{prefill:>9.3f} {step * 1000:>8.2f} {paths / step:>7.0f} {megabytes:>7.1f} "
-                f"{2 * (paths * weights + kept) / 1e9:>6.2f} {slow / fast:>7.1f}",
+                f"{prefill:>9.3f} {step * 1000:>8.2f} {paths / step:>7.0f} {slow / fast:>7.1f}",
                 flush=True,
             )
-    bandwidth = read_bandwidth(device)
-    size = 4 * weights
+    bandwidth, size = read_bandwidth(device), multiplied_bytes(model)
     read_s = size / bandwidth
     print(f"\nmemory is read at {bandwidth / 1e9:.1f} GB/s, {size / 1e6:.1f} MB in {read_s * 1000:.2f} ms")
     for name, step in steps_of_one_path.items():

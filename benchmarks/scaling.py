@@ -29,7 +29,7 @@ LOOKBACK, HORIZON = 400, 96
 
 def measure(given: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
     """Wall-clock and CPU seconds of each run, by setting. All start at once; idle workers cost nothing."""
-    payloads = [job_payload(seed, LOOKBACK, HORIZON, given.samples) for seed in range(given.jobs)]
+    payloads = [job_payload(seed, LOOKBACK, HORIZON) for seed in range(given.jobs)]
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in given.settings}
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
@@ -54,20 +54,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=64, help="in each run")
     parser.add_argument("--size", choices=("tiny", "small"), default="tiny")
-    parser.add_argument("--samples", type=int, default=1, help="sample paths of each job")
     given = parser.parse_args()
     before, runs, after = os.getloadavg()[0], measure(given), os.getloadavg()[0]
     print(
-        f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, {given.samples} paths each, "
+        f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, "
         f"model {given.size}; load average before {before:.1f}, after {after:.1f}"
     )
-    print(f"{'setting':>8} {'jobs/s':>8} {'lowest':>8} {'highest':>8} {'bars/s':>8} {'cores used':>11}")
+    print(f"{'setting':>8} {'jobs/s':>8} {'lowest':>8} {'highest':>8} {'cores used':>11}")
     for name, measured in runs.items():
         rates = [given.jobs / run_s for run_s, _ in measured]
-        median = statistics.median(rates)
         print(
-            f"{name:>8} {median:>8.2f} {min(rates):>8.2f} {max(rates):>8.2f} "
-            f"{median * HORIZON * given.samples:>8.0f} "
+            f"{name:>8} {statistics.median(rates):>8.2f} {min(rates):>8.2f} {max(rates):>8.2f} "
             f"{statistics.median(cpu_s / run_s for run_s, cpu_s in measured):>11.2f}"
         )
 

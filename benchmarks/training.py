@@ -26,7 +26,6 @@ from benchmarks.support.shapes import random_pair
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning import finetune, parse_config
 from kronos_model.finetuning.seeding import window_order
-from kronos_model.finetuning.windows import WindowDataset
 
 WARM_UP_STEPS: Final = 2
 LOOKBACK, PRED_LEN = 400, 48
@@ -40,21 +39,20 @@ SEED: Final = 0
 
 
 def measure(kind: str, shape: str, steps: int, device: str) -> dict[str, Any]:
-    """One run in this process: seconds per step, share of the loader, last loss, peak memory."""
+    """One run in this process: seconds per step, last loss, peak memory."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     steps += WARM_UP_STEPS
     table = pd.DataFrame(candles(seed=1, bars=NUM_BARS).as_dict())
     if kind == "plain":
-        seconds, losses, loader_s = *_plain(table, shape, steps, device), None
+        seconds, losses = _plain(table, shape, steps, device)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            seconds, losses, loader_s = _ours(table, kind, shape, steps, device, Path(folder))
+            seconds, losses = _ours(table, kind, shape, steps, device, Path(folder))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device != "cpu":
         peak = torch.cuda.max_memory_allocated() / 2**20
     return {
         "step_s": statistics.median(seconds[WARM_UP_STEPS:]),
-        "loader": "" if loader_s is None else f"{loader_s / sum(seconds):.2%}",
         "last_loss": losses[-1],
         "peak_mib": peak,
     }
@@ -70,7 +68,7 @@ def _plain(table: pd.DataFrame, shape: str, steps: int, device: str) -> tuple[li
 
 def _ours(
     table: pd.DataFrame, kind: str, shape: str, steps: int, device: str, folder: Path
-) -> tuple[list[float], list[float], float]:
+) -> tuple[list[float], list[float]]:
     for module, part in zip(random_pair(shape), ("model", "tokenizer"), strict=True):
         module.save_pretrained(folder / "start" / part)
     table.to_parquet(folder / "candles.parquet")
@@ -96,17 +94,6 @@ def _ours(
             "seed": SEED,
         }
     )
-    loader_s = 0.0
-    fetch = WindowDataset.__getitems__
-
-    def timed(self: WindowDataset, indices: Any) -> Any:
-        nonlocal loader_s
-        started = time.perf_counter()
-        batch = fetch(self, indices)
-        loader_s += time.perf_counter() - started
-        return batch
-
-    WindowDataset.__getitems__ = timed  # type: ignore[method-assign]
     moments, losses = [], []
 
     def record(event: Any) -> None:
@@ -116,7 +103,7 @@ def _ours(
 
     finetune(config, folder / "run", listeners=[record])
     seconds = [after - before for before, after in itertools.pairwise(moments)]
-    return [seconds[0], *seconds], losses, loader_s
+    return [seconds[0], *seconds], losses
 
 
 def main() -> None:
@@ -139,7 +126,7 @@ def main() -> None:
 
 def _print_table(shape: str, runs: dict[str, list[dict[str, Any]]]) -> None:
     print(f"Kronos-{shape}, {BATCH_SIZE[shape]} windows of {LOOKBACK} + {PRED_LEN} bars per step")
-    print(f"{'':<20} {'steps/s':>8} {'times':>6} {'spread':>14} {'peak MiB':>9} {'loader':>7} {'loss':>9}")
+    print(f"{'':<20} {'steps/s':>8} {'times':>6} {'spread':>14} {'peak MiB':>9} {'loss':>9}")
     plain_s = statistics.median(one["step_s"] for one in runs["plain"])
     for kind, results in runs.items():
         seconds = [one["step_s"] for one in results]
@@ -149,7 +136,7 @@ def _print_table(shape: str, runs: dict[str, list[dict[str, Any]]]) -> None:
             f"{name:<20} {1 / step_s:>8.3f} {plain_s / step_s:>6.2f} "
             f"{1 / max(seconds):>6.3f} – {1 / min(seconds):<5.3f} "
             f"{statistics.median(one['peak_mib'] for one in results):>9.0f} "
-            f"{results[0]['loader']:>7} {results[0]['last_loss']:>9.5f}"
+            f"{results[0]['last_loss']:>9.5f}"
         )
     print(flush=True)
 

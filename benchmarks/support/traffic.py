@@ -31,13 +31,13 @@ def instrument(seed: int, lookback: int, horizon: int) -> tuple[Candles, tuple[s
     return series[:lookback], series.timestamps[lookback:]
 
 
-def job_payload(seed: int, lookback: int, horizon: int, num_paths: int = 1) -> dict[str, Any]:
+def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
     """A job of one series with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
     return {
         "schema_version": SCHEMA_VERSION,
         "series": [series_payload(past.as_dict(), "0", future_timestamps=future)],
-        "sampling": {"seed": seed, "sample_count": num_paths},
+        "sampling": {"seed": seed},
     }
 
 

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, FloatArray, to_bars
 from kronos_model.bars.files.find import find_files
-from kronos_model.bars.files.report import (
-    DataReport,
-    InstrumentReport,
-    describe,
-    report_data,
-    report_instrument,
-)
+from kronos_model.bars.files.report import DataReport, describe, report_data, report_instrument
 from kronos_model.bars.files.table import CandleTable, read_cells, to_table
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.validation import defects_of
@@ -98,14 +92,16 @@ def read_instruments(
     _check_skipped(files, unusable)
     pa.default_memory_pool().release_unused()  # pyarrow keeps it for further tables
     instruments: list[Instrument] = []
-    reports: list[InstrumentReport] = []
+    reports = []
     for name in sorted(gathered):
         of_it = gathered.pop(name)  # frees the parts as soon as the instrument's bars are in order
         instrument, num_sorted = _in_order(name, of_it, bool(is_aware))
         reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
         if len(instrument):
             instruments.append(instrument)
-    skipped = {str(path): _reason(path, error) for path, error in unusable.items()}
+    skipped = {  # why, without the name of the file
+        str(path): error.message.removeprefix(str(path)).lstrip(",: ") for path, error in unusable.items()
+    }
     return instruments, report_data(instruments, reports, dropped_of_none, skipped)
 
 
@@ -127,16 +123,11 @@ def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, Ca
             continue
         if len(errors) == 1:
             raise errors[0]
-        first = "; ".join(f"{error.message[:400]}" for error in errors[:SHOWN_REASONS])
+        first = "; ".join(error.message[:400] for error in errors[:SHOWN_REASONS])
         raise CandleFileError(
             f"none of the {len(errors):,} files in {folder} can be used: {first}",
             field=Counter(error.field for error in errors).most_common(1)[0][0],
         )
-
-
-def _reason(path: Path, error: CandleFileError) -> str:
-    """The error's message without the name of the file."""
-    return error.message.removeprefix(str(path)).lstrip(",: ")
 
 
 def _gather(
@@ -205,9 +196,7 @@ def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrumen
     """The instrument, and how many of its rows came after a later one."""
     bars = np.concatenate(gathered.bars)
     wall, instants = np.concatenate(gathered.wall), np.concatenate(gathered.instants)
-    num_sorted = 0
-    if len(instants):
-        num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
+    num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
     if num_sorted:
         order = np.argsort(instants, kind="stable")
         bars, wall, instants = bars[order], wall[order], instants[order]
