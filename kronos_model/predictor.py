@@ -118,18 +118,8 @@ class KronosPredictor:
         Series 0 uses ``seed``, series i a seed derived from (seed, i). Each forecast equals that of the
         series alone with its own seed. The rest is as in ``predict``.
         """
-        forecasts = self.forecast_batch(
-            df_list,
-            x_timestamp_list,
-            y_timestamp_list,
-            pred_len,
-            T=T,
-            top_k=top_k,
-            top_p=top_p,
-            sample_count=sample_count,
-            seed=seed,
-            verbose=verbose,
-        )
+        series = (df_list, x_timestamp_list, y_timestamp_list, pred_len)
+        forecasts = self.forecast_batch(*series, T, top_k, top_p, sample_count, seed, verbose=verbose)
         frames = []
         for forecast, y_timestamp in zip(forecasts, y_timestamp_list, strict=True):
             frame = pd.DataFrame(forecast.mean, columns=list(COLUMNS), index=pd.Index(y_timestamp))
@@ -143,12 +133,12 @@ class KronosPredictor:
         x_timestamp_list: Sequence[Timestamps],
         y_timestamp_list: Sequence[Timestamps],
         pred_len: int | Sequence[int],
-        *,
         T: float = 1.0,
         top_k: int = 0,
         top_p: float = 0.9,
         sample_count: int = 1,
         seed: int | None = None,
+        *,
         repair: bool = False,
         context_policy: ContextPolicy = "exact",
         verbose: bool = False,
@@ -162,8 +152,7 @@ class KronosPredictor:
             horizons = [int(pred_len)] * len(df_list)
         else:
             horizons = list(pred_len)
-        counts = {len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}
-        if len(counts) != 1:
+        if len({len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}) != 1:
             raise InputError("df_list, x_timestamp_list, y_timestamp_list and pred_len differ in length")
         if seed is None:
             seed = int(torch.randint(2**63 - 1, ()).item())
@@ -181,18 +170,15 @@ class KronosPredictor:
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)
             )
         ]
-        forecasts = [
-            Forecast(generation.paths, generation.request.sampling.seed)
-            for generation in self._generate(requests, verbose)
-        ]
+        ended = self._generate(requests, verbose)
+        forecasts = [Forecast(one.paths, one.request.sampling.seed) for one in ended]
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
 
     def _generate(self, requests: Sequence[SeriesRequest], verbose: bool) -> list[Generation]:
         generations: list[Generation] = []
         with self._engine_lock:
             try:
-                for request in requests:
-                    generations.append(self._engine.submit(request))
+                generations.extend(map(self._engine.submit, requests))
                 total = sum(generation.num_bars_total for generation in generations)
                 with tqdm(total=total, unit="bar", disable=not verbose) as progress:
                     while self._engine.has_work:

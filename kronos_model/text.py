@@ -79,5 +79,5 @@ def _escape(text: str) -> str:
 
 def _last_name(path: re.Match[str]) -> str:
     text = path[0].rstrip("/")
-    end = text[len(text.rstrip(".:!?")) :]  # of the sentence
-    return f"…/{text.rstrip('.:!?').rpartition('/')[2]}{end}" if text else path[0]
+    name = text.rstrip(".:!?")  # less the end of the sentence
+    return f"…/{name.rpartition('/')[2]}{text[len(name) :]}" if text else path[0]

@@ -191,11 +191,7 @@ class _History:
         self._closures = [(int(wall[gap]), int(wall[gap + 1])) for gap in gaps]
 
     def expects(self, at: int) -> bool:
-        """Whether a bar comes at ``at``.
-
-        Raises:
-            CannotInfer: the lookback does not show it.
-        """
+        """Whether a bar comes at ``at``. Raises CannotInfer if the lookback does not show it."""
         closed = [self._is_closed(then) for then in self._before(at, WEEK) if not self._is_day_off(then)]
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False

@@ -77,11 +77,7 @@ class Weekdays:
         return any(weekday >= FRIDAY and not self.is_known[weekday] for weekday in weekdays)
 
     def after(self, day: int) -> Iterator[int]:
-        """The open days after ``day``.
-
-        Raises:
-            CannotInfer: the next weekday is one that the lookback does not show.
-        """
+        """The open days after ``day``. Raises CannotInfer at a weekday that the lookback does not show."""
         if not any(self.is_open):
             raise CannotInfer("no weekday has bars more often than not")
         for later in count(day + 1):

@@ -68,17 +68,11 @@ def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> 
     """Join two columns, dates and times of day, to texts such as ``2024-06-18 09:35:00``.
 
     A row with an empty cell in one of the two has no time. A date may end in midnight, which is ignored.
-
-    Raises:
-        ClockError: the dates have times of day already, or the second column has no times of day.
+    Raises ClockError if the dates have times of day already, or the second column has none.
     """
     dates, times = _date_texts(days), _time_texts(times_of_day)
-    if (
-        dates is None
-        or times is None
-        or _any_matches(dates, _HAS_TIME_OF_DAY)
-        or (len(times) and not _any_matches(times, _TIME_OF_DAY))
-    ):
+    is_pair = dates is not None and times is not None and not _any_matches(dates, _HAS_TIME_OF_DAY)
+    if not is_pair or (len(times_of_day) and not _any_matches(times, _TIME_OF_DAY)):
         raise ClockError(
             "several columns that could be the times, date, time: rename the one that is meant to timestamps"
         )
@@ -134,11 +128,9 @@ def _from_texts(column: pa.ChunkedArray) -> Clock:
     wall = np.where((wall < _FIRST_TIME) | np.isnat(offsets_s), np.datetime64("NaT", "s"), wall)
     rows = np.flatnonzero(~np.isnat(wall))  # of the times
     is_aware = has_offset[rows]
-    if len(rows) and (is_aware != is_aware[0]).any():
-        raise ClockError(
-            "times with an offset and times without one: write all of them alike",
-            int(rows[np.argmax(is_aware != is_aware[0])]),
-        )
+    if (differs := is_aware != is_aware[:1]).any():
+        text = "times with an offset and times without one: write all of them alike"
+        raise ClockError(text, int(rows[np.argmax(differs)]))
     return Clock(wall, wall - offsets_s, _awareness(wall, bool(is_aware.any())))
 
 

@@ -95,9 +95,8 @@ def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[
         except csv.Error as error:
             if "limit" in str(error):
                 raise
-            raise CandleFileError(
-                f"{path}, line {line}: a quotation mark stands where none belongs", details={"line": line}
-            ) from None
+            text = f"{path}, line {line}: a quotation mark stands where none belongs"
+            raise CandleFileError(text, details={"line": line}) from None
         if row is None:
             return
         if len(row) > 1 or any(cell.strip() for cell in row):
@@ -153,9 +152,8 @@ def _check_utf_8(path: Path, cells: Cells) -> None:
 
 
 def _not_utf_8(path: Path, line: int) -> CandleFileError:
-    return CandleFileError(
-        f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8", details={"line": line}
-    )
+    text = f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8"
+    return CandleFileError(text, details={"line": line})
 
 
 def _without_blank_rows(cells: Cells) -> Cells:
