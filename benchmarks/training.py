@@ -38,8 +38,8 @@ CUT: Final = NUM_BARS - 2 * (LOOKBACK + PRED_LEN)
 SEED: Final = 0
 
 
-def measure(kind: str, shape: str, steps: int, device: str) -> dict[str, Any]:
-    """One run in this process: seconds per step, last loss, peak memory."""
+def measure(kind: str, shape: str, steps: int, device: str) -> tuple[float, float, float]:
+    """One run in this process: seconds per step, peak memory in MiB, last loss."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     steps += WARM_UP_STEPS
     table = pd.DataFrame(candles(seed=1, bars=NUM_BARS).as_dict())
@@ -51,11 +51,7 @@ def measure(kind: str, shape: str, steps: int, device: str) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device != "cpu":
         peak = torch.cuda.max_memory_allocated() / 2**20
-    return {
-        "step_s": statistics.median(seconds[WARM_UP_STEPS:]),
-        "last_loss": losses[-1],
-        "peak_mib": peak,
-    }
+    return statistics.median(seconds[WARM_UP_STEPS:]), peak, losses[-1]
 
 
 def _plain(table: pd.DataFrame, shape: str, steps: int, device: str) -> tuple[list[float], list[float]]:
@@ -115,28 +111,28 @@ def main() -> None:
     given = parser.parse_args()
     kinds = ["plain", "no", "bf16", *(["fp16"] if given.device == "cuda" else [])]
     for shape in given.shapes:
-        runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        runs: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
         for _ in range(given.runs):
             for kind in kinds:
                 with own_process() as process:
-                    run = process.submit(measure, kind, shape, given.steps, given.device)
-                    runs[kind].append(run.result())
+                    runs[kind].append(
+                        process.submit(measure, kind, shape, given.steps, given.device).result()
+                    )
         _print_table(shape, runs)
 
 
-def _print_table(shape: str, runs: dict[str, list[dict[str, Any]]]) -> None:
+def _print_table(shape: str, runs: dict[str, list[tuple[float, float, float]]]) -> None:
     print(f"Kronos-{shape}, {BATCH_SIZE[shape]} windows of {LOOKBACK} + {PRED_LEN} bars per step")
     print(f"{'':<20} {'steps/s':>8} {'times':>6} {'spread':>14} {'peak MiB':>9} {'loss':>9}")
-    plain_s = statistics.median(one["step_s"] for one in runs["plain"])
+    plain_s = statistics.median(step_s for step_s, _, _ in runs["plain"])
     for kind, results in runs.items():
-        seconds = [one["step_s"] for one in results]
+        seconds, peaks, losses = zip(*results, strict=True)
         step_s = statistics.median(seconds)
         name = "plain loop, float32" if kind == "plain" else f"ours, {NAMES[kind]}"
         print(
             f"{name:<20} {1 / step_s:>8.3f} {plain_s / step_s:>6.2f} "
             f"{1 / max(seconds):>6.3f} – {1 / min(seconds):<5.3f} "
-            f"{statistics.median(one['peak_mib'] for one in results):>9.0f} "
-            f"{results[0]['last_loss']:>9.5f}"
+            f"{statistics.median(peaks):>9.0f} {losses[0]:>9.5f}"
         )
     print(flush=True)
 

@@ -69,13 +69,11 @@ class Scaling:
 
     def apply(self, bars: FloatArray, clip: float) -> FloatArray:
         """Scaled bars, clipped to ±clip."""
-        scaled: FloatArray = (bars - self.mean) / (self.std + np.float32(STD_EPSILON))
-        return np.clip(scaled, -clip, clip)
+        return np.clip((bars - self.mean) / (self.std + np.float32(STD_EPSILON)), -clip, clip)
 
     def undo(self, scaled: FloatArray) -> FloatArray:
         """From scaled values (..., 6) back to prices, volume and amount."""
-        bars: FloatArray = scaled * (self.std + np.float32(STD_EPSILON)) + self.mean
-        return bars
+        return np.asarray(scaled * (self.std + np.float32(STD_EPSILON)) + self.mean)
 
 
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:

@@ -61,8 +61,7 @@ def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]
     minutes = session_minutes(spacing_minutes)
     num_days = -(-bars // len(minutes))
     days = np.busday_offset(np.datetime64(FIRST_DAY), np.arange(num_days)).astype("datetime64[m]")
-    times: NDArray[np.datetime64] = days[:, None] + minutes.astype("timedelta64[m]")[None, :]
-    return times.ravel()[:bars]
+    return np.ravel(days[:, None] + minutes.astype("timedelta64[m]"))[:bars]
 
 
 def reverts_to_mean(seed: int) -> bool:

@@ -16,22 +16,13 @@ MAX_MAGNITUDE: Final = 1e17
 def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     """Refuse columns (each (T,), numeric) that the model cannot use.
 
-    The checks run in the order below, each over all columns. The first defect is reported, with its column as
-    ``field`` and its first row in ``details["row"]``. A high below open or close is no defect as long as it
-    is not below the low: it is common in vendors' data and does no harm.
+    The first defect is reported, with its column as ``field`` and its first row in ``details["row"]``. A high
+    below open or close is no defect as long as it is not below the low: it is common in vendors' data and
+    does no harm.
 
-    Raises:
-        CandleError: with one of the codes
-
-        MISSING_COLUMN      a price column is missing
-        UNKNOWN_COLUMN      a column that the model does not use
-        LENGTH_MISMATCH     columns of unequal length, or not one-dimensional
-        EMPTY_SERIES        no bars
-        NOT_FINITE          NaN or infinite
-        VALUE_TOO_LARGE     beyond ±1e17, where float32 sums overflow
-        NON_POSITIVE_PRICE  a price of zero or below, also one that is zero as float32
-        HIGH_BELOW_LOW      a high below the low
-        NEGATIVE_VOLUME     volume or amount below zero
+    Raises CandleError: MISSING_COLUMN, UNKNOWN_COLUMN, LENGTH_MISMATCH (also if not one-dimensional),
+    EMPTY_SERIES, NOT_FINITE, VALUE_TOO_LARGE, NON_POSITIVE_PRICE (also one that is zero as float32),
+    HIGH_BELOW_LOW, NEGATIVE_VOLUME (also the amount), checked in this order, each over all columns.
     """
     _check_shape(columns)
     for code, name, at_fault, defect in defects_of(columns):

@@ -159,8 +159,7 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
     newest = mismatch[-1].sum() > max(1, MAX_MISMATCH * could_show[-1].sum())
     if mismatch.sum() > max(1, MAX_MISMATCH * len(kept)) or newest or not is_open[columns[-1]]:
         raise CannotInfer("the bars come at times of day that change")
-    open_times: NDArray[np.int64] = times[is_open]
-    return open_times
+    return np.asarray(times[is_open])
 
 
 def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[int]:

@@ -204,8 +204,7 @@ def _instants(lookback: Timestamps, zone: tzinfo | None) -> NDArray[np.int64]:
         return lookback.instants.astype(np.int64)
     times: list[datetime] = lookback.wall.tolist()
     offsets_us = np.array([offset_s(at, zone) for at in times], dtype=np.int64) * SECOND
-    instants: NDArray[np.int64] = lookback.wall.astype(np.int64) - offsets_us
-    return instants
+    return np.asarray(lookback.wall.astype(np.int64) - offsets_us)
 
 
 def _at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | None) -> Timestamps:

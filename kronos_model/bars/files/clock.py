@@ -110,7 +110,7 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
         times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
-    wall: NDArray[np.datetime64] = times.tz_localize(None).to_numpy().astype("datetime64[s]")
+    wall = times.tz_localize(None).to_numpy().astype("datetime64[s]")
     return Clock(wall, instants, _awareness(instants, True))
 
 
@@ -157,5 +157,4 @@ def _awareness(times: NDArray[np.datetime64], is_aware: bool) -> bool | None:
 
 
 def _seconds(column: Any) -> NDArray[np.datetime64]:
-    seconds: NDArray[np.datetime64] = column.to_numpy().astype("datetime64[s]")
-    return seconds
+    return np.asarray(column.to_numpy().astype("datetime64[s]"))

@@ -107,8 +107,7 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float
         except pa.ArrowException:
             text = f"{path}: the column for {name} holds {column.type}, not numbers"
             raise CandleFileError(text, field=name) from None
-    values: NDArray[np.float64] = numbers.to_numpy()
-    return values
+    return np.asarray(numbers.to_numpy())
 
 
 def _instruments(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
