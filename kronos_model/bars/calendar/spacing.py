@@ -1,19 +1,8 @@
 """The timestamps of future bars, inferred from the lookback's own spacing.
 
-The first rule that fits applies:
-
-- **One bar a day or fewer.** Monthly bars (any whole number of months apart) on the same day of the month,
-  its last day, or its first or last weekday; weekly bars (any whole number of weeks) on the same weekday;
-  bars a constant number of days apart; daily bars on the weekdays on which the lookback has bars. A lookback
-  without a weekend does not show whether Saturdays trade. All keep the wall-clock time.
-- **Constant spacing within the day.** A lookback without a break is continued without one, by instant.
-  Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets, once
-  if they are naive. No break is invented. A warning is given if the lookback is shorter than a day, or if it
-  shows no weekend and its future reaches into the time from Friday noon to Sunday.
-- **Sessions**, if the lookback shows breaks: see ``sessions.py``.
-
-One missing bar, or a day off, does not hide a rule. Future days off are not predicted. If no rule fits, or
-the lookback does not show enough for the request, an error is raised.
+The first rule that fits applies: months, weeks or days apart (at the same wall-clock time), constant spacing
+within the day, sessions. One missing bar, or a day off, does not hide a rule. Future days off are not
+predicted. If no rule fits, or the lookback does not show enough for the request, an error is raised.
 """
 
 from collections.abc import Sequence
@@ -104,7 +93,7 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
 
 
 def _by_month(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
-    """Bars a whole number of months apart."""
+    """Bars whole months apart, on a day of the month, its last day, or its first or last weekday."""
     dates = days.astype("datetime64[D]")
     months = dates.astype("datetime64[M]")
     step = _common_step(months.astype(np.int64))
@@ -138,7 +127,10 @@ def _by_week(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None
 
 
 def _by_day(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
-    """Bars on the weekdays that the lookback trades on, or a constant number of days apart."""
+    """Bars a constant number of days apart, or on the weekdays that the lookback trades on.
+
+    A lookback without a weekend does not show whether Saturdays trade.
+    """
     step = common_spacing(days)
     if step > 1 and np.all(np.diff(days) == step):
         return np.asarray(days[-1] + step * np.arange(1, num_bars + 1))
@@ -225,7 +217,10 @@ def _at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | Non
 def _at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
-    """Constant spacing by instant, after ``last``, an instant of ``_instants``."""
+    """Constant spacing by instant, without a break, after ``last``, an instant of ``_instants``.
+
+    Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets.
+    """
     if last + spacing * num_bars > LAST_TIME:
         raise OverflowError
     if zone is None:
@@ -235,7 +230,7 @@ def _at_spacing(
     for at in count(last + spacing, spacing):
         local = _to_datetime(at).replace(tzinfo=UTC).astimezone(zone)
         wall = local.replace(tzinfo=None)
-        if lookback.is_aware or wall > walls[-1]:  # naive times pass a repeated hour once
+        if lookback.is_aware or wall > walls[-1]:
             walls.append(wall)
             offsets_s.append(offset_s(local, zone))
         if len(offsets_s) == num_bars:
