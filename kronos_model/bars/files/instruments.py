@@ -38,11 +38,11 @@ TOO_MANY_CELLS: Final = "wrong_number_of_cells"
 
 @dataclass(eq=False)
 class _Gathered:
-    """One instrument's bars from all files, in the order of the files."""
+    """One instrument's bars, wall clocks and instants from all files, in the order of the files."""
 
-    bars: list[FloatArray] = field(default_factory=list)
-    wall: list[NDArray[np.datetime64]] = field(default_factory=list)
-    instants: list[NDArray[np.datetime64]] = field(default_factory=list)
+    parts: list[tuple[FloatArray, NDArray[np.datetime64], NDArray[np.datetime64]]] = field(
+        default_factory=list
+    )
     files: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -136,16 +136,13 @@ def _gather(
     """Add a file's usable rows. Returns the counts of rows that belong to no instrument."""
     reason = _reasons(table)  # (T,), 0 for a usable row
     names, codes = table.names, table.codes
-    of_none: Counter[str] = Counter()
     if codes is None:
         names, codes = (name,), np.zeros(len(table), dtype=np.int64)
-    elif num_nameless := int(np.sum(codes < 0)):
-        of_none[NO_INSTRUMENT] = num_nameless
     is_named = codes >= 0
-    counts = np.bincount(
-        codes[is_named] * (len(REASONS) + 1) + reason[is_named], minlength=len(names) * (len(REASONS) + 1)
-    ).reshape(len(names), -1)  # (names, reasons), the first of usable rows
-    malformed = Counter({TOO_MANY_CELLS: num_malformed} if num_malformed else {})
+    counts = np.zeros((len(names), len(REASONS) + 1), dtype=np.int64)  # the first of usable rows
+    np.add.at(counts, (codes[is_named], reason[is_named]), 1)
+    of_none = +Counter({NO_INSTRUMENT: int(np.sum(~is_named))})  # plus removes what is zero
+    malformed = +Counter({TOO_MANY_CELLS: num_malformed})
     if not counts[:, 0].any():
         total = of_none + malformed + _by_reason(counts.sum(axis=0))
         why = f" of its rows, {describe(total)}" if total else " it is empty"
@@ -164,9 +161,7 @@ def _gather(
     for code, each in enumerate(names):
         its = slice(ends[code] - counts[code, 0], ends[code])
         of_it = gathered.setdefault(each, _Gathered())
-        of_it.bars.append(bars[its])
-        of_it.wall.append(wall[its])
-        of_it.instants.append(instants[its])
+        of_it.parts.append((bars[its], wall[its], instants[its]))
         of_it.files.append(str(path))
         of_it.dropped.update(_by_reason(counts[code]))
     if table.codes is not None:
@@ -176,7 +171,7 @@ def _gather(
 
 
 def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
-    return Counter({reason: int(count) for reason, count in zip(REASONS, counts[1:], strict=True) if count})
+    return +Counter(dict(zip(REASONS, counts[1:].tolist(), strict=True)))
 
 
 def _reasons(table: CandleTable) -> NDArray[np.int8]:
@@ -194,8 +189,7 @@ def _reasons(table: CandleTable) -> NDArray[np.int8]:
 
 def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:
     """The instrument, and how many of its rows came after a later one."""
-    bars = np.concatenate(gathered.bars)
-    wall, instants = np.concatenate(gathered.wall), np.concatenate(gathered.instants)
+    bars, wall, instants = (np.concatenate(parts) for parts in zip(*gathered.parts, strict=True))
     num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
     if num_sorted:
         order = np.argsort(instants, kind="stable")
