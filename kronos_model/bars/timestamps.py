@@ -89,13 +89,9 @@ def check_continues(lookback: Timestamps, future: Timestamps, *, field: str = "f
     Raises TimestampError (MIXED_TIMEZONES or TIMESTAMPS_NOT_ASCENDING), its row counted in ``future``.
     """
     if future.is_aware != lookback.is_aware:
-        raise TimestampError(
-            f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
-            f"{'have' if lookback.is_aware else 'do not'}: write both alike",
-            code="MIXED_TIMEZONES",
-            field=field,
-            details={"row": 0},
-        )
+        text = f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
+        text += f"{'have' if lookback.is_aware else 'do not'}: write both alike"
+        raise TimestampError(text, code="MIXED_TIMEZONES", field=field, details={"row": 0})
     if future.instants[0] <= lookback.instants[-1]:
         text = f"{future.texts[0]!r} is not after the last bar, {lookback.texts[-1]!r}"
         raise _at_fault("TIMESTAMPS_NOT_ASCENDING", field, 0, text)
@@ -112,11 +108,8 @@ def load_timezone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         pass
-    raise TimestampError(
-        f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York",
-        code="TIMEZONE_UNKNOWN",
-        field="timezone",
-    )
+    text = f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York"
+    raise TimestampError(text, code="TIMEZONE_UNKNOWN", field="timezone")
 
 
 def offset_s(wall: datetime, zone: tzinfo) -> int:

@@ -24,10 +24,8 @@ class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
     """The lookback does not show how its timestamps continue."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the future timestamps cannot be inferred ({reason}): pass future_timestamps",
-            field="future_timestamps",
-        )
+        text = f"the future timestamps cannot be inferred ({reason}): pass future_timestamps"
+        super().__init__(text, field="future_timestamps")
 
 
 @dataclass(frozen=True)

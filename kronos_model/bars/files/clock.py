@@ -70,9 +70,13 @@ def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> 
     A row with an empty cell in one of the two has no time. A date may end in midnight, which is ignored.
     Raises ClockError if the dates have times of day already, or the second column has none.
     """
-    dates, times = _date_texts(days), _time_texts(times_of_day)
-    is_pair = dates is not None and times is not None and not _any_matches(dates, _HAS_TIME_OF_DAY)
-    if not is_pair or (len(times_of_day) and not _any_matches(times, _TIME_OF_DAY)):
+    dates, times = _date_texts(days), times_of_day
+    if pa.types.is_time(times.type):
+        times = times.cast(pa.string())
+    is_pair = (
+        dates is not None and pa.types.is_string(times.type) and not _any_matches(dates, _HAS_TIME_OF_DAY)
+    )
+    if not is_pair or (len(times) and not _any_matches(times, _TIME_OF_DAY)):
         raise ClockError(
             "several columns that could be the times, date, time: rename the one that is meant to timestamps"
         )
@@ -89,12 +93,6 @@ def _date_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     if not pa.types.is_string(column.type):
         return None
     return pc.replace_substring_regex(column, _MIDNIGHT, "")
-
-
-def _time_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    if pa.types.is_time(column.type):
-        return column.cast(pa.string())
-    return column if pa.types.is_string(column.type) else None
 
 
 def _any_matches(texts: pa.ChunkedArray, pattern: str) -> bool:

@@ -124,10 +124,9 @@ def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, Ca
         if len(errors) == 1:
             raise errors[0]
         first = "; ".join(error.message[:400] for error in errors[:SHOWN_REASONS])
-        raise CandleFileError(
-            f"none of the {len(errors):,} files in {folder} can be used: {first}",
-            field=Counter(error.field for error in errors).most_common(1)[0][0],
-        )
+        common_field = Counter(error.field for error in errors).most_common(1)[0][0]
+        text = f"none of the {len(errors):,} files in {folder} can be used: {first}"
+        raise CandleFileError(text, field=common_field)
 
 
 def _gather(
@@ -146,10 +145,8 @@ def _gather(
     if not counts[:, 0].any():
         total = of_none + malformed + _by_reason(counts.sum(axis=0))
         why = f" of its rows, {describe(total)}" if total else " it is empty"
-        raise CandleFileError(
-            f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00",
-            details={"dropped": dict(total)},
-        )
+        text = f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00"
+        raise CandleFileError(text, details={"dropped": dict(total)})
     kept = np.flatnonzero(is_named & (reason == 0))
     kept = kept[np.argsort(codes[kept], kind="stable")]
     bars = np.empty((len(kept), len(COLUMNS)), dtype=np.float32)
