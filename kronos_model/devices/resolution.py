@@ -79,20 +79,14 @@ def resolve_device(
 def describe_device(device: torch.device, *, probe: TorchProbe | None = None) -> DeviceDescription:
     """Describe a device. If it has broken meanwhile, unknown values are None."""
     probe = probe or TorchProbe()
-    total_bytes, free_bytes = probe.memory_bytes(device)
-    return DeviceDescription(
-        name=probe.name(device),
-        kind=device.type,
-        index=device.index if device.type == "cuda" else None,
-        memory_total_bytes=total_bytes,
-        memory_free_bytes=free_bytes,
-        versions={
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "driver": probe.driver_version(),
-        },
-    )
+    versions = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "driver": probe.driver_version(),
+    }
+    index = device.index if device.type == "cuda" else None
+    return DeviceDescription(probe.name(device), device.type, index, *probe.memory_bytes(device), versions)
 
 
 def move_to_device(
