@@ -25,7 +25,7 @@ from benchmarks.support.plain_training import PlainWindows, train_plainly
 from benchmarks.support.shapes import random_pair
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning import finetune, parse_config
-from kronos_model.finetuning.seeding import window_order
+from kronos_model.finetuning.stages.batches import window_order
 
 WARM_UP_STEPS: Final = 2
 LOOKBACK, PRED_LEN = 400, 48
