@@ -61,10 +61,11 @@ def training_command(config: str, output: str, device: str) -> list[str]:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Training:
     """One job's training, by one process after another until it is done.
 
-    Args:
+    Attributes:
         saved_at: Returns when the state was last saved, in any unit. A killed process is started again unless
             the one before it was killed at the same save.
         lock_wait_s: Seconds to wait while another process holds the run's folder.
@@ -72,26 +73,14 @@ class Training:
         on_end: Called with the end of each process, even if it is started again.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        grace_s: int,
-        saved_at: Callable[[], int],
-        lock_wait_s: float,
-        on_start: Callable[[], object] = lambda: None,
-        on_end: Callable[[TrainingEnd], object] = lambda _: None,
-    ) -> None:
-        self._command = command
-        self._env = env
-        self._cwd = cwd
-        self._grace_s = grace_s
-        self._saved_at = saved_at
-        self._lock_wait_s = lock_wait_s
-        self._on_start = on_start
-        self._on_end = on_end
+    command: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    grace_s: int
+    saved_at: Callable[[], int]
+    lock_wait_s: float
+    on_start: Callable[[], object] = lambda: None
+    on_end: Callable[[TrainingEnd], object] = lambda _: None
 
     def run(
         self,
@@ -110,13 +99,13 @@ class Training:
             LocalStackError: No process can be started on this machine.
         """
         killed_at: int | None = None
-        locked_until = time.monotonic() + self._lock_wait_s
+        locked_until = time.monotonic() + self.lock_wait_s
         while True:
             if (stop := should_stop()) is not None:
                 return TrainingEnd(None, stop, 0)
-            self._on_start()
+            self.on_start()
             end = self._run_once(on_event, should_stop, must_end)
-            self._on_end(end)
+            self.on_end(end)
             if end.event is not None and end.event.get("code") == RUN_LOCKED:
                 if time.monotonic() > locked_until:
                     return end
@@ -125,8 +114,7 @@ class Training:
                 continue
             if end.event is not None or end.stop is not None:
                 return end
-            saved_at = self._saved_at()
-            if saved_at == killed_at:
+            if (saved_at := self.saved_at()) == killed_at:
                 return end
             killed_at = saved_at
             log.warning("the training process ended with status %d, starting it again", end.exit_status)
@@ -139,11 +127,11 @@ class Training:
     ) -> TrainingEnd:
         child = JsonChild(
             "training",
-            self._command,
-            env=self._env,
-            cwd=self._cwd,
+            self.command,
+            env=self.env,
+            cwd=self.cwd,
             error_sink=lambda name, line: log.info("%s: %s", name, line),
-            grace_s=self._grace_s,
+            grace_s=self.grace_s,
         )
         stop: Stop | None = None
         stopped_at = 0.0
@@ -159,12 +147,11 @@ class Training:
                     log.info("stopping the training process: %s", stop)
                     child.terminate()
                     stopped_at = time.monotonic()
-                if must_end() or (stop is not None and time.monotonic() - stopped_at > self._grace_s):
+                if must_end() or (stop is not None and time.monotonic() - stopped_at > self.grace_s):
                     child.kill()
         except ChildEnded as ended:
             exit_status = ended.exit_status
         finally:
             child.stop()
-        if last is None or last["event"] not in ("done", "error"):
-            last = None
-        return TrainingEnd(last, stop, exit_status)
+        is_final = last is not None and last["event"] in ("done", "error")
+        return TrainingEnd(last if is_final else None, stop, exit_status)

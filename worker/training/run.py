@@ -6,14 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kronos_client.contract import finetune_results as results
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
-from kronos_client.contract.finetune_results import (
-    FinetunedModel,
-    FinetuneProgress,
-    FinetuneResult,
-    FinetuneTimings,
-)
 from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt, fingerprint
@@ -66,6 +61,7 @@ class FinetuneRun:
         self._child_warning: str | None = None
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
+        self._waited_s = receipt.waited_s(self._job.submitted_at)
         self._fingerprint = fingerprint(payload)
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
         process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
@@ -91,8 +87,7 @@ class FinetuneRun:
             Interrupted: Another worker, or this one later, is to continue the job.
         """
         earlier = self._folder.notes(self._fingerprint)
-        waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
-        notes = earlier or JobNotes(self._fingerprint, {}, waited_s)
+        notes = earlier or JobNotes(self._fingerprint, {}, queued_s=max(0.0, self._waited_s))
         self._book = NoteBook(self._folder, notes, is_running_out)
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
@@ -130,11 +125,10 @@ class FinetuneRun:
     def _own_stop(self) -> Stop | None:
         """Why the job must end for good, if it must."""
         elapsed_s = time.monotonic() - self._began
-        waited_s = self._receipt.waited_s(self._job.submitted_at) + elapsed_s
         limit_s = self._process.settings.finetune_time_limit_s
         if self.is_cancelled:
             return Stop.CANCELLED
-        if waited_s >= (self._job.deadline_s or math.inf):
+        if self._waited_s + elapsed_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
         if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
             return Stop.TIME_LIMIT
@@ -178,7 +172,7 @@ class FinetuneRun:
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
-            progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
+            progress = {name: event.get(name) for name in results.FinetuneProgress.model_fields}
             self.progress = progress | {"device": self._device}
             self._show(progress)
 
@@ -199,9 +193,8 @@ class FinetuneRun:
         raise self._with_best(killed(end.exit_status))
 
     def _stopped(self, stop: Stop) -> JobError:
-        return self._with_best(
-            stopped(stop, self._job.deadline_s, self._process.settings.finetune_time_limit_s)
-        )
+        limit_s = self._process.settings.finetune_time_limit_s
+        return self._with_best(stopped(stop, self._job.deadline_s, limit_s))
 
     def _with_best(self, error: JobError) -> JobError:
         """Remove what only training needs, and add the best checkpoint to the error."""
@@ -227,24 +220,23 @@ class FinetuneRun:
             raise self._with_best(JobError.from_kronos(error)) from None
         evaluation = metadata.get("evaluation") or {}
         elapsed_s = time.monotonic() - self._began
-        waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
-        warnings = [text for text in (self._device_warning or self._child_warning,) if text is not None]
-        result = FinetuneResult(
-            model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
+        warning = self._device_warning or self._child_warning
+        result = results.FinetuneResult(
+            model=results.FinetunedModel(name=model.name, version=model.version, id=model.reference),
             parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
             verdict=tuple(evaluation.get("verdict", ())),
             data=self._folder.data_report(),
             device=self._device,
-            device_warning=self._device_warning or self._child_warning,
+            device_warning=warning,
             queue=self._queue,
             worker=self._process.node,
-            warnings=tuple(warnings),
-            timings_ms=FinetuneTimings(
+            warnings=() if warning is None else (warning,),
+            timings_ms=results.FinetuneTimings(
                 queued=round(self._book.notes.queued_s * 1000, 3),
                 training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
-                total=round((waited_s + elapsed_s) * 1000, 3),
+                total=round((max(0.0, self._waited_s) + elapsed_s) * 1000, 3),
             ),
             num_attempts=self._book.notes.num_starts,
             resumed=self._is_resumed,
