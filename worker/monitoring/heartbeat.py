@@ -1,13 +1,8 @@
 """Announces a worker every few seconds, on its own thread. No torch."""
 
 import logging
-import os
-import platform
 import threading
-import time
 from collections.abc import Callable
-from importlib.metadata import version
-from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -78,13 +73,3 @@ class Heartbeat:
                 return
             self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake.clear()
-
-
-def facts_of_process(started: float, *packages: str) -> dict[str, Any]:
-    """The fields of a status that describe this process. ``started`` is a Unix time."""
-    return {
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "uptime_s": round(time.time() - started, 3),
-    }

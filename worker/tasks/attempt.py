@@ -22,7 +22,7 @@ class Attempt:
     """One worker's attempt at a job.
 
     Args:
-        process: The WorkerProcess or FinetuneProcess.
+        process: The ForecastProcess or FinetuneProcess.
     """
 
     def __init__(self, task: "Task[Any, Any]", process: Any) -> None:

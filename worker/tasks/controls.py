@@ -13,7 +13,7 @@ from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from worker import lifecycle
+from worker.process import current_process
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     try:
-        process = lifecycle.current_process()
+        process = current_process()
         models, device, warning = process.models, str(process.device), process.device_warning
     except RuntimeError:  # prefork: the children hold the models, and this command reaches only their parent
         return failed(

@@ -19,10 +19,10 @@ from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt, fingerprint
 from worker.app import app
 from worker.broker.claims import Claim
-from worker.lifecycle import current_process
+from worker.process import current_process
 from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest
-from worker.training.process import FinetuneProcess
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from worker.broker.claims import Claim
 from worker.broker.result_backend import tag_of
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
+from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation.isolation import NotNow, Unavailable
-from worker.inference.process import WorkerProcess
-from worker.lifecycle import current_process
+from worker.process import current_process
 from worker.tasks.attempt import Attempt, defect, job_of
 from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest, HandedBack
 
@@ -76,9 +76,9 @@ class ClaimLost(Exception):
 class ForecastAttempt(Attempt):
     """One delivery of a forecast job; the ``JobContext`` of its computation."""
 
-    _process: WorkerProcess
+    _process: ForecastProcess
 
-    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
+    def __init__(self, task: "Task[Any, Any]", process: ForecastProcess) -> None:
         super().__init__(task, process)
         self._claim: Claim | None = None
         self._late_at = math.inf  # by time.monotonic

@@ -19,11 +19,11 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import own_environment
 from kronos_model.processes.json_child import Event
 from worker.training.child import EXIT_STOPPED, Stop, Training, TrainingEnd, training_command
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_errors import failed, killed, killed_too_often, stopped, with_best
 from worker.training.job_files import JobFiles
 from worker.training.job_folder import JobFolder, JobNotes
 from worker.training.job_notes import NoteBook
-from worker.training.process import FinetuneProcess
 
 log = logging.getLogger(__name__)
 

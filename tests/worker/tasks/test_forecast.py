@@ -17,13 +17,13 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.processes.json_child import ChildEnded
-from worker import lifecycle
 from worker.app import app
 from worker.broker.claims import Claims
 from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
+from worker.process import current
 from worker.tasks import forecast
 from worker.tasks.delivery import HandedBack
 
@@ -64,7 +64,7 @@ def process(redis, monkeypatch):
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(lifecycle.current, "process", process)
+    monkeypatch.setattr(current, "process", process)
     return process
 
 

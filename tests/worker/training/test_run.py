@@ -15,9 +15,9 @@ from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from worker.training import run as finetune_run
 from worker.training.child import Event, Stop, TrainingEnd
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_folder import JobFolder
 from worker.training.job_notes import MAX_STARTS_AT_SAVE, JobNotes
-from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"

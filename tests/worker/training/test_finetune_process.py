@@ -11,7 +11,7 @@ from kronos_cli.tables.status import status_table
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError
-from worker.training.process import FinetuneProcess, SingleJobCapacity
+from worker.training.finetune_process import FinetuneProcess, SingleJobCapacity
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
 GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}

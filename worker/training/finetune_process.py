@@ -3,35 +3,23 @@
 Training runs in a separate process, one at a time. So this process uses no GPU and keeps no memory of it.
 """
 
-import logging
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from redis import Redis
-
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
-from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import finetune_queue_for
+from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
-from worker.broker.claims import Claims
-from worker.broker.result_backend import CodedRedisBackend
-from worker.config import UNACKED_INDEX_KEYS
-from worker.monitoring.heartbeat import Heartbeat, facts_of_process
 from worker.monitoring.metrics import FinetuneMetrics
+from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
 from worker.training.job_folder import RUNS
 from worker.training.start_models import StartModels
-
-log = logging.getLogger(__name__)
 
 NO_PRED_LEN_LIMIT: Final = 2**31
 
@@ -58,8 +46,8 @@ class SingleJobCapacity:
         """Nothing: only the end of a job makes room, and that already wakes Celery."""
 
 
-class FinetuneProcess:
-    """A finetuning worker's process, as its tasks and signal handlers need it.
+class FinetuneProcess(WorkerProcess):
+    """A worker's process that has models trained.
 
     Args:
         device: The probe's report: ``device``, ``warning`` and ``description``.
@@ -69,30 +57,17 @@ class FinetuneProcess:
     """
 
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
-        self.settings = settings
-        self.node = node
+        self.training: TrainingStatus | None = None
         self.model_folder = checked_model_folder(settings)
         self.registry = ModelRegistry(self.model_folder)
         self.start_models = StartModels(settings, self.registry)
         self.data_folder = checked_data_folder(settings)
         self.device = str(device["device"])
-        self.device_warning: str | None = device["warning"]
-        self.state: State = "loading"
+        self.device_warning = device["warning"]
         self.is_draining = threading.Event()
-        self.is_dead = False  # as in WorkerProcess; there is no engine here that could die
         self.capacity = SingleJobCapacity()
-        self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        self.job_store = JobStore(self.redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
-        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
-        self.training: TrainingStatus | None = None
-        self.metrics = FinetuneMetrics(lambda: self.training)
         self._description = device["description"]
-        self._started = time.time()
-        self._heartbeat = Heartbeat(self.redis, node, self.status)
-
-    @property
-    def queue(self) -> str:
-        return finetune_queue_for(self.device)
+        super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
 
     @property
     def limits(self) -> Limits:
@@ -100,52 +75,25 @@ class FinetuneProcess:
         return self.settings.limits(NO_PRED_LEN_LIMIT)
 
     def start(self) -> None:
-        """Announce this worker."""
-        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
-        self.metrics.describe(device=self.device, model="", queue=self.queue, dtype="")
-        if self.settings.metrics_port is not None:
-            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
-        self._heartbeat.start()
-
-    def ready(self) -> None:
-        """Announce, once, that this worker takes jobs. Called at each connection to the broker."""
-        if self.state != "loading":
-            return
-        self.state = "ready"
-        self._heartbeat.announce_soon()
-        log.info(
-            "ready: role=finetune device=%s warning=%s queue=%s", self.device, self.device_warning, self.queue
-        )
+        """Announce the worker."""
+        super().start()
+        self.serve_metrics()
 
     def drain(self) -> None:
         """Announce that this worker takes no more jobs, and stop its job. Safe in a signal handler."""
-        self.state = "draining"
+        super().drain()
         self.is_draining.set()
-        self._heartbeat.announce_soon()
-
-    def stop(self) -> None:
-        """Remove the announcement."""
-        self._heartbeat.withdraw()
 
     def status(self) -> FinetuneWorkerStatus:
         """The worker's status, as it is announced."""
         return FinetuneWorkerStatus(
-            node=self.node,
-            state=self.state,
-            role="finetune",
-            queue=self.queue,
-            requested_device=self.settings.device,
-            device=self.device,
-            device_warning=self.device_warning,
+            **self._facts("celery", "kombu", "redis"),
             device_description=self._description,
             model=None,
             training=self.training,
-            jobs_done=self.metrics.num_done,
-            jobs_failed=self.metrics.num_failed,
             model_folder=str(self.model_folder),
             has_data_folder=self.data_folder.root is not None,
             threads=self.settings.threads,
-            **facts_of_process(self._started, "celery", "kombu", "redis"),
         )
 
 
