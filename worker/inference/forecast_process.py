@@ -1,7 +1,6 @@
 """A forecasting worker's process: one device, and models on it that one thread runs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import torch
@@ -115,7 +114,7 @@ class ForecastProcess(Host, WorkerProcess):
             sequences_running=load.running,
             sequences_waiting=load.waiting,
             slots=load.slots,
-            **asdict(self.metrics.window.recently()),
+            **self.metrics.recently(),
             models=models.status() if models else (),
             max_models=self.settings.max_models,
             dtype=self.settings.dtype,

@@ -3,15 +3,19 @@
 import logging
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client.contract.worker_status import WorkerStatus
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
-from worker.monitoring.job_rate import JobRate
+from worker.monitoring.rates import Rates
 
 log = logging.getLogger(__name__)
+
+RATE_WINDOW_S: Final = 60.0
+"""Clients estimate from the rate of jobs when a full queue has room again."""
 
 
 class Heartbeat:
@@ -33,7 +37,7 @@ class Heartbeat:
         self._is_alive = is_alive
         self._node = node
         self._status = status
-        self._job_rate = JobRate()
+        self._rates = Rates(RATE_WINDOW_S)
         self._is_over = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
@@ -45,8 +49,9 @@ class Heartbeat:
         """Announce the worker now."""
         try:
             status = self._status()
-            rate = self._job_rate.observe(status.jobs_done + status.jobs_failed)
-            announce(self._redis, status.model_copy(update={"jobs_per_s": round(rate, 4)}))
+            elapsed_s, num_jobs = self._rates.growth(status.jobs_done + status.jobs_failed)
+            rate = round(num_jobs / elapsed_s, 4) if elapsed_s else 0.0
+            announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
