@@ -122,7 +122,7 @@ class CodedRedisBackend(RedisBackend):
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         """Store a failure. The traceback names paths on the worker's machine: it stays in the log."""
-        super().mark_as_failure(task_id, _coded(exc), None, *args, **kwargs)
+        super().mark_as_failure(task_id, coded(exc), None, *args, **kwargs)
 
     def mark_as_revoked(
         self,
@@ -148,7 +148,8 @@ class CodedRedisBackend(RedisBackend):
             self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
 
 
-def _coded(error: BaseException) -> JobError:
+def coded(error: BaseException) -> JobError:
+    """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
     return JobError(

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from celery import Task
 from celery.exceptions import Ignore
@@ -15,17 +15,26 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.text import dotted
 from worker.broker.claims import Claim
 from worker.broker.result_backend import tag_of
-from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
+from worker.process import WorkerProcess
+from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, ClaimedRequest, HandedBack
+
+JOB_TASK: Final[dict[str, Any]] = {
+    "bind": True,
+    "throws": (JobError,),
+    "typing": False,
+    "track_started": False,  # the result backend's begin does it
+    "resultrepr_maxsize": 64,  # in events and Flower; all of a forecast's numbers would take long to write
+    "Request": ClaimedRequest,
+}
+"""Options of the tasks that compute jobs."""
 
 
 class Attempt:
-    """One worker's attempt at a job.
+    """One worker's attempt at a job."""
 
-    Args:
-        process: The ForecastProcess or FinetuneProcess.
-    """
+    _process: Any
 
-    def __init__(self, task: "Task[Any, Any]", process: Any) -> None:
+    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
         self._process = process
         self._request: Any = task.request
         self._backend: Any = task.backend
@@ -88,8 +97,3 @@ def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if "job" not in kwargs:
         raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
     return kwargs["job"]
-
-
-def defect() -> JobError:
-    """The error that replaces one without a code. The traceback is in the worker's log."""
-    return JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")

@@ -25,7 +25,7 @@ from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
 from worker.tasks import forecast
-from worker.tasks.delivery import HandedBack
+from worker.tasks.delivery import ClaimedRequest, HandedBack
 
 TAKEN = UNACKED_INDEX_KEYS["forecast"]
 TIMEOUT_S = 30.0
@@ -268,4 +268,4 @@ def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, compute
 
 
 def test_the_task_has_the_request_that_ends_its_claim():
-    assert app.tasks[forecast.FORECAST_TASK].Request is forecast.ClaimedRequest
+    assert app.tasks[forecast.FORECAST_TASK].Request is ClaimedRequest

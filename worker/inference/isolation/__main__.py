@@ -12,12 +12,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.redis.job_store import Receipt
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
+from worker.broker.result_backend import coded
 from worker.inference.executor import compute
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import EXIT_IDLE
@@ -91,10 +92,9 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             worker.send("result", result=result)
         except JobError as error:
             worker.send("error", error=error.args)
-        except Exception:  # as in the worker's task: every error needs a code
+        except Exception as error:  # as in the worker's task: every error needs a code
             log.exception("job %s failed on a defect", job_id)
-            defect = JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")
-            worker.send("error", error=defect.args)
+            worker.send("error", error=coded(error).args)
 
 
 if __name__ == "__main__":
