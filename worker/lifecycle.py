@@ -74,23 +74,20 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
-    """Resolve the device and load the models in this process, one of ``num_processes``."""
-    from worker.inference.forecast_process import ForecastProcess
-
+    """Start this process, the one of ``num_processes`` with this index, and load its models."""
     settings = get_settings()
-    if settings.metrics_port is not None:
-        # Each child serves its own metrics.
-        settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
-    current.process = ForecastProcess(settings, node, on_engine_death=end_process)
+    if settings.role == "finetune":
+        from worker.training.finetune_process import FinetuneProcess
+
+        current.process = FinetuneProcess(settings, node, probed_device())
+    else:
+        from worker.inference.forecast_process import ForecastProcess  # imports torch
+
+        if settings.metrics_port is not None:
+            # Each child serves its own metrics.
+            settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
+        current.process = ForecastProcess(settings, node, on_engine_death=end_process)
     current.process.start(num_processes)
-    return current.process
-
-
-def _start_finetuning(node: str) -> Any:
-    from worker.training.finetune_process import FinetuneProcess
-
-    current.process = FinetuneProcess(get_settings(), node, probed_device())
-    current.process.start()
     return current.process
 
 
@@ -206,8 +203,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
     if current.num_children:
         queue = queue_for(probed_device()["device"])
     else:
-        is_finetuning = get_settings().role == "finetune"
-        process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
+        process = _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
         queue, instance.capacity, instance.claims = process.queue, process.capacity, process.claims
     instance.app.amqp.queues.select([queue])

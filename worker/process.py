@@ -63,8 +63,8 @@ class WorkerProcess:
         cpu, gpu = ROLE_QUEUES[self.settings.role]
         return cpu if str(self.device) == "cpu" else gpu
 
-    def start(self) -> None:
-        """Announce the worker."""
+    def start(self, num_processes: int = 1) -> None:
+        """Announce the worker. ``num_processes`` share the cores."""
         CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
         CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
         self._heartbeat.start()

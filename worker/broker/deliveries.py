@@ -76,10 +76,10 @@ class Deliveries:
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._max_dead = max_dead
-        self._run_take = redis.register_script(read_script("take", SCRIPTS))
-        self._run_put_back = redis.register_script(read_script("requeue", SCRIPTS))
-        self._run_restore = redis.register_script(read_script("restore", SCRIPTS))
-        self._run_bury = redis.register_script(read_script("bury", SCRIPTS))
+        self._run_take, self._run_put_back, self._run_restore, self._run_bury = (
+            redis.register_script(read_script(name, SCRIPTS))
+            for name in ("take", "requeue", "restore", "bury")
+        )
 
     def take(self, lists: Sequence[str]) -> Delivery | None:
         """Take the next message from the first list that has one."""

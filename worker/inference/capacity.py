@@ -51,9 +51,6 @@ class Capacity:
 
     The engine that a job needs is known only after the job is taken. If one engine is full and another is
     not, jobs are taken one at a time, as long as none of them has to wait.
-
-    Args:
-        loads: Returns what each engine holds.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:

@@ -68,9 +68,9 @@ class ForecastProcess(Host, WorkerProcess):
         return self.models.own
 
     def start(self, num_processes: int = 1) -> None:
-        """Announce the worker, load its model and start the engines. ``num_processes`` share the cores."""
+        """Announce the worker, load its model and start the engines."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
-        super().start()
+        super().start(num_processes)
         try:
             self.load()
             self.serve_metrics(model=self.models.names[0], dtype=self.settings.dtype)

@@ -20,10 +20,8 @@ class Host:
     Args:
         device: The resolved device; ``load`` may replace it by the CPU.
         device_warning: Why the device is not the requested one, or None.
-        observers: Receive each step, and each series that ended.
-        on_admission: Called with a job's id when an engine's load counts it.
+        observers, on_admission, on_death: As of ``EngineThread``.
         on_stall: Called when a step begins to hang, and when it continues.
-        on_death: Called when the engines' thread dies.
     """
 
     def __init__(

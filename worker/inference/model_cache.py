@@ -49,12 +49,11 @@ class ModelCache:
         engine_thread.add(own.hosted)
         self._own = CacheEntry(own.name)
         self._own.settle(own)
-        self._own_registered = own.registered
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
         self._uses = itertools.count(1)
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        threading.Thread(target=self._work_off, name="kronos-loader", daemon=True).start()
 
     @property
     def own(self) -> LoadedModel:
@@ -84,7 +83,7 @@ class ModelCache:
                 "model",
                 {"allowed": self.names},
             )
-        return None if registered == self._own_registered else registered
+        return None if registered == self.own.registered else registered
 
     @contextmanager
     def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
@@ -130,10 +129,9 @@ class ModelCache:
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
         with self._lock:
-            here = [self._own_registered, *self._further]
-        called = [
-            one for one in here if isinstance(one, RegisteredModel) and name in (one.name, one.reference)
-        ]
+            here = [self.own.registered, *self._further]
+        loaded = [one for one in here if isinstance(one, RegisteredModel)]
+        called = [one for one in loaded if name in (one.name, one.reference)]
         return max(called, key=lambda one: one.version, default=None)
 
     def _take(self, wanted: Loadable) -> CacheEntry:
@@ -144,26 +142,18 @@ class ModelCache:
         if 1 + len(self._further) >= self._max_models:
             self._make_room(name)
         entry = self._further[wanted] = CacheEntry(name)
-        self._do(lambda: self._load(entry, wanted))
+        self._work.put(lambda: self._load(entry, wanted))
         return entry
 
     def _make_room(self, name: str) -> None:
         """Drop the model that was used longest ago and that no job holds. Needs the lock."""
         idle = {wanted: entry for wanted, entry in self._further.items() if entry.num_jobs == 0}
         if not idle:
-            raise _no_capacity(
-                name, f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
-            )
-        victim = min(idle, key=lambda wanted: idle[wanted].last_used)
-        entry = self._further.pop(victim)
+            reason = f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
+            raise _no_capacity(name, reason)
+        entry = self._further.pop(min(idle, key=lambda wanted: idle[wanted].last_used))
         entry.is_dropped = True
-        self._do(lambda: self._drop(entry))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        self._work.put(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work_off, name="kronos-loader", daemon=True)
-            self._thread.start()
+        self._work.put(lambda: self._drop(entry))
 
     def _work_off(self) -> None:
         while True:
@@ -182,11 +172,10 @@ class ModelCache:
             with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:
                     del self._further[wanted]
-            entry.settle(outcome)
         else:
             log.info("model %s is loaded", entry.name)
             self._engine_thread.add(outcome.hosted)
-            entry.settle(outcome)
+        entry.settle(outcome)
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""
@@ -200,17 +189,14 @@ class ModelCache:
             return JobError.from_kronos(error, prefix="model")
         except Exception:  # the jobs that wait for the model must end
             log.exception("model %s could not be loaded", name)
-            return JobError(
-                ErrorCode.INTERNAL, f"the model {name} could not be loaded; see the worker's log", "model"
-            )
+            reason = f"the model {name} could not be loaded; see the worker's log"
+            return JobError(ErrorCode.INTERNAL, reason, "model")
 
     def _drop(self, entry: CacheEntry) -> None:
-        served = entry.empty()
-        if served is None:
-            return
-        self._engine_thread.remove(served.hosted)
-        self._loader.reclaim()
-        log.info("model %s was dropped", entry.name)
+        if (served := entry.empty()) is not None:
+            self._engine_thread.remove(served.hosted)
+            self._loader.reclaim()
+            log.info("model %s was dropped", entry.name)
 
 
 def _no_capacity(name: str, reason: str) -> JobError:

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import torch
@@ -54,7 +54,8 @@ class ModelLoader:
     """Loads models onto one device, each within its share of one memory budget.
 
     The budget is ``KRONOS_MEMORY_MB``, or most of a GPU's free memory. It is divided by the number of models
-    that this worker may hold at once, so that the slots of one model never take another's share.
+    that this worker may hold at once, so that the slots of one model never take another's share. All methods
+    raise CheckpointError or an error below it, or OutOfMemory.
 
     Attributes:
         device: The device of the models.
@@ -70,27 +71,15 @@ class ModelLoader:
         self.share_bytes = _share_bytes(settings, device)
 
     def load_own(self) -> LoadedModel:
-        """Load the worker's own model. If it does not fit the device, the CPU becomes the device.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
+        """Load the worker's own model. If it does not fit the device, the CPU becomes the device."""
         return self._load(self._own(), may_move=True)
 
     def load_further(self, wanted: Loadable) -> LoadedModel:
-        """Load another model, only on the same device.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
+        """Load another model, only on the same device."""
         return self._load(wanted, may_move=False)
 
     def own_slots(self) -> int:
-        """Sample paths that the worker's own model would compute at once on the device. Loads nothing there.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
+        """Sample paths that the worker's own model would compute at once. Loads nothing on the device."""
         if self.share_bytes is None:
             return self._settings.max_slots or default_slots(self.device)
         wanted = self._own()
@@ -119,18 +108,16 @@ class ModelLoader:
 
     def _own(self) -> Loadable:
         """The model in the settings. A registered model comes before a folder or hub id of that name."""
-        settings = self._settings
-        name = ModelSpec(
-            settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
-        )
-        registered = None
-        if self.registry is not None and settings.model is not None:
-            registered = self.registry.resolve(settings.model)
+        given = self._settings
+        spec = ModelSpec(given.model, given.tokenizer, given.model_revision, given.tokenizer_revision)
+        if self.registry is None or given.model is None:
+            return spec
+        registered = self.registry.resolve(given.model)
         if registered is None:
-            return name
-        if name != ModelSpec(settings.model):
+            return spec
+        if spec != ModelSpec(given.model):
             raise CheckpointError(
-                f"'{settings.model}' is a registered model, which has its own tokenizer and versions: unset "
+                f"'{given.model}' is a registered model, which has its own tokenizer and versions: unset "
                 "KRONOS_TOKENIZER and the two revisions; to choose a version, write NAME@VERSION."
             )
         return registered
@@ -144,19 +131,19 @@ class ModelLoader:
         torch.set_num_threads(1)
         pair = _load_pair(wanted)
         self._place(pair, may_move=may_move)
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
         max_context = self.max_context_of(wanted)
         engine = build_engine(
             pair.model,
             pair.tokenizer,
             max_context=max_context,
-            clip=(wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None) or CLIP,
+            clip=(registered and registered.metadata.clip) or CLIP,
             max_slots=settings.max_slots,
             max_prefill_bars=settings.max_prefill_bars,
             memory_bytes=self.share_bytes,
             dtype=getattr(torch, settings.dtype),
         )
         info = _model_info(pair, wanted)
-        registered = wanted if isinstance(wanted, RegisteredModel) else None
         return LoadedModel(
             info=info,
             hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
@@ -203,12 +190,7 @@ def _load_pair(wanted: Loadable) -> CheckpointPair:
     if isinstance(wanted, RegisteredModel):
         wanted.verify()
         return load_pair(wanted.folder)
-    return load_pair(
-        wanted.model,
-        wanted.tokenizer,
-        model_revision=wanted.model_revision,
-        tokenizer_revision=wanted.tokenizer_revision,
-    )
+    return load_pair(**asdict(wanted))
 
 
 def _lookback(wanted: Loadable) -> int | None:

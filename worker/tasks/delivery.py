@@ -51,7 +51,7 @@ class ClaimedRequest(Request):
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
         try:
             if isinstance(error, HandedBack) and error.delay_s > 0:
-                transport.put_back(self.message.delivery_tag, error.delay_s)
+                transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
             elif isinstance(error, (WorkerLostError, SystemExit)):
                 # Rejected by task_reject_on_worker_lost: another worker may begin the job at once.
                 backend: Any = self.task.backend

@@ -74,9 +74,8 @@ class FinetuneProcess(WorkerProcess):
         """The limits of a job's content."""
         return self.settings.limits(NO_PRED_LEN_LIMIT)
 
-    def start(self) -> None:
-        """Announce the worker."""
-        super().start()
+    def start(self, num_processes: int = 1) -> None:
+        super().start(num_processes)
         self.serve_metrics()
 
     def drain(self) -> None:

@@ -51,7 +51,7 @@ def later(action) -> None:
 
 
 def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float | None = None):
-    return executor._wait_for_model(engine_thread, entry, deadline, context.is_cancelled)
+    return executor._wait_for_model(engine_thread, entry, deadline, context)
 
 
 def test_it_gets_the_model_after_loading(engine_thread, context):

@@ -140,7 +140,7 @@ def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
         deliver("x")
 
 
-@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine("gone"), 1), (EngineDied("gone"), 0)])
+@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
 def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
     deliver, compute, redis, end, num_lost
 ):
