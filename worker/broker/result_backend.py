@@ -47,42 +47,24 @@ class CodedRedisBackend(RedisBackend):
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Claim a job, and store that a worker has begun it, with ``info``.
+        """Claim a job, and store that a worker has begun it, with ``info``; otherwise as ``JobStore.begin``.
 
         This replaces Celery's ``track_started``, which needs one more round trip.
-
-        Args:
-            task_id: The job's id.
-            request: The task's request.
-            timeout_s: As of ``JobStore.begin``.
-            content: As of ``JobStore.begin``.
-            info: Stored with the state.
-
-        Returns:
-            As ``JobStore.begin``.
         """
-        meta = self._encoded(task_id, info, states.STARTED, None, request)
-        return self._store.begin(
-            task_id, self._result_key(task_id), meta, tag_of(request), timeout_s, content
-        )
+        meta, key = self._encoded(task_id, info, states.STARTED, None, request), self._result_key(task_id)
+        return self._store.begin(task_id, key, meta, tag_of(request), timeout_s, content)
 
     def lose(self, request: Any) -> None:
         """Count that a job's process died, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
-        """Store a state that is not an outcome, over this store's connection and without retries."""
-        meta = self._encoded(request.id, info, state, None, request)
-        return store.store(
-            request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
-        )
+    def store_by(self, store: JobStore, request: Any, state: str, content: Any) -> bool:
+        """Store a state, or an outcome, over this store's connection and without retries.
 
-    def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """Store a job's outcome, a result or a JobError, in the same way. Returns whether it counts."""
-        meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
-        return store.store(
-            request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
-        )
+        Returns:
+            Whether it counts.
+        """
+        return self._put(store, request.id, self.encode_result(content, state), state, None, request)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
@@ -97,14 +79,28 @@ class CodedRedisBackend(RedisBackend):
 
         If the job is claimed, only its holder's state counts.
         """
-        self._store.store(
+        self._put(self._store, task_id, result, state, traceback, request)
+        return result
+
+    def _put(
+        self,
+        store: JobStore,
+        task_id: str,
+        content: Any,
+        state: str,
+        traceback: Any,
+        request: Any,
+        *,
+        over_claim: bool = False,
+    ) -> bool:
+        return store.store(
             task_id,
             self._result_key(task_id),
-            self._encoded(task_id, result, state, traceback, request),
+            self._encoded(task_id, content, state, traceback, request),
             is_outcome=state in states.READY_STATES,
-            tag=tag_of(request),
+            tag="" if over_claim else tag_of(request),
+            over_claim=over_claim,
         )
-        return result
 
     def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
         """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
@@ -144,8 +140,8 @@ class CodedRedisBackend(RedisBackend):
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
             # Another worker's claim prevented the store, but Celery still acknowledges the message. That
             # worker is gone, or will find its claim lost.
-            meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
-            self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
+            content = self.encode_result(error, state)
+            self._put(self._store, task_id, content, state, None, request, over_claim=True)
 
 
 def coded(error: BaseException) -> JobError:

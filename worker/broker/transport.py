@@ -92,7 +92,7 @@ def message_consumer() -> MessageConsumer:
 
     def answer(job_id: str, error: JobError) -> bool:
         backend: Any = app.backend
-        is_stored = backend.finish(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
+        is_stored = backend.store_by(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
         return bool(is_stored or not job_store().is_claimed(job_id))
 
     return MessageConsumer(deliveries, max_bytes, answer)

@@ -102,7 +102,7 @@ class FinetuneAttempt(Attempt):
         until = time.monotonic() + STORE_FOR_S
         while True:
             try:
-                if self._backend.finish(self._process.job_store, self._request, state, outcome):
+                if self._backend.store_by(self._process.job_store, self._request, state, outcome):
                     return
                 if self._process.job_store.has_ended(self._job_id):
                     raise Ignore
@@ -127,4 +127,4 @@ class FinetuneAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
+            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, self._reported)

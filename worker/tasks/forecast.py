@@ -108,7 +108,7 @@ class ForecastAttempt(Attempt):
         """Store the job's progress."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
-            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, progress)
+            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
