@@ -1,6 +1,6 @@
 """A forecasting worker's process: one device, and models on it that one thread runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -10,7 +10,6 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.engine import EngineLoad
 from worker.inference.capacity import Capacity
-from worker.inference.engine_thread import EngineObserver
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.model_loader import LoadedModel
@@ -26,7 +25,6 @@ class ForecastProcess(Host, WorkerProcess):
     """A worker's process that computes forecasts.
 
     Args:
-        observers: Observe the engines, after the metrics.
         on_engine_death: Called to end the process, which can no longer compute.
 
     Raises:
@@ -40,7 +38,6 @@ class ForecastProcess(Host, WorkerProcess):
         settings: WorkerSettings,
         node: str,
         *,
-        observers: Sequence[EngineObserver] = (),
         on_engine_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
@@ -53,7 +50,7 @@ class ForecastProcess(Host, WorkerProcess):
             settings,
             node,
             *resolve_device(settings.device),
-            observers=[self.metrics, self.capacity, *observers],
+            observers=[self.metrics, self.capacity],
             on_admission=self.capacity.admitted,
             on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,

@@ -146,7 +146,8 @@ def test_observers_receive_model_names(settings):
         def observe_generation(self, model_id, generation) -> None:
             heard.append((model_id, generation.done))
 
-    worker = ForecastProcess(settings, NODE, observers=[Observer()])
+    worker = ForecastProcess(settings, NODE)
+    worker.engine_thread._observers.append(Observer())
     worker.start()
     run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
     assert worker.engine_thread.wait(run, 20)
