@@ -16,10 +16,10 @@ from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineDied, EngineThread
 from worker.inference.host import Host
 from worker.inference.job_run import JobRun
+from worker.inference.model_cache import CacheEntry
 from worker.inference.model_loader import LoadedModel
 
 log = logging.getLogger(__name__)

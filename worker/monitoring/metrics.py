@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
 
@@ -76,18 +76,6 @@ class GaugesAtScrape(Collector):
             yield gauge
 
 
-class ModelMetrics:
-    """The labelled metrics of one model."""
-
-    def __init__(self, metrics: "WorkerMetrics", model_id: str) -> None:
-        self.num_bars = metrics.num_bars.labels(model_id)
-        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
-        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
-        self.decode_s = metrics.step_s.labels(model_id, "decode")
-        self.batch_size = metrics.batch_size.labels(model_id)
-        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
-
-
 class JobMetrics:
     """The metrics of a process and its jobs, for workers of both roles, in their own registry.
 
@@ -103,37 +91,24 @@ class JobMetrics:
         self._lock = threading.Lock()
         self.num_done = 0
         self.num_failed = 0
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.job_wait_s = Histogram(
-            "kronos_job_wait_seconds",
-            "Time from a job's submission until a worker first began it",
-            ("queue", "priority"),
-            buckets=JOB_WAIT_BUCKETS_S,
-            registry=registry,
-        )
-        self.jobs = Counter(
-            "kronos_jobs",
-            "Jobs that ended: done, or failed with the code of their error",
-            ("outcome", "code"),
-            registry=registry,
-        )
-        self.jobs_repeated = Counter(
-            "kronos_jobs_repeated",
-            "Jobs that another worker was given meanwhile: what was computed here is discarded",
-            registry=registry,
-        )
-        self.messages_dead = Counter(
-            "kronos_messages_dead", "Messages that cannot be read, moved to kronos:dead", registry=registry
-        )
-        running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=registry)
+        self.registry = CollectorRegistry()
+        self._counter = partial(Counter, registry=self.registry)
+        self._histogram = partial(Histogram, registry=self.registry)
+        ProcessCollector(registry=self.registry)
+        text = "Time from a job's submission until a worker first began it"
+        labels = ("queue", "priority")
+        self.job_wait_s = self._histogram("kronos_job_wait_seconds", text, labels, buckets=JOB_WAIT_BUCKETS_S)
+        text = "Jobs that ended: done, or failed with the code of their error"
+        self.jobs = self._counter("kronos_jobs", text, ("outcome", "code"))
+        text = "Jobs that another worker was given meanwhile: what was computed here is discarded"
+        self.jobs_repeated = self._counter("kronos_jobs_repeated", text)
+        text = "Messages that cannot be read, moved to kronos:dead"
+        self.messages_dead = self._counter("kronos_messages_dead", text)
+        running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=self.registry)
         running.set_function(num_jobs)
-        self.info = Gauge(
-            "kronos_worker_info",
-            "What this worker runs on and serves; always 1",
-            ("device", "model", "queue", "dtype"),
-            registry=registry,
-        )
+        text = "What this worker runs on and serves; always 1"
+        facts = ("device", "model", "queue", "dtype")
+        self.info = Gauge("kronos_worker_info", text, facts, registry=self.registry)
 
     def describe(self, *, device: str, model: str, queue: str, dtype: str) -> None:
         """Set the labels of ``kronos_worker_info``."""
@@ -192,41 +167,20 @@ class WorkerMetrics(JobMetrics):
         self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
         self._bars = self._steps = self._waits = 0
         self._waited_s = 0.0
-        registry = self.registry
         model = ("model",)
-        registry.register(
+        self.registry.register(
             GaugesAtScrape(model, ENGINE_GAUGES, lambda: {(name,): load for name, load in loads().items()})
         )
-        self.num_bars = Counter(
-            "kronos_bars_generated", "Bars generated, over all sample paths", model, registry=registry
-        )
-        self.num_prefill_bars = Counter(
-            "kronos_prefill_bars",
-            "Bars computed in chunks, apart from decoding; most are of lookbacks",
-            model,
-            registry=registry,
-        )
-        self.step_s = Histogram(
-            "kronos_step_seconds",
-            "Time of one step's phase",
-            ("model", "phase"),
-            buckets=STEP_BUCKETS_S,
-            registry=registry,
-        )
-        self.batch_size = Histogram(
-            "kronos_batch_size",
-            "Sample paths that one step gave a bar",
-            model,
-            buckets=BATCH_BUCKETS,
-            registry=registry,
-        )
-        self.queue_wait_s = Histogram(
-            "kronos_queue_wait_seconds",
-            "Time a series waited in this worker for its slots",
-            model,
-            buckets=WAIT_BUCKETS_S,
-            registry=registry,
-        )
+        text = "Bars generated, over all sample paths"
+        self.num_bars = self._counter("kronos_bars_generated", text, model)
+        text = "Bars computed in chunks, apart from decoding; most are of lookbacks"
+        self.num_prefill_bars = self._counter("kronos_prefill_bars", text, model)
+        text = "Time of one step's phase"
+        self.step_s = self._histogram("kronos_step_seconds", text, ("model", "phase"), buckets=STEP_BUCKETS_S)
+        text = "Sample paths that one step gave a bar"
+        self.batch_size = self._histogram("kronos_batch_size", text, model, buckets=BATCH_BUCKETS)
+        text = "Time a series waited in this worker for its slots"
+        self.queue_wait_s = self._histogram("kronos_queue_wait_seconds", text, model, buckets=WAIT_BUCKETS_S)
         self._of = cache(lambda model_id: ModelMetrics(self, model_id))
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
@@ -261,6 +215,18 @@ class WorkerMetrics(JobMetrics):
             "mean_batch_size": num_bars / num_steps if num_steps else None,
             "queue_wait_s": waited_s / num_waits if num_waits else None,
         }
+
+
+class ModelMetrics:
+    """The labelled metrics of one model."""
+
+    def __init__(self, metrics: WorkerMetrics, model_id: str) -> None:
+        self.num_bars = metrics.num_bars.labels(model_id)
+        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
+        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
+        self.decode_s = metrics.step_s.labels(model_id, "decode")
+        self.batch_size = metrics.batch_size.labels(model_id)
+        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
 
 
 class FinetuneMetrics(JobMetrics):

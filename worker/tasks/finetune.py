@@ -21,8 +21,7 @@ from worker.app import app
 from worker.broker.claims import Claim
 from worker.broker.result_backend import coded
 from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, Attempt, job_of
-from worker.tasks.delivery import REQUEUE_DELAY_S
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, job_of
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 

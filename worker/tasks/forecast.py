@@ -30,8 +30,7 @@ from worker.inference.executor import DiedInEngine, compute
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, Attempt, job_of
-from worker.tasks.delivery import REQUEUE_DELAY_S, HandedBack
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, HandedBack, job_of
 
 log = logging.getLogger(__name__)
 

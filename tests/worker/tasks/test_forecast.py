@@ -25,7 +25,7 @@ from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
 from worker.tasks import forecast
-from worker.tasks.delivery import ClaimedRequest, HandedBack
+from worker.tasks.attempt import ClaimedRequest, HandedBack
 
 TAKEN = UNACKED_INDEX_KEYS["forecast"]
 TIMEOUT_S = 30.0

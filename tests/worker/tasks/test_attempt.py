@@ -16,7 +16,7 @@ from kronos_client.contract.names import job_key
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
 from worker.config import TAKEN_KEY_SETTING, use_result_backend
-from worker.tasks.delivery import ClaimedRequest, HandedBack
+from worker.tasks.attempt import ClaimedRequest, HandedBack
 
 
 class FakeMessage:
