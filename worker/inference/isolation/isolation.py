@@ -1,8 +1,7 @@
 """Computes suspects one at a time in a child process, which is started when a suspect needs it.
 
 A job is a suspect after two of its attempts ended with their process. The cause may be this job, another job
-in the process, or a machine that kills workers. In the worker, the job could end all others again, and
-nothing would prove which job is the cause. If the child dies while its worker lives, its only job is the
+in the process, or a machine that kills workers. If the child dies while its worker lives, its only job is the
 cause.
 """
 
@@ -88,10 +87,7 @@ class Isolation:
     def compute(
         self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
-        """Compute a job in the child. Returns the worker's own result, as JSON.
-
-        Args:
-            job: The job as it came, after ``read_job`` accepted it.
+        """Compute a job, as it came, in the child. Returns the worker's own result, as JSON.
 
         Raises:
             JobError: The job ends with this error.
