@@ -26,12 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerProcess:
-    """A process that runs tasks. A subclass for each role computes their jobs.
-
-    Args:
-        metrics: Counts the jobs.
-        is_alive: As of ``Heartbeat``.
-    """
+    """A process that runs tasks. A subclass for each role computes their jobs."""
 
     device: Any
     device_warning: str | None

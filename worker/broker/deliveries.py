@@ -39,7 +39,6 @@ class Delivery:
     Attributes:
         tag: Names this delivery; a message that is taken again gets another tag.
         source: The list that held the message: one queue's list for one priority.
-        num_bytes: Size of the whole message.
         message: The whole message, or its two ends if it is too large.
     """
 
@@ -56,8 +55,6 @@ class Deliveries:
     Args:
         redis: Connection that answers in bytes.
         timeout_s: A message that is not renewed for so long is delivered again.
-        max_bytes: Size limit of a message.
-        max_dead: Length limit of the list of dead messages.
     """
 
     def __init__(

@@ -24,12 +24,9 @@ RECONNECT_INTERVAL_S: Final = 0.5
 
 
 class QueueWatch:
-    """Calls ``ring`` on its own thread whenever one of these keys may have changed.
+    """Calls ``ring`` on its own thread whenever one of these keys of Redis may have changed.
 
-    Args:
-        redis: Connection with RESP3 that answers in bytes.
-        keys: Redis keys.
-        ring: Called on the thread.
+    ``redis`` must answer in bytes, by RESP3.
     """
 
     def __init__(self, redis: Redis, keys: Collection[str], ring: Callable[[], object]) -> None:

@@ -44,21 +44,15 @@ class JobContext(Protocol):
 def compute(
     host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
-    """Compute the job's result as JSON.
-
-    Args:
-        job: The job from ``read_job``.
-        receipt: The job's receipt as of now.
-        queue: The queue that the job came from.
+    """Compute the result, as JSON, of a job from ``read_job``. ``receipt`` is as of now.
 
     Raises:
         JobError: The job ends with this error.
         EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
     """
     started = time.monotonic()
-    device_warning = why_elsewhere(
-        job.device, str(host.device), host.device_warning, allow_fallback=job.allow_fallback
-    )
+    given = (job.device, str(host.device), host.device_warning)
+    device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
     model = host.models.find(job.model)
     limits = host.limits_of(model)
     check_job(job, limits)
@@ -66,12 +60,8 @@ def compute(
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if remaining_s is not None and remaining_s <= 0:
-        raise JobError(
-            ErrorCode.DEADLINE,
-            f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s; "
-            "allow more time or add workers",
-            "deadline_s",
-        )
+        late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
+        raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
     if receipt.is_cancelled:
         raise _cancelled_before_start()
 
@@ -119,11 +109,8 @@ def _wait_for_model(
             raise EngineDied
         left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
-            raise JobError(
-                ErrorCode.DEADLINE,
-                f"the deadline passed while the model {entry.name} was being loaded; allow more time",
-                "deadline_s",
-            )
+            late = f"the deadline passed while the model {entry.name} was being loaded; allow more time"
+            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
         if context.is_cancelled():
             raise _cancelled_before_start()
         entry.wait(min(CHECK_INTERVAL_S, left_s))
@@ -176,13 +163,7 @@ def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
     """``queued`` is the wait for worker, model and slots. Each phase is that of the slowest series."""
     phases = [generation.timings.durations_s() for generation in generations]
-    queued_s, prefill_s, decode_s = (
-        max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
-    )
+    seconds = {name: max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")}
     before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
-    return Timings(
-        queued=round((before_s + loading_s + queued_s) * 1000, 3),
-        prefill=round(prefill_s * 1000, 3),
-        decode=round(decode_s * 1000, 3),
-        total=round((before_s + total_s) * 1000, 3),
-    )
+    seconds |= {"queued": before_s + loading_s + seconds["queued"], "total": before_s + total_s}
+    return Timings(**{name: round(one_s * 1000, 3) for name, one_s in seconds.items()})

@@ -22,10 +22,7 @@ MAX_JOBS_SHOWN: Final = 16
 
 
 class ForecastProcess(Host, WorkerProcess):
-    """A worker's process that computes forecasts.
-
-    Args:
-        on_engine_death: Called to end the process, which can no longer compute.
+    """A worker's process that computes forecasts. ``on_engine_death`` is called to end it.
 
     Raises:
         KronosError: The device cannot be used.

@@ -6,12 +6,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
+from kronos_model.engine.engine import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
@@ -60,15 +62,13 @@ class CacheEntry:
     def status(self) -> ModelStatus:
         """The model's status for operators."""
         served = self._served
-        load = None if served is None else served.hosted.load
+        load = EngineLoad(0, 0, 0) if served is None else served.hosted.load
         return ModelStatus(
             id=self.name,
             revision=None if served is None else served.info.revision,
             state="loading" if served is None else "ready",
             jobs=self.num_jobs,
-            slots=load.slots if load else 0,
-            running=load.running if load else 0,
-            waiting=load.waiting if load else 0,
+            **asdict(load),
         )
 
 
@@ -129,12 +129,10 @@ class ModelCache:
         registered = self._find_registered(name)
         if registered is None:
             more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
-            raise JobError(
-                ErrorCode.MODEL_NOT_ALLOWED,
-                f"this worker serves {', '.join(self.names)}{more}; name one of them, or none for the first",
-                "model",
-                {"allowed": self.names},
+            text = (
+                f"this worker serves {', '.join(self.names)}{more}; name one of them, or none for the first"
             )
+            raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
         return None if registered == self.own.registered else registered
 
     @contextmanager
@@ -252,9 +250,6 @@ class ModelCache:
 
 
 def _no_capacity(name: str, reason: str) -> JobError:
-    return JobError(
-        ErrorCode.MODEL_CAPACITY,
-        f"the worker has no room for {name}: {reason}; try again later, raise KRONOS_MAX_MODELS or "
-        "KRONOS_MEMORY_MB, or add workers",
-        "model",
-    )
+    remedy = "try again later, raise KRONOS_MAX_MODELS or KRONOS_MEMORY_MB, or add workers"
+    text = f"the worker has no room for {name}: {reason}; {remedy}"
+    return JobError(ErrorCode.MODEL_CAPACITY, text, "model")

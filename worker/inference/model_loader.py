@@ -29,20 +29,15 @@ Loadable = ModelSpec | RegisteredModel
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model on its device, and its engine for the engines' thread.
-
-    Attributes:
-        max_context: The most bars that the model uses.
-        lookback: Bars of lookback in its training, if its metadata has them.
-    """
+    """A model on its device, and its engine for the engines' thread."""
 
     info: ModelInfo
     hosted: HostedEngine
-    max_context: int
+    max_context: int  # the most bars that it uses
     num_parameters: int
     load_s: float
     registered: RegisteredModel | None = None
-    lookback: int | None = None
+    lookback: int | None = None  # bars, in its training
 
     @property
     def name(self) -> str:
@@ -56,11 +51,6 @@ class ModelLoader:
     The budget is ``KRONOS_MEMORY_MB``, or most of a GPU's free memory. It is divided by the number of models
     that this worker may hold at once, so that the slots of one model never take another's share. All methods
     raise CheckpointError or an error below it, or OutOfMemory.
-
-    Attributes:
-        device: The device of the models.
-        device_warning: Why it is not the requested device, or None.
-        registry: The registered models; None if no model folder is set.
     """
 
     def __init__(self, settings: WorkerSettings, device: torch.device) -> None:

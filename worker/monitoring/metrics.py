@@ -79,12 +79,7 @@ class GaugesAtScrape(Collector):
 class JobMetrics:
     """The metrics of a process and its jobs, for workers of both roles, in their own registry.
 
-    Args:
-        num_jobs: Returns how many jobs are computed now.
-
-    Attributes:
-        num_done: Jobs that succeeded.
-        num_failed: Jobs that ended with an error.
+    ``num_jobs`` returns how many jobs are computed now.
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
@@ -118,11 +113,7 @@ class JobMetrics:
     def observe_job_wait(
         self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
     ) -> None:
-        """Observe how long a job waited: at its first start only, and only if its time is credible.
-
-        Args:
-            delivery: The message's ``delivery_info``.
-        """
+        """Observe how long a job waited: at its first start only, and only if its time is credible."""
         if receipt.now > receipt.received_at or submitted_at is None:
             return
         # The sender may write any time and any queue: a time must be credible, and a queue must be ours.
@@ -153,9 +144,7 @@ class JobMetrics:
 class WorkerMetrics(JobMetrics):
     """The metrics of a forecasting process; an ``EngineObserver``.
 
-    Args:
-        loads: Returns each engine's load by model id, in any thread.
-        num_jobs: Returns how many jobs are computed now.
+    ``loads`` returns each engine's load by model id, in any thread.
     """
 
     def __init__(

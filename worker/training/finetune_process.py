@@ -47,10 +47,7 @@ class SingleJobCapacity:
 
 
 class FinetuneProcess(WorkerProcess):
-    """A worker's process that has models trained.
-
-    Args:
-        device: The probe's report: ``device``, ``warning`` and ``description``.
+    """A worker's process that has models trained. ``device`` is the probe's report on it.
 
     Raises:
         SettingsError: A folder is missing, or cannot be written.

@@ -27,10 +27,8 @@ def killed(exit_status: int) -> JobError:
     """The training process ended twice at the same save, without an error of its own."""
     if exit_status == KILLED:
         return _out_of_memory("the training process was killed twice in a row")
-    return JobError(
-        ErrorCode.INTERNAL,
-        f"the training process ended twice in a row with status {exit_status}; see the worker's log",
-    )
+    text = f"the training process ended twice in a row with status {exit_status}; see the worker's log"
+    return JobError(ErrorCode.INTERNAL, text)
 
 
 def killed_too_often() -> JobError:
@@ -52,16 +50,12 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) ->
     if stop is Stop.CANCELLED:
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
-        return JobError(
-            ErrorCode.DEADLINE,
-            f"the job was not done within its deadline of {deadline_s} s; allow more time, or train on less",
-            "deadline_s",
+        late = (
+            f"the job was not done within its deadline of {deadline_s} s; allow more time, or train on less"
         )
-    return JobError(
-        ErrorCode.DEADLINE,
-        f"training took longer than the {time_limit_s:g} s that this worker allows "
-        "(KRONOS_FINETUNE_TIME_LIMIT_S)",
-    )
+        return JobError(ErrorCode.DEADLINE, late, "deadline_s")
+    late = f"training took longer than the {time_limit_s:g} s that this worker allows"
+    return JobError(ErrorCode.DEADLINE, f"{late} (KRONOS_FINETUNE_TIME_LIMIT_S)")
 
 
 def with_best(error: JobError, best: str | None) -> JobError:

@@ -21,10 +21,7 @@ class JobFiles:
     start_models: StartModels
 
     def place(self, notes: JobNotes, *, is_first: bool) -> JobNotes:
-        """Write the files, and return the notes.
-
-        Args:
-            is_first: No worker has pinned the job's start models yet; the returned notes pin them.
+        """Write the files. If this worker is the first, the returned notes pin the job's start models.
 
         Raises:
             JobError: The job may not read its data, or may not start from its models.

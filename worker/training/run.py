@@ -40,12 +40,7 @@ class Interrupted(Exception):
 
 
 class FinetuneRun:
-    """One job.
-
-    Attributes:
-        is_cancelled: Set by the task if the job is cancelled.
-        progress: Training's last progress report; None before the first.
-    """
+    """One job. The task sets ``is_cancelled``, and reads ``progress``, training's last report."""
 
     def __init__(
         self, process: FinetuneProcess, job_id: str, payload: Any, receipt: Receipt, queue: str
@@ -65,13 +60,9 @@ class FinetuneRun:
         self._fingerprint = fingerprint(payload)
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
         process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
-        self._device_warning = why_elsewhere(
-            self._job.device,
-            process.device,
-            process.device_warning,
-            allow_fallback=self._job.allow_fallback,
-            role="finetune",
-        )
+        given = (self._job.device, process.device, process.device_warning)
+        fallback = self._job.allow_fallback
+        self._device_warning = why_elsewhere(*given, allow_fallback=fallback, role="finetune")
         self._files = JobFiles(self._job, self._folder, process.data_folder, process.start_models)
         self._is_resumed = False
 
@@ -136,8 +127,7 @@ class FinetuneRun:
 
     def _earlier_result(self) -> dict[str, Any] | None:
         """The result of a worker that died before it stored the job's outcome."""
-        content = self._folder.result()
-        if content is None:
+        if (content := self._folder.result()) is None:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
@@ -152,8 +142,7 @@ class FinetuneRun:
 
     def _environment(self) -> dict[str, str]:
         threads = intra_op_threads(self._process.settings.threads, 1)
-        given = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        environment = own_environment(given)
+        environment = own_environment({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
         return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
@@ -209,13 +198,13 @@ class FinetuneRun:
     def _registered(self, done: Event) -> dict[str, Any]:
         metadata = self._files.without_links(done["metadata"], self._book.notes)
         try:
-            model = self._process.registry.register(
-                self._folder.root / done["checkpoint"],
-                self._job.name,
-                job_id=self._job_id,
-                fingerprint=self._fingerprint,
-                metadata=metadata,
-            )
+            ours: dict[str, Any] = {
+                "job_id": self._job_id,
+                "fingerprint": self._fingerprint,
+                "metadata": metadata,
+            }
+            made = self._folder.root / done["checkpoint"]
+            model = self._process.registry.register(made, self._job.name, **ours)
         except KronosError as error:
             raise self._with_best(JobError.from_kronos(error)) from None
         evaluation = metadata.get("evaluation") or {}

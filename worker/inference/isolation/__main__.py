@@ -1,7 +1,7 @@
 """``python -m worker.inference.isolation``: compute a worker's suspects one at a time, until the worker ends.
 
-The first message describes the worker (see ``load_host``). Each later one is a job: ``job_id``, ``job``,
-``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
+The first message describes the worker, as ``ForecastProcess._hello``. Each later one is a job: ``job_id``,
+``job``, ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
 ``progress`` and one ``result`` or ``error``.
 """
 
@@ -47,23 +47,15 @@ class Worker(JsonParent):
 def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
     """Load the worker's models a second time, so that results are the same.
 
-    Args:
-        hello: The worker's ``node``, resolved ``device``, ``device_warning`` and ``num_threads``.
-
     Raises:
         KronosError: The device, the memory or the checkpoint is not available.
     """
     device, warning = resolve_device(hello["device"])
     if warning is not None:
         raise DeviceError(warning)
-    max_slots = min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)
-    host = Host(
-        settings.model_copy(update={"max_slots": max_slots}),
-        hello["node"],
-        device,
-        hello["device_warning"],
-        on_death=lambda: os._exit(EXIT_STATUS),
-    )
+    settings = settings.model_copy(update={"max_slots": min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)})
+    given = (hello["node"], device, hello["device_warning"])
+    host = Host(settings, *given, on_death=lambda: os._exit(EXIT_STATUS))
     host.num_threads = hello["num_threads"]
     host.load()
     if host.device != device:
@@ -84,12 +76,10 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             message = worker.next_message(IDLE_S)
         except TimeoutError:
             os._exit(EXIT_IDLE)
-        job_id, receipt = message["job_id"], Receipt(**message["receipt"])
+        job_id = message["job_id"]
         try:
-            result = compute(
-                host, job_id, ForecastJob.model_validate(message["job"]), receipt, message["queue"], worker
-            )
-            worker.send("result", result=result)
+            job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
+            worker.send("result", result=compute(host, job_id, job, receipt, message["queue"], worker))
         except JobError as error:
             worker.send("error", error=error.args)
         except Exception as error:  # as in the worker's task: every error needs a code
