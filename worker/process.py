@@ -60,8 +60,8 @@ class WorkerProcess:
 
     def start(self, num_processes: int = 1) -> None:
         """Announce the worker. ``num_processes`` share the cores."""
-        CodedRedisBackend.runs_here = staticmethod(self.claims.has)  # type: ignore[method-assign]
-        CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)  # type: ignore[method-assign]
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)
+        CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)
         self._heartbeat.start()
 
     def serve_metrics(self, *, model: str = "", dtype: str = "") -> None:

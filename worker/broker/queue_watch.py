@@ -36,7 +36,9 @@ class QueueWatch:
         self._thread = threading.Thread(target=self._watch, name="kronos-queues", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start once; later calls do nothing."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def _watch(self) -> None:
         is_logged = False

@@ -4,6 +4,7 @@ Clients in any language read ``exc_message`` as ``[code, message, field, details
 the pool may cause the failure. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
-from kronos_client.redis.job_store import JobStore, Receipt
+from kronos_client.redis.job_store import JobStore, OnRepeated, Receipt
 from worker.config import TAKEN_KEY_SETTING
 
 EXPIRED: Final = "expired"
@@ -27,22 +28,17 @@ def tag_of(request: Any) -> str:
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
-    @staticmethod
-    def runs_here(job_id: str) -> bool:
-        """Whether this process has a claim on a job; a worker that takes claims replaces it."""
-        return False
-
-    @staticmethod
-    def on_repeated(tag: str) -> object:
-        """As of ``JobStore``; a worker that counts these replaces it."""
+    runs_here: Callable[[str], bool] = staticmethod(lambda job_id: False)
+    """Whether this process has a claim on a job; a worker that takes claims replaces it."""
+    on_repeated: OnRepeated = staticmethod(lambda tag: None)
+    """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
     def _store(self) -> JobStore:
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
-        return JobStore(
-            self.client, ttl_s, app.conf.get(TAKEN_KEY_SETTING), lambda tag: self.on_repeated(tag)
-        )
+        taken_key = app.conf.get(TAKEN_KEY_SETTING)
+        return JobStore(self.client, ttl_s, taken_key, lambda tag: self.on_repeated(tag))
 
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
@@ -148,7 +144,5 @@ def coded(error: BaseException) -> JobError:
     """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
-    return JobError(
-        ErrorCode.INTERNAL,
-        f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id",
-    )
+    text = f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id"
+    return JobError(ErrorCode.INTERNAL, text)

@@ -83,14 +83,8 @@ class Host:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.engine_thread.start()
         self.watchdog.start()
-        self._models = ModelCache(
-            self.engine_thread,
-            loader,
-            own,
-            self.settings.further_models,
-            max_models=self.settings.max_models,
-            registry=loader.registry,
-        )
+        further, max_models = self.settings.further_models, self.settings.max_models
+        self._models = ModelCache(self.engine_thread, loader, own, further, max_models, loader.registry)
 
     def stop(self) -> None:
         """End the engines' thread."""

@@ -129,9 +129,8 @@ class ModelCache:
         registered = self._find_registered(name)
         if registered is None:
             more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
-            text = (
-                f"this worker serves {', '.join(self.names)}{more}; name one of them, or none for the first"
-            )
+            served = f"{', '.join(self.names)}{more}"
+            text = f"this worker serves {served}; name one of them, or none for the first"
             raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
         return None if registered == self.own.registered else registered
 

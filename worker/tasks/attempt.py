@@ -105,8 +105,8 @@ class Attempt:
         """Claim the job.
 
         Args:
-            content: The job's fingerprint, if a different job with the same id must be dropped.
-            chore: Called about once a second while the claim is held.
+            content: As of ``JobStore.begin``.
+            chore: As of ``Claim``.
 
         Raises:
             HandedBack: Another worker has the claim, or Redis accepts no writes.
@@ -143,11 +143,8 @@ def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The job, which must be the only argument ``job``. Raises JobError otherwise."""
     unknown = sorted(set(kwargs) - {"job"})
     if args or unknown:
-        raise JobError(
-            ErrorCode.UNKNOWN_FIELD,
-            "send the job as the keyword argument 'job', and nothing else",
-            dotted((unknown[0],)) if unknown else None,
-        )
+        text = "send the job as the keyword argument 'job', and nothing else"
+        raise JobError(ErrorCode.UNKNOWN_FIELD, text, dotted((unknown[0],)) if unknown else None)
     if "job" not in kwargs:
         raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
     return kwargs["job"]

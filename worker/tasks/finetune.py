@@ -83,10 +83,8 @@ class FinetuneAttempt(Attempt):
             if error.errno not in FULL_OR_FORBIDDEN:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
                 raise self._handed_back(reason, REQUEUE_DELAY_S) from error
-            raise JobError(
-                ErrorCode.DISK_FULL,
-                f"the model folder cannot be written: {error.strerror}; make room there or permit writing",
-            ) from None
+            text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
+            raise JobError(ErrorCode.DISK_FULL, text) from None
         except (JobError, Interrupted, RedisError):
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller

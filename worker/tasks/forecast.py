@@ -147,10 +147,8 @@ class ForecastAttempt(Attempt):
 def worker_lost(exit_status: int) -> JobError:
     """The error of a job whose process died each time, although it computed only this job."""
     how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
-    return JobError(
-        ErrorCode.WORKER_LOST,
+    text = (
         f"every process that computed the job ended with it, the last one by {how}: report it with the job's "
-        "id, or ask for fewer paths if memory may be short",
-        None,
-        {"exit_status": exit_status},
+        "id, or ask for fewer paths if memory may be short"
     )
+    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": exit_status})

@@ -103,12 +103,10 @@ def checked_model_folder(settings: WorkerSettings) -> Path:
         )
     try:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder / RUNS):
-            pass
+        tempfile.TemporaryFile(dir=folder / RUNS).close()
     except OSError as error:
-        raise SettingsError(
-            f"KRONOS_MODEL_FOLDER cannot be used: {folder} cannot be written: {error}"
-        ) from None
+        reason = f"{folder} cannot be written: {error}"
+        raise SettingsError(f"KRONOS_MODEL_FOLDER cannot be used: {reason}") from None
     return folder.absolute()
 
 

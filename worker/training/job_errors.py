@@ -50,10 +50,8 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) ->
     if stop is Stop.CANCELLED:
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
-        late = (
-            f"the job was not done within its deadline of {deadline_s} s; allow more time, or train on less"
-        )
-        return JobError(ErrorCode.DEADLINE, late, "deadline_s")
+        late = f"the job was not done within its deadline of {deadline_s} s"
+        return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or train on less", "deadline_s")
     late = f"training took longer than the {time_limit_s:g} s that this worker allows"
     return JobError(ErrorCode.DEADLINE, f"{late} (KRONOS_FINETUNE_TIME_LIMIT_S)")
 
