@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -33,13 +32,7 @@ class WorkerProcess:
     capacity: Any
     metrics: JobMetrics
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        node: str,
-        metrics: JobMetrics,
-        is_alive: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, node: str, metrics: JobMetrics) -> None:
         self.settings = settings
         self.node = node
         self.state: State = "loading"
@@ -50,7 +43,7 @@ class WorkerProcess:
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
         self._started = time.time()
-        self._heartbeat = Heartbeat(self.redis, node, self.status, is_alive)
+        self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
 
     @property
     def queue(self) -> str:
@@ -91,6 +84,10 @@ class WorkerProcess:
     def status(self) -> AnyWorkerStatus:
         """The worker's status, as it is announced."""
         raise NotImplementedError
+
+    def _is_alive(self) -> bool:
+        """Whether to go on with announcements."""
+        return True
 
     def _facts(self, *packages: str) -> dict[str, Any]:
         """The fields of a status that both roles have."""

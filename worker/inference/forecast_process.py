@@ -52,7 +52,7 @@ class ForecastProcess(Host, WorkerProcess):
             on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,
         )
-        WorkerProcess.__init__(self, settings, node, self.metrics, self._is_alive)
+        WorkerProcess.__init__(self, settings, node, self.metrics)
         self.isolation = Isolation(settings.max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 

@@ -27,11 +27,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self,
-        redis: Redis,
-        node: str,
-        status: Callable[[], WorkerStatus],
-        is_alive: Callable[[], bool] = lambda: True,
+        self, redis: Redis, node: str, status: Callable[[], WorkerStatus], is_alive: Callable[[], bool]
     ) -> None:
         self._redis = redis
         self._is_alive = is_alive
