@@ -85,16 +85,6 @@ class FinetuneRun:
         if (stop := self._own_stop()) is not None:
             raise self._stopped(stop)
         self._book.notes = self._files.place(notes, is_first=earlier is None)
-        training = Training(
-            training_command("config.json", "run", self._process.device),
-            env=self._environment(),
-            cwd=self._folder.root,
-            grace_s=self._process.settings.finetune_grace_s,
-            saved_at=self._folder.saved_at_ns,
-            lock_wait_s=LOCK_WAIT_S,
-            on_start=self._count_start,
-            on_end=self._process_ended,
-        )
 
         def should_stop() -> Stop | None:
             is_draining = self._process.is_draining.is_set()
@@ -103,8 +93,21 @@ class FinetuneRun:
                 self._book.uncount_start()
             return stop
 
+        training = Training(
+            training_command("config.json", "run", self._process.device),
+            env=self._environment(),
+            cwd=self._folder.root,
+            grace_s=self._process.settings.finetune_grace_s,
+            saved_at=self._folder.saved_at_ns,
+            lock_wait_s=LOCK_WAIT_S,
+            on_event=self._take_event,
+            should_stop=should_stop,
+            must_end=is_running_out,
+            on_start=self._count_start,
+            on_end=self._process_ended,
+        )
         try:
-            end = training.run(self._take_event, should_stop, is_running_out)
+            end = training.run()
         except LocalStackError as error:
             self._book.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else the job would come back at once
