@@ -1,8 +1,6 @@
 """A finetuning worker: what it needs to start, and its status."""
 
 import io
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -81,10 +79,4 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
 def test_one_job_at_a_time():
     capacity = SingleJobCapacity()
     assert capacity.has_room({})
-    assert not capacity.has_room({"a": SimpleNamespace(eta=None)})
-
-
-def test_a_job_that_waits_for_its_eta_takes_no_room():
-    later, due = (SimpleNamespace(eta=datetime.now(UTC) + timedelta(hours=hours)) for hours in (1, -1))
-    assert SingleJobCapacity().has_room({"a": later})
-    assert not SingleJobCapacity().has_room({"a": later, "b": due})
+    assert not capacity.has_room({"a": object()})
