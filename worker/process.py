@@ -69,8 +69,10 @@ class WorkerProcess:
             return
         self.state = "ready"
         self._heartbeat.announce()
-        ready = "ready: role=%s device=%s warning=%s queue=%s"
-        log.info(ready, self.settings.role, self.device, self.device_warning, self.queue)
+        status = self.status()
+        model = None if status.model is None else status.model.id
+        facts = (status.role, status.device, status.device_warning, model, status.queue)
+        log.info("ready: role=%s device=%s warning=%s model=%s queue=%s", *facts)
 
     def drain(self) -> None:
         """Announce that this worker takes no more jobs. Safe in a signal handler."""
