@@ -78,7 +78,7 @@ class Host:
             KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
         loader = ModelLoader(self.settings, self.device)
-        own = loader.load_own()
+        own = loader.load()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.engine_thread.start()

@@ -229,7 +229,7 @@ class ModelCache:
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""
         try:
-            return self._loader.load_further(wanted)
+            return self._loader.load(wanted)
         except KronosError as error:
             # The log has the whole message. Results must not contain its paths.
             log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)

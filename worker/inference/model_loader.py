@@ -3,7 +3,7 @@
 import gc
 import time
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -60,13 +60,35 @@ class ModelLoader:
         self.registry = None if settings.model_folder is None else ModelRegistry(settings.model_folder)
         self.share_bytes = _share_bytes(settings, device)
 
-    def load_own(self) -> LoadedModel:
-        """Load the worker's own model. If it does not fit the device, the CPU becomes the device."""
-        return self._load(self._own(), may_move=True)
-
-    def load_further(self, wanted: Loadable) -> LoadedModel:
-        """Load another model, only on the same device."""
-        return self._load(wanted, may_move=False)
+    def load(self, wanted: Loadable | None = None) -> LoadedModel:
+        """Load a model; None is the worker's own. If that one does not fit the device, the CPU becomes it."""
+        started = time.perf_counter()
+        is_own = wanted is None
+        wanted = self._own() if wanted is None else wanted
+        # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
+        # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
+        # from then on. So only the engines' thread gets a team.
+        torch.set_num_threads(1)
+        pair = _load_pair(wanted)
+        self._place(pair, may_move=is_own)
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
+        engine = build_engine(
+            pair.model,
+            pair.tokenizer,
+            clip=(registered and registered.metadata.clip) or CLIP,
+            max_prefill_bars=self._settings.max_prefill_bars,
+            **self._size(wanted),
+        )
+        info = _model_info(pair, wanted)
+        return LoadedModel(
+            info=info,
+            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
+            max_context=self.max_context_of(wanted),
+            num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
+            load_s=round(time.perf_counter() - started, 3),
+            registered=registered,
+            lookback=_lookback(wanted),
+        )
 
     def own_slots(self) -> int:
         """Sample paths that the worker's own model would compute at once. Loads nothing on the device."""
@@ -74,15 +96,7 @@ class ModelLoader:
             return self._settings.max_slots or default_slots(self.device)
         wanted = self._own()
         pair = _load_pair(wanted)
-        return num_slots_on(
-            self.device,
-            pair.model,
-            pair.tokenizer,
-            max_context=self.max_context_of(wanted),
-            max_slots=self._settings.max_slots,
-            memory_bytes=self.share_bytes,
-            dtype=getattr(torch, self._settings.dtype),
-        )
+        return num_slots_on(self.device, pair.model, pair.tokenizer, **self._size(wanted))
 
     def max_context_of(self, wanted: Loadable) -> int:
         """The most bars that a model will use; for a registered one, no more than in training."""
@@ -112,37 +126,14 @@ class ModelLoader:
             )
         return registered
 
-    def _load(self, wanted: Loadable, *, may_move: bool) -> LoadedModel:
-        started = time.perf_counter()
-        settings = self._settings
-        # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
-        # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
-        # from then on. So only the engines' thread gets a team.
-        torch.set_num_threads(1)
-        pair = _load_pair(wanted)
-        self._place(pair, may_move=may_move)
-        registered = wanted if isinstance(wanted, RegisteredModel) else None
-        max_context = self.max_context_of(wanted)
-        engine = build_engine(
-            pair.model,
-            pair.tokenizer,
-            max_context=max_context,
-            clip=(registered and registered.metadata.clip) or CLIP,
-            max_slots=settings.max_slots,
-            max_prefill_bars=settings.max_prefill_bars,
-            memory_bytes=self.share_bytes,
-            dtype=getattr(torch, settings.dtype),
-        )
-        info = _model_info(pair, wanted)
-        return LoadedModel(
-            info=info,
-            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
-            max_context=max_context,
-            num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
-            load_s=round(time.perf_counter() - started, 3),
-            registered=registered,
-            lookback=_lookback(wanted),
-        )
+    def _size(self, wanted: Loadable) -> dict[str, Any]:
+        """What decides how many sample paths an engine computes at once."""
+        return {
+            "max_context": self.max_context_of(wanted),
+            "max_slots": self._settings.max_slots,
+            "memory_bytes": self.share_bytes,
+            "dtype": getattr(torch, self._settings.dtype),
+        }
 
     def _place(self, pair: CheckpointPair, *, may_move: bool) -> None:
         """Move both to the device. If one does not fit, move both to the CPU, or raise OutOfMemory."""

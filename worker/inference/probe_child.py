@@ -49,7 +49,7 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
     """The worker's model after it loaded there, or ``error`` and its ``code``."""
     try:
         device, _ = resolve_device(name)
-        loaded = ModelLoader(settings, device).load_own()
+        loaded = ModelLoader(settings, device).load()
     except KronosError as error:
         return {"error": explain(error), "code": error.code}
     return {

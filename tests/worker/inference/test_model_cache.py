@@ -43,7 +43,7 @@ class FakeLoader:
         self.engines: dict[str, weakref.ref] = {}
         self.alive_at_reclaim: list[list[str]] = []
 
-    def load_further(self, wanted) -> LoadedModel:
+    def load(self, wanted) -> LoadedModel:
         registered = wanted if isinstance(wanted, RegisteredModel) else None
         name = registered.reference if registered else wanted.model
         self.started.append(name)
