@@ -77,9 +77,9 @@ def compute(
     forecasts = []
     for one, generation in zip(series, generations, strict=True):
         forecast = Forecast(generation.paths, one.seed)
-        forecasts.append(
-            series_result(one, forecast.repaired() if job.output.repair else forecast, job.output)
-        )
+        if job.output.repair:
+            forecast = forecast.repaired()
+        forecasts.append(series_result(one, forecast, job.output))
     warnings = [] if device_warning is None else [device_warning]
     warnings += [warning for one in series for warning in one.warnings]
     warnings += lookback_warnings(series, served)
