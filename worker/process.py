@@ -80,7 +80,6 @@ class WorkerProcess:
         self._heartbeat.announce_soon()
 
     def stop(self) -> None:
-        """Remove the announcement."""
         self._heartbeat.withdraw()
 
     def status(self) -> AnyWorkerStatus:
@@ -88,7 +87,6 @@ class WorkerProcess:
         raise NotImplementedError
 
     def _is_alive(self) -> bool:
-        """Whether to go on with announcements."""
         return True
 
     def _facts(self, *packages: str) -> dict[str, Any]:

@@ -109,7 +109,6 @@ class Deliveries:
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def bury(self, tag: str, reason: str, *, queue: str, job_id: str | None, message: bytes) -> None:
-        """Move a message to the list of dead messages."""
         entry = {
             "at": self.now_s(),
             "reason": reason,

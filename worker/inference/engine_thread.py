@@ -80,12 +80,10 @@ class EngineThread:
 
     @property
     def num_jobs(self) -> int:
-        """Number of jobs inside engines."""
         return sum(len(hosted.runs) for hosted in self._hosted)
 
     @property
     def job_ids(self) -> list[str]:
-        """The sorted ids of the jobs inside engines."""
         return sorted(run.job_id for run in self.runs)
 
     @property
@@ -96,7 +94,6 @@ class EngineThread:
 
     @property
     def load(self) -> EngineLoad:
-        """The load of all engines together."""
         loads = [(load.running, load.waiting, load.slots) for load in self.loads.values()]
         return EngineLoad(*map(sum, zip(*loads, strict=True))) if loads else EngineLoad(0, 0, 0)
 

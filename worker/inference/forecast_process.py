@@ -62,7 +62,6 @@ class ForecastProcess(Host, WorkerProcess):
         return self.models.own
 
     def start(self, num_processes: int = 1) -> None:
-        """Announce the worker, load its model and start the engines."""
         self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
         super().start(num_processes)
         try:
@@ -86,7 +85,6 @@ class ForecastProcess(Host, WorkerProcess):
         self._on_engine_death()
 
     def status(self) -> ForecastWorkerStatus:
-        """The worker's status, as it is announced."""
         models = self.models if self.is_loaded else None
         served = models.own if models else None
         load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
@@ -116,7 +114,6 @@ class ForecastProcess(Host, WorkerProcess):
         )
 
     def stop(self) -> None:
-        """End the engines and remove the announcement."""
         self.isolation.stop()
         Host.stop(self)
         WorkerProcess.stop(self)

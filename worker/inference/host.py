@@ -87,7 +87,6 @@ class Host:
         self._models = ModelCache(self.engine_thread, loader, own, further, max_models, loader.registry)
 
     def stop(self) -> None:
-        """End the engines' thread."""
         if self.is_loaded:
             self.engine_thread.stop()
             self.watchdog.stop()

@@ -55,12 +55,10 @@ class CacheEntry:
         self._settled.set()
 
     def empty(self) -> LoadedModel | None:
-        """Remove and return the model, if there is one."""
         served, self._served = self._served, None
         return served
 
     def status(self) -> ModelStatus:
-        """The model's status for operators."""
         served = self._served
         load = EngineLoad(0, 0, 0) if served is None else served.hosted.load
         return ModelStatus(
@@ -163,7 +161,6 @@ class ModelCache:
             raise JobError.from_kronos(error, prefix="model") from None
 
     def status(self) -> tuple[ModelStatus, ...]:
-        """The status of every model that is loaded or loading, the worker's own first."""
         with self._lock:
             entries = [self._own, *self._further.values()]
         return tuple(entry.status() for entry in entries)

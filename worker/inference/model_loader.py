@@ -41,7 +41,6 @@ class LoadedModel:
 
     @property
     def name(self) -> str:
-        """The model's name in this process."""
         return self.hosted.model_id
 
 
@@ -183,7 +182,6 @@ def _lookback(wanted: Loadable) -> int | None:
 
 
 def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:
-    """The names and revisions that a result carries."""
     if isinstance(wanted, RegisteredModel):
         name, version = wanted.name, str(wanted.version)
         return ModelInfo(id=name, revision=version, tokenizer_id=name, tokenizer_revision=version)

@@ -60,7 +60,6 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watchdog's thread."""
         self._is_over.set()
 
     @contextmanager

@@ -42,7 +42,6 @@ class Heartbeat:
         self._thread.start()
 
     def announce(self) -> None:
-        """Announce the worker now."""
         try:
             status = self._status()
             elapsed_s, num_jobs = self._rates.growth(status.jobs_done + status.jobs_failed)
@@ -56,7 +55,6 @@ class Heartbeat:
         self._wake.set()
 
     def withdraw(self) -> None:
-        """Remove the announcement."""
         self._is_over = True
         self._wake.set()
         if self._thread.is_alive():

@@ -173,7 +173,6 @@ class WorkerMetrics(JobMetrics):
         self._of = cache(lambda model_id: ModelMetrics(self, model_id))
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
-        """Called after each step of an engine."""
         metrics = self._of(model_id)
         if report.num_prefill_bars:
             metrics.num_prefill_bars.inc(report.num_prefill_bars)
@@ -186,7 +185,6 @@ class WorkerMetrics(JobMetrics):
             self._steps += 1
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
-        """Called when a series ends, with paths or an error."""
         queued_s = generation.timings.durations_s()["queued"]
         self._of(model_id).queue_wait_s.observe(queued_s)
         self._waited_s += queued_s

@@ -111,7 +111,6 @@ class FinetuneAttempt(Attempt):
                 time.sleep(STORE_RETRY_S)
 
     def _check_and_report(self) -> None:
-        """Check if the job is cancelled, and store its progress."""
         run = self._run
         if run is None:
             return

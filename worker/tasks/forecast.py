@@ -104,7 +104,6 @@ class ForecastAttempt(Attempt):
             return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Store the job's progress."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
             self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, progress)

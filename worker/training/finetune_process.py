@@ -63,7 +63,6 @@ class FinetuneProcess(WorkerProcess):
 
     @property
     def limits(self) -> Limits:
-        """The limits of a job's content."""
         return self.settings.limits(NO_PRED_LEN_LIMIT)
 
     def start(self, num_processes: int = 1) -> None:
@@ -76,7 +75,6 @@ class FinetuneProcess(WorkerProcess):
         self.is_draining.set()
 
     def status(self) -> FinetuneWorkerStatus:
-        """The worker's status, as it is announced."""
         return FinetuneWorkerStatus(
             **self._facts("celery", "kombu", "redis"),
             device_description=self._description,

@@ -122,7 +122,6 @@ class JobFolder:
         return None
 
     def data_report(self) -> dict[str, Any]:
-        """The training process's report on its data."""
         return _read(self.run / "data.json") or {}
 
     def result(self) -> dict[str, Any] | None:

@@ -169,7 +169,6 @@ class FinetuneRun:
             self._show(progress)
 
     def _show(self, progress: Mapping[str, Any]) -> None:
-        """Show the progress in the worker's announcement."""
         shown = {name: progress.get(name) for name in SHOWN}
         self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
 

@@ -40,7 +40,6 @@ class Worker(JsonParent):
         return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Send the job's progress."""
         self.send("progress", bars_done=bars_done, bars_total=bars_total)
 
 
