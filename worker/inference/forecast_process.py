@@ -31,11 +31,7 @@ class ForecastProcess(Host, WorkerProcess):
     metrics: WorkerMetrics
 
     def __init__(
-        self,
-        settings: WorkerSettings,
-        node: str,
-        *,
-        on_engine_death: Callable[[], None] = lambda: None,
+        self, settings: WorkerSettings, node: str, *, on_engine_death: Callable[[], None] = lambda: None
     ) -> None:
         self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
         # While a step seems to hang, the load is unknown, and no job is taken.

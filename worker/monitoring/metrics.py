@@ -147,11 +147,7 @@ class WorkerMetrics(JobMetrics):
     ``loads`` returns each engine's load by model id, in any thread.
     """
 
-    def __init__(
-        self,
-        loads: Callable[[], Mapping[str, "EngineLoad"]],
-        num_jobs: Callable[[], int],
-    ) -> None:
+    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]], num_jobs: Callable[[], int]) -> None:
         super().__init__(num_jobs)
         self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
         self._bars = self._steps = self._waits = 0
