@@ -13,7 +13,7 @@ from redis import Redis
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import ROLE_QUEUES
+from kronos_client.redis.routing import queue_for
 from worker.broker.claims import Claims
 from worker.broker.result_backend import CodedRedisBackend
 from worker.config import UNACKED_INDEX_KEYS
@@ -48,8 +48,7 @@ class WorkerProcess:
     @property
     def queue(self) -> str:
         """The queue that the worker takes jobs from."""
-        cpu, gpu = ROLE_QUEUES[self.settings.role]
-        return cpu if str(self.device) == "cpu" else gpu
+        return queue_for(str(self.device), self.settings.role)
 
     def start(self, num_processes: int = 1) -> None:
         """Announce the worker. ``num_processes`` share the cores."""
