@@ -26,7 +26,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all waiting, then shut down. uvicorn signals the app only after all requests are answered."""
-        self._app.state.backend.release()
+        self._app.state.backend.events.release()
         await super().shutdown(sockets)
 
 

@@ -1,13 +1,12 @@
 """Candles in prediction requests: one record per bar, or one array per column."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.columns import COLUMNS
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512
@@ -82,14 +81,6 @@ FutureTimestamps = Annotated[
     ),
 ]
 
-_TIMES: Final = TypeAdapter(list[datetime])
-
-
-def as_texts(times: Sequence[datetime]) -> list[str]:
-    """Times in the contract's format, which answers use too."""
-    texts: list[str] = _TIMES.dump_python(list(times), mode="json")
-    return texts
-
 
 def num_candles(candles: list[Candle] | CandleColumns) -> int:
     """The number of bars; if columns differ in length, that of the first."""
@@ -99,11 +90,10 @@ def num_candles(candles: list[Candle] | CandleColumns) -> int:
 def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float]]:
     """The contract's columns. Volume and amount are left out if no record has them; a gap becomes 0."""
     if isinstance(candles, CandleColumns):
-        given = {name: getattr(candles, name) for name in COLUMNS}
-        return {name: values for name, values in given.items() if values is not None}
+        return candles.model_dump(exclude_none=True)
     columns = {name: [getattr(candle, name) for candle in candles] for name in COLUMNS}
     return {
         name: [0.0 if value is None else value for value in values]
         for name, values in columns.items()
-        if name in PRICE_COLUMNS or any(value is not None for value in values)
+        if any(value is not None for value in values)
     }

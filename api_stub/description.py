@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from api_stub.addresses import PROBES
 from api_stub.problems import MEDIA_TYPE, Problem
-from api_stub.routes.job_views import FINETUNES_URL, FORECASTS_URL, finetune_view, forecast_view
+from api_stub.routes.job_views import FINETUNES, FORECASTS, FinetuneView, ForecastView
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from kronos_client.contract.examples import (
@@ -72,7 +72,7 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
     request = _request()
     result = ForecastResult.model_validate(example_result())
     item = SingleRequest.model_validate(request)
-    job = PredictionJob([item], [0], "")
+    job = PredictionJob(JOB_ID, [item], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
     done = Stored(states.SUCCESS, example_result())
@@ -80,14 +80,14 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
     bodies = {
         ("post", "/v1/predict/single"): request,
         ("post", "/v1/predict/batch"): {"items": [request]},
-        ("post", FORECASTS_URL): example_job(),
-        ("post", FINETUNES_URL): example_finetune_job(),
+        ("post", FORECASTS): example_job(),
+        ("post", FINETUNES): example_finetune_job(),
     }
     answers = {
         ("post", "/v1/predict/single"): answer,
         ("post", "/v1/predict/batch"): [answer],
-        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, done).model_dump(mode="json"),
-        ("get", f"{FINETUNES_URL}/{{job_id}}"): finetune_view(JOB_ID, trained).model_dump(mode="json"),
+        ("get", f"{FORECASTS}/{{job_id}}"): ForecastView.of(JOB_ID, done).model_dump(mode="json"),
+        ("get", f"{FINETUNES}/{{job_id}}"): FinetuneView.of(JOB_ID, trained).model_dump(mode="json"),
     }
     return bodies, answers
 

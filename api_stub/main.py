@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -11,21 +10,26 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api_stub import problems
-from api_stub.addresses import page_addresses
+from api_stub import page_files, problems
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.guards import BodyLimit, Keys, read_keys
-from api_stub.middleware.methods import Methods, PageMount
 from api_stub.middleware.request_log import RequestLog
-from api_stub.page_files import PageFiles
-from api_stub.routes import datasets, finetunes, forecasts, health, metrics, models, predict, workers
+from api_stub.routes import datasets, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-PAGE: Final = Path(__file__).parent / "page"
 VERSION: Final = "1"
-PARTS: Final = (predict, forecasts, finetunes, models, datasets, workers, health, metrics)
+ROUTERS: Final = (
+    predict.router,
+    jobs.forecasts,
+    jobs.finetunes,
+    models.router,
+    datasets.router,
+    health.router,
+    metrics.router,
+    page_files.router,
+)
 EXPOSED_HEADERS: Final = ("X-Job-Id", "X-Request-Id", "Location", "Retry-After")
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
@@ -63,20 +67,16 @@ def create_app(settings: ApiSettings) -> FastAPI:
     )
     describe(app, needs_keys=bool(keys))
     app.state.metrics = http_metrics
-    app.state.methods = Methods(app)
     app.add_exception_handler(JobError, problems.on_job_error)
-    app.add_exception_handler(problems.JobFailure, problems.on_job_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
-    for part in PARTS:
-        app.include_router(part.router)
-    if page := page_addresses(PAGE):
-        app.router.routes.append(PageMount("/", PageFiles(directory=PAGE, html=True), name="page"))
+    for router in ROUTERS:
+        app.include_router(router)
     # The middleware added last receives a request first.
     app.add_middleware(
         BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
     )
-    app.add_middleware(Keys, keys=keys, page=page)
+    app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
     if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
             CORSMiddleware,

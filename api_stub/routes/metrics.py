@@ -1,10 +1,9 @@
 """Prometheus metrics: requests by route, and the queues and workers."""
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -65,16 +64,12 @@ class HttpMetrics:
         self._request_s.labels(method, route).observe(elapsed_s)
 
 
-async def _metrics(request: Request) -> HttpMetrics:
-    metrics: HttpMetrics = request.app.state.metrics
-    return metrics
-
-
 @router.get("/v1/metrics", response_class=Response, responses=PLAIN_TEXT)
 @router.get("/metrics", include_in_schema=False, response_class=Response)
-async def metrics(backend: BackendDependency, shown: Annotated[HttpMetrics, Depends(_metrics)]) -> Response:
+async def metrics(request: Request, backend: BackendDependency) -> Response:
     """Metrics for Prometheus. If Redis does not answer, those of queues and workers are left out."""
-    shown.waiting.set(backend.num_waiting)
+    shown: HttpMetrics = request.app.state.metrics
+    shown.waiting.set(backend.events.num_jobs)
     for gauge in (shown.queue_jobs, shown.workers, shown.workers_ready, shown.jobs_training):
         gauge.clear()
     try:
@@ -89,11 +84,9 @@ async def metrics(backend: BackendDependency, shown: Annotated[HttpMetrics, Depe
             for priority, length in view.lengths.items():
                 shown.queue_jobs.labels(queue, priority).set(length)
         for queue in ROLE_QUEUES["finetune"]:
-            training = (
-                worker.training
-                for worker in pool.workers
-                if isinstance(worker, FinetuneWorkerStatus) and worker.queue == queue
-            )
+            shown.jobs_training.labels(queue).set(0)
+        for worker in pool.workers:
             # A worker announces its job only after training has reported progress once.
-            shown.jobs_training.labels(queue).set(sum(job is not None for job in training))
+            if isinstance(worker, FinetuneWorkerStatus) and worker.training is not None:
+                shown.jobs_training.labels(worker.queue).inc()
     return Response(generate_latest(shown.registry), media_type=CONTENT_TYPE_LATEST)
