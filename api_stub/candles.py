@@ -62,21 +62,14 @@ Candles = Annotated[
     | Annotated[CandleColumns, Tag(CANDLE_KINDS[1])],
     Discriminator(_kind),
 ]
+Times = Annotated[list[datetime], Field(min_length=1, fail_fast=True)]
 Timestamps = Annotated[
-    list[datetime],
-    Field(
-        min_length=1,
-        max_length=MAX_CANDLES,
-        fail_fast=True,
-        description="ISO 8601, one per candle, strictly ascending",
-    ),
+    Times, Field(max_length=MAX_CANDLES, description="ISO 8601, one per candle, strictly ascending")
 ]
 FutureTimestamps = Annotated[
-    list[datetime],
+    Times,
     Field(
-        min_length=1,
         max_length=MAX_PREDICTION_TIMESTAMPS,
-        fail_fast=True,
         description="times of the bars to forecast, strictly ascending, after the last candle",
     ),
 ]

@@ -7,7 +7,6 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from api_stub import page_files, problems
@@ -19,18 +18,7 @@ from api_stub.routes import datasets, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-VERSION: Final = "1"
-ROUTERS: Final = (
-    predict.router,
-    jobs.forecasts,
-    jobs.finetunes,
-    models.router,
-    datasets.router,
-    health.router,
-    metrics.router,
-    page_files.router,
-)
-EXPOSED_HEADERS: Final = ("X-Job-Id", "X-Request-Id", "Location", "Retry-After")
+PARTS: Final = (predict, jobs, models, datasets, health, metrics, page_files)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),
@@ -45,7 +33,6 @@ def create_app(settings: ApiSettings) -> FastAPI:
         SettingsError: the keys cannot be used, or the address needs keys and there are none.
     """
     keys = read_keys(settings)
-    http_metrics = metrics.HttpMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -55,23 +42,23 @@ def create_app(settings: ApiSettings) -> FastAPI:
 
     app = FastAPI(
         title="Kronos",
-        version=VERSION,
+        version="1",
         summary="Candlestick forecasts as jobs",
         lifespan=lifespan,
         docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",  # names clients' methods
         responses=PROBLEMS,
         redirect_slashes=False,  # the page is mounted at / and answers for the other address
     )
     describe(app, needs_keys=bool(keys))
-    app.state.metrics = http_metrics
+    app.state.metrics = metrics.HttpMetrics()
     app.add_exception_handler(JobError, problems.on_job_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
-    for router in ROUTERS:
-        app.include_router(router)
+    for part in PARTS:
+        app.include_router(part.router)
     # The middleware added last receives a request first.
     app.add_middleware(
         BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
@@ -83,12 +70,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Request-Id"],
-            expose_headers=EXPOSED_HEADERS,
+            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After"],
         )
-    app.add_middleware(RequestLog, metrics=http_metrics)
+    app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    """A short operation id, which generated clients use as a method name."""
-    return f"{route.tags[0] if route.tags else 'api'}_{route.name}"

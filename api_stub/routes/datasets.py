@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import media_type_of
-from api_stub.uploads.dataset_folder import DATASET_NAME, DatasetFolder, StoredFile
+from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, store, stored_files
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS
 
@@ -87,8 +87,7 @@ class DatasetsView(BaseModel):
 @router.get("")
 async def datasets(backend: BackendDependency) -> DatasetsView:
     """The files that finetuning jobs may name, including those in subfolders."""
-    folder = DatasetFolder.of(backend.settings)
-    return DatasetsView(datasets=await backend.call(folder.list))
+    return DatasetsView(datasets=await backend.call(stored_files, data_folder(backend.settings)))
 
 
 @router.post(
@@ -113,24 +112,19 @@ async def upload(
     column: MappedColumns = None,
 ) -> dict[str, Any]:
     """Store the body, one CSV or Parquet file. Jobs can use it once it has been read and checked."""
-    _check_media_type(request, name)
-    config = {"instrument_column": instrument_column, "columns": _columns(column)}
-    folder = DatasetFolder.of(backend.settings)
-    if backend.uploads.locked():
-        raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
-    async with backend.uploads:
-        return await folder.store(
-            name, request.stream(), config, may_replace=replace, reading=backend.reading_datasets
-        )
-
-
-def _check_media_type(request: Request, name: str) -> None:
     if not name.endswith(MEDIA_TYPES.get(media_type_of(request), ())):
         raise HttpError(
             HttpCode.UNSUPPORTED_MEDIA_TYPE,
             "the Content-Type does not fit the file: send a .csv as text/csv, a .parquet or .pq as "
             "application/vnd.apache.parquet, or any as application/octet-stream; not as a form",
         )
+    config = {"instrument_column": instrument_column, "columns": _columns(column)}
+    folder = data_folder(backend.settings)
+    if backend.uploads.locked():
+        raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
+    async with backend.uploads:
+        body, reading = request.stream(), backend.reading_datasets
+        return await store(folder, name, body, config, may_replace=replace, reading=reading)
 
 
 def _columns(mapped: list[str] | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -124,9 +123,7 @@ async def healthz() -> Alive:
 )
 async def readyz(backend: BackendDependency, response: Response) -> Ready:
     """Whether a forecast worker is ready."""
-    ready = Ready(status="loading", model_loaded=False)
-    with suppress(JobError):  # Redis does not answer; /v1/workers reports it
-        ready = readiness(await backend.pool())
+    ready = await _ready(backend)
     if not ready.model_loaded:
         response.status_code = 503
         response.headers["Retry-After"] = str(RETRY_S)
@@ -136,27 +133,34 @@ async def readyz(backend: BackendDependency, response: Response) -> Ready:
 @router.get("/healthz/detailed")
 async def detailed(backend: BackendDependency) -> Detailed:
     """Checks of the workers' model, and of this machine's memory and disk."""
-    checks = Checks(model=await _check_model(backend), memory=_check_memory(), disk=_check_disk(backend))
+    ready = await _ready(backend)
+    model = ModelCheck(status="unhealthy", loaded=False, version=None)
+    if ready.model_loaded:
+        model = ModelCheck(status="healthy", loaded=True, version=ready.model)
+    checks = Checks(model=model, memory=_check_memory(), disk=_check_disk(backend.settings.data_folder))
     found = (checks.model.status, checks.memory.status, checks.disk.status)
     status = max(found, key=("healthy", "degraded", "unhealthy").index)
     uptime_s = round(time.monotonic() - backend.started, 3)
     return Detailed(status=status, timestamp=datetime.now(UTC), uptime_seconds=uptime_s, checks=checks)
 
 
-def readiness(pool: Pool) -> Ready:
+async def _ready(backend: Backend) -> Ready:
     """Readiness of the forecast workers, with the device and model of a worker that is ready, if any is."""
+    try:
+        pool = await backend.pool()
+    except JobError:  # Redis does not answer; /v1/workers reports it
+        return Ready(status="loading", model_loaded=False)
     # A GPU comes first, as it does for jobs on any device.
     shown = max(pool.forecasting, key=lambda one: (one.is_ready, one.queue == GPU_QUEUE), default=None)
-    queues = queue_views(pool)
     if shown is None:
-        return Ready(status="loading", model_loaded=False, queues=queues)
+        return Ready(status="loading", model_loaded=False, queues=queue_views(pool))
     return Ready(
         status="ok" if shown.is_ready else "loading",
         model_loaded=shown.is_ready,
         device=shown.device,
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
-        queues=queues,
+        queues=queue_views(pool),
     )
 
 
@@ -171,14 +175,6 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
     return views
 
 
-async def _check_model(backend: Backend) -> ModelCheck:
-    with suppress(JobError):  # Redis does not answer: no worker is known
-        ready = readiness(await backend.pool())
-        if ready.model_loaded:
-            return ModelCheck(status="healthy", loaded=True, version=ready.model)
-    return ModelCheck(status="unhealthy", loaded=False, version=None)
-
-
 def _check_memory() -> MemoryCheck:
     system = psutil.virtual_memory()
     return MemoryCheck(
@@ -190,8 +186,7 @@ def _check_memory() -> MemoryCheck:
     )
 
 
-def _check_disk(backend: Backend) -> DiskCheck:
-    folder = backend.settings.data_folder
+def _check_disk(folder: Path | None) -> DiskCheck:
     disk = shutil.disk_usage(folder if folder is not None and folder.is_dir() else Path.cwd())
     percent = round(100 * disk.used / disk.total, 1) if disk.total else 0.0
     return DiskCheck(

@@ -30,19 +30,18 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
     return job_id
 
 
-def job_router(
+def _router(
     url: str,
     kind: str,
     job_model: type[BaseModel],
     make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
     view: type[ForecastView | FinetuneView],
-    *,
     cancelling: str,
 ) -> APIRouter:
-    """The routes of one kind of jobs."""
     tag = url.rpartition("/")[2]
     router = APIRouter(prefix=url, tags=[tag], dependencies=[Depends(json_only)], route_class=LargeBodies)
     enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
+    cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
     async def enqueue(
@@ -86,19 +85,8 @@ def job_router(
     return router
 
 
-forecasts = job_router(
-    FORECASTS,
-    "forecast",
-    ForecastJob,
-    forecast_job,
-    ForecastView,
-    cancelling="Cancel the job. A job that has ended stays as it is.",
-)
-finetunes = job_router(
-    FINETUNES,
-    "finetuning",
-    FinetuneJob,
-    finetune_job,
-    FinetuneView,
-    cancelling="Cancel training; its best checkpoint is kept. A job that has ended stays as it is.",
-)
+router = APIRouter()
+cancelling = "Cancel the job."
+router.include_router(_router(FORECASTS, "forecast", ForecastJob, forecast_job, ForecastView, cancelling))
+cancelling = "Cancel training; its best checkpoint is kept."
+router.include_router(_router(FINETUNES, "finetuning", FinetuneJob, finetune_job, FinetuneView, cancelling))

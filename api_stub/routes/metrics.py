@@ -24,7 +24,6 @@ router = APIRouter(tags=["operation"])
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS_S: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-NO_ROUTE: Final = ""
 PLAIN_TEXT: Final[dict[int | str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
@@ -59,7 +58,7 @@ class HttpMetrics:
     def count(self, scope: Scope, status: int, elapsed_s: float) -> None:
         """Count a finished request."""
         method = scope["method"] if scope["method"] in METHODS else "other"
-        route = getattr(scope.get("route"), "path", NO_ROUTE)
+        route = getattr(scope.get("route"), "path", "")
         self._requests.labels(method, route, str(status)).inc()
         self._request_s.labels(method, route).observe(elapsed_s)
 
