@@ -20,6 +20,7 @@ MEDIA_TYPES: Final = {
     "application/octet-stream": (".csv", ".parquet", ".pq"),
 }
 """Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
+BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
 def _checked_name(given: str) -> str:
@@ -94,14 +95,7 @@ async def datasets(backend: BackendDependency) -> DatasetsView:
     "",
     status_code=201,
     response_model=DatasetReport,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in MEDIA_TYPES
-            },
-        }
-    },
+    openapi_extra={"requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, BINARY)}},
 )
 async def upload(
     request: Request,

@@ -4,14 +4,7 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
 from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
@@ -88,4 +81,4 @@ async def metrics(request: Request, backend: BackendDependency) -> Response:
             # A worker announces its job only after training has reported progress once.
             if isinstance(worker, FinetuneWorkerStatus) and worker.training is not None:
                 shown.jobs_training.labels(worker.queue).inc()
-    return Response(generate_latest(shown.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(exposition.generate_latest(shown.registry), media_type=exposition.CONTENT_TYPE_LATEST)

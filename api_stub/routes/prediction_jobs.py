@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic_core import to_json, to_jsonable_python
 
 from api_stub.candles import as_columns, num_candles
-from api_stub.routes.predictions import MAX_NAME_CHARS, Prediction, PredictionPoint, SingleRequest, version_of
+from api_stub.routes.predictions import Prediction, PredictionPoint, SingleRequest, version_of
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
@@ -163,11 +163,8 @@ def _result_bytes(item: SingleRequest, num_samples: int) -> int:
 def _names(items: Sequence[SingleRequest]) -> list[str]:
     """Ids of the series: the given ones if they are valid and distinct, else their positions."""
     given = [item.series_id or "" for item in items]
-    if len(set(given)) == len(given) and all(
-        1 <= len(name) <= MAX_NAME_CHARS and name.isprintable() for name in given
-    ):
-        return given
-    return [str(place) for place in range(len(items))]
+    is_valid = len(set(given)) == len(given) and all(name and name.isprintable() for name in given)
+    return given if is_valid else [str(place) for place in range(len(items))]
 
 
 def _series(item: SingleRequest, name: str) -> dict[str, Any]:
