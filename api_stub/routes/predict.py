@@ -134,8 +134,8 @@ async def _run(jobs: Sequence[PredictionJob], backend: Backend, submission: Subm
     except HttpError as failure:
         if others := [job.id for job in jobs if job.id != failure.job_id]:
             failure.details["other_jobs"] = others
-        if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
-            await backend.call(_cancel, backend, others)
+            if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
+                await backend.call(_cancel, backend, others)
         raise
     finally:
         for task in tasks:
