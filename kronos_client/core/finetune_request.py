@@ -13,8 +13,7 @@ from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, is_records, series_payload
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
 ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
 """A config, a mapping like it, or the path of a YAML or JSON file."""

@@ -29,8 +29,7 @@ from kronos_client.contract.names import (
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
-from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config
 
 CANDLES = candles(seed=1, bars=60)
 CONFIG = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
