@@ -11,7 +11,7 @@ from api_stub.problems import MEDIA_TYPE, Problem
 from api_stub.routes.job_views import FINETUNES, FORECASTS, FinetuneView, ForecastView
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
-from kronos_client.contract import examples
+from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.stored import Stored
 
@@ -43,10 +43,10 @@ def _complete(description: dict[str, Any], *, needs_keys: bool) -> None:
         for operation in operations.values() if path not in PROBES else ():
             # The empty entry means that no key is needed.
             operation["security"] = [{SCHEME: []}] if needs_keys else [{}, {SCHEME: []}]
-    for path, method, part, example in _examples():
+    for path, method, part, shown in _examples():
         operation = description["paths"][path][method]
         content = (operation | operation["responses"])[part]["content"]
-        content["application/json"]["example"] = example
+        content["application/json"]["example"] = shown
 
 
 def problem_response(description: str, **example: Any) -> dict[str, Any]:
@@ -58,27 +58,27 @@ def problem_response(description: str, **example: Any) -> dict[str, Any]:
 def _examples() -> list[tuple[str, str, str, Any]]:
     """Examples of request bodies and of answers: path, method, body or status, and the example."""
     request = _request()
-    result = ForecastResult.model_validate(examples.example_result())
-    job = PredictionJob(examples.JOB_ID, [SingleRequest.model_validate(request)], [0], "")
+    result = ForecastResult.model_validate(example("forecast-result"))
+    job = PredictionJob(JOB_ID, [SingleRequest.model_validate(request)], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
-    forecast = ForecastView.of(examples.JOB_ID, Stored(states.SUCCESS, examples.example_result()))
-    trained = FinetuneView.of(examples.JOB_ID, Stored(states.SUCCESS, examples.example_finetune_result()))
+    forecast = ForecastView.of(JOB_ID, Stored(states.SUCCESS, example("forecast-result")))
+    trained = FinetuneView.of(JOB_ID, Stored(states.SUCCESS, example("finetune-result")))
     return [
         ("/v1/predict/single", "post", "requestBody", request),
         ("/v1/predict/single", "post", "200", answer),
         ("/v1/predict/batch", "post", "requestBody", {"items": [request]}),
         ("/v1/predict/batch", "post", "200", [answer]),
-        (FORECASTS, "post", "requestBody", examples.example_job()),
+        (FORECASTS, "post", "requestBody", example("forecast-job")),
         (f"{FORECASTS}/{{job_id}}", "get", "200", forecast.model_dump(mode="json")),
-        (FINETUNES, "post", "requestBody", examples.example_finetune_job()),
+        (FINETUNES, "post", "requestBody", example("finetune-job")),
         (f"{FINETUNES}/{{job_id}}", "get", "200", trained.model_dump(mode="json")),
     ]
 
 
 def _request() -> dict[str, Any]:
     """The first series of the contract's example job, as a prediction request."""
-    job = examples.example_job()
+    job = example("forecast-job")
     series = job["series"][0]
     names = ("open", "high", "low", "close", "volume")
     rows = zip(*(series[name] for name in names), strict=True)
