@@ -17,8 +17,8 @@ MAX_CPU_S: Final = 120
 
 def check(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Report on the file's content. Raises KronosError if finetuning could not read it."""
-    from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import parse_config
+    from kronos_model.finetuning.data import read_training_candles
 
     data = parse_config({"data": {"path": str(path), **config}}).data
     _, report = read_training_candles(data)
@@ -35,11 +35,10 @@ def main() -> None:
     try:
         parent.send("report", report=check(Path(message["path"]), message["config"]))
     except KronosError as error:
-        code, reason, field, details = JobError.from_kronos(error).args
-        parent.send("error", code=code, message=reason, field=field, details=details)
+        parent.send("error", args=JobError.from_kronos(error).args)
     except MemoryError:
         reason = "the file needs more memory than one file may use; split it"
-        parent.send("error", code=ErrorCode.TRAINING_DATA_INVALID, message=reason, field=None, details=None)
+        parent.send("error", args=(ErrorCode.TRAINING_DATA_INVALID, reason, None, {}))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, TrainingDataError
-from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import DataConfig
+from kronos_model.finetuning.data import read_training_candles
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE
 
 Write = Callable[[pd.DataFrame, Path], None]
@@ -472,7 +472,7 @@ def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
     [instrument], report = read(tmp_path, instrument_column="symbol")
 
     np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
-    assert report.instruments[0].files == (str(tmp_path / "1.csv"), str(tmp_path / "2.parquet"))
+    assert report.instruments[0].files == [str(tmp_path / "1.csv"), str(tmp_path / "2.parquet")]
     assert report.dropped == {"duplicate_time": 1}
 
 

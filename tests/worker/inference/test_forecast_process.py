@@ -1,0 +1,255 @@
+"""One process's model, state and announcement, with the checkpoint that the parity tests use."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.support.workload import series_request
+from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.redis.routing import live_workers
+from kronos_model.errors import CheckpointError, OutOfMemory
+from worker.inference import forecast_process, model_loader
+from worker.inference.engine_thread import EngineDied
+from worker.inference.forecast_process import ForecastProcess
+from worker.monitoring import heartbeat
+from worker.settings import explain
+
+PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
+NODE = "test@host"
+
+
+@pytest.fixture
+def settings(settings):
+    model, tokenizer = str(PARITY / "model"), str(PARITY / "tokenizer")
+    return settings.model_copy(
+        update={"model": model, "tokenizer": tokenizer, "device": "cpu", "max_context": 64}
+    )
+
+
+@pytest.fixture
+def worker(settings):
+    worker = ForecastProcess(settings, NODE)
+    yield worker
+    worker.stop()
+
+
+def announced(redis) -> AnyWorkerStatus | None:
+    workers = live_workers(redis)
+    assert len(workers) <= 1
+    return workers[0] if workers else None
+
+
+def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeypatch):
+    seen_while_loading = []
+    load_pair = model_loader.load_pair
+
+    def watched(*args, **kwargs):
+        deadline = time.monotonic() + 5
+        while announced(redis) is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        seen_while_loading.append(announced(redis))
+        return load_pair(*args, **kwargs)
+
+    monkeypatch.setattr(model_loader, "load_pair", watched)
+    with pytest.raises(RuntimeError, match="not loaded"):
+        _ = worker.served
+    worker.start()
+    (seen,) = seen_while_loading
+    assert (seen.state, seen.model, seen.models, seen.queue) == ("loading", None, (), "cpu")
+    worker.ready()
+    ready = announced(redis)
+    assert (ready.state, ready.node, ready.device) == ("ready", NODE, "cpu")
+    assert ready.model.id == str(PARITY / "model")
+    assert (ready.max_context, ready.slots, ready.sequences_running) == (64, 64, 0)
+    assert ready.sequences_waiting == 0
+    assert [model.id for model in ready.models] == [ready.model.id]
+    assert ready.model_fields_set == seen.model_fields_set
+    worker.drain()
+    worker.ready()  # called again after a reconnection
+    deadline = time.monotonic() + 5
+    while announced(redis).state != "draining" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert announced(redis).state == "draining"
+    worker.stop()
+    assert announced(redis) is None
+
+
+def test_a_claim_lost_to_another_worker_is_counted_once(worker):
+    worker.claims.hold("job", "token", time.monotonic())
+    for token in ("token", "token", "of another process"):
+        worker.job_store._on_repeated(token)
+    assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
+
+
+def test_the_served_model_computes_within_its_limits(worker):
+    worker.start()
+    assert worker.limits_of(None).max_pred_len == 64
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
+    assert run.result()[0].paths.shape == (1, 3, 6)
+    assert worker.served.num_parameters > 0
+
+
+def test_the_limits_follow_the_named_model(settings):
+    names = "NeoQuasar/Kronos-mini,kronos-tiny"
+    worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
+    worker.start()
+    limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
+    assert limits == [512, 2048, 176]
+    worker.stop()
+
+
+def test_models_share_the_service_and_show_in_the_status(settings):
+    worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
+    worker.start()
+    with worker.models.use(worker.models.find("kronos-tiny")) as entry:
+        assert entry.wait(20)
+        run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
+        assert worker.engine_thread.wait(run, 20)
+        assert run.result()[0].paths.shape == (1, 3, 6)
+        status = worker.status()
+    assert [(model.id, model.jobs) for model in status.models] == [
+        (str(PARITY / "model"), 0),
+        ("kronos-tiny", 1),
+    ]
+    assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
+    worker.stop()
+
+
+def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker):
+    worker.start()
+    model = str(PARITY / "model")
+    idle = worker.status()
+    assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
+    status, registry = worker.status(), worker.metrics.registry
+    assert status.bars_per_s > 0
+    assert status.mean_batch_size == 1
+    assert status.queue_wait_s >= 0
+    assert registry.get_sample_value("kronos_bars_generated_total", {"model": model}) == 4
+    assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
+    info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32"}
+    assert registry.get_sample_value("kronos_worker_info", info) == 1
+
+
+def test_observers_receive_model_names(settings):
+    heard = []
+
+    class Observer:
+        def observe_step(self, model_id, report, load) -> None:
+            heard.append((model_id, load.slots))
+
+        def observe_generation(self, model_id, generation) -> None:
+            heard.append((model_id, generation.done))
+
+    worker = ForecastProcess(settings, NODE)
+    worker.engine_thread._observers.append(Observer())
+    worker.start()
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    assert worker.engine_thread.wait(run, 20)
+    worker.stop()
+    assert heard[0] == (str(PARITY / "model"), 64)
+    assert heard[-1] == (str(PARITY / "model"), True)
+
+
+def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis, monkeypatch):
+    monkeypatch.setattr(model_loader, "_share_bytes", lambda *_: 1)
+    worker = ForecastProcess(settings, NODE)
+    with pytest.raises(OutOfMemory) as refused:
+        worker.start()
+    assert "KRONOS_MEMORY_MB" in explain(refused.value)
+    assert announced(redis) is None
+
+
+@pytest.mark.parametrize(("threads", "num_processes", "expected"), [(7, 2, 7), (None, 2, 3)])
+def test_the_engines_thread_alone_computes_in_parallel(
+    settings, monkeypatch, threads, num_processes, expected
+):
+    events: list[object] = []
+    load_pair = model_loader.load_pair
+    owner = "kronos-engine"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("kronos_model.devices.cores.num_cores", lambda: 6)
+    monkeypatch.setattr(
+        torch, "set_num_threads", lambda number: events.append((threading.current_thread().name, number))
+    )
+    monkeypatch.setattr(
+        model_loader, "load_pair", lambda *a, **k: events.append("load") or load_pair(*a, **k)
+    )
+    worker = ForecastProcess(settings.model_copy(update={"threads": threads}), NODE)
+    worker.start(num_processes)
+    worker.stop()
+    assert events == [(threading.current_thread().name, 1), "load", (owner, expected)]
+    assert worker.status().threads == expected
+
+
+def test_a_worker_whose_engine_dies_is_ended(settings):
+    ended = threading.Event()
+    worker = ForecastProcess(settings, NODE, on_engine_death=ended.set)
+    worker.start()
+    assert not worker.is_dead
+
+    def step() -> None:
+        raise RuntimeError("not in any series")
+
+    worker.served.hosted.engine.step = step
+    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
+    assert ended.wait(20)
+    assert worker.engine_thread.wait(run, 20)
+    with pytest.raises(EngineDied):
+        run.result()
+    assert worker.is_dead
+    worker.stop()
+
+
+def test_a_worker_that_cannot_load_removes_its_announcement(settings, redis, tmp_path):
+    worker = ForecastProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
+    with pytest.raises(CheckpointError):
+        worker.start()
+    assert announced(redis) is None
+
+
+def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis, monkeypatch):
+    announce = heartbeat.announce
+
+    def slow(*args):
+        time.sleep(0.2)
+        announce(*args)
+
+    monkeypatch.setattr(heartbeat, "announce", slow)
+    worker = ForecastProcess(settings, NODE)
+    worker.start()
+    worker.stop()
+    time.sleep(0.3)
+    assert announced(redis) is None
+
+
+def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
+    monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
+    worker.start()
+    worker.engine_thread.stop()
+    time.sleep(0.1)
+    redis.flushall()
+    time.sleep(0.1)
+    assert announced(redis) is None
+
+
+def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(settings, monkeypatch):
+    warning = "CUDA device 'cuda:0' requested but CUDA cannot hold the Kronos. Falling back to CPU."
+    gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
+    monkeypatch.setattr(forecast_process, "resolve_device", lambda _: (gpu, None))
+    monkeypatch.setattr(model_loader, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
+    monkeypatch.setattr(
+        model_loader,
+        "move_to_device",
+        lambda module, device: (module, cpu, warning if device == gpu else None),
+    )
+    worker = ForecastProcess(settings, NODE)
+    assert worker.queue == "gpu"
+    worker.start()
+    assert (worker.device, worker.device_warning, worker.queue) == (cpu, warning, "cpu")
+    worker.stop()

@@ -1,0 +1,142 @@
+"""What Celery's request does with a task's exception, from this process or a child."""
+
+import copy
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Reject
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.names import job_key
+from worker.broker import transport
+from worker.broker.result_backend import tag_of
+from worker.config import TAKEN_KEY_SETTING, use_result_backend
+from worker.tasks.attempt import ClaimedRequest, HandedBack
+
+
+class FakeMessage:
+    """A message like kombu's, of a task without arguments."""
+
+    body = b"[[], {}, {}]"
+    content_type, content_encoding = "application/json", "utf-8"
+
+    def __init__(self, delivery_tag: str, **headers: Any) -> None:
+        self.delivery_tag = delivery_tag
+        self.payload: list[Any] = [[], {}, {}]
+        self.delivery_info = {"routing_key": "cpu"}
+        self.properties = {"delivery_tag": self.delivery_tag}
+        self.headers = {"id": "job", "task": "test.run"} | headers
+
+
+@pytest.fixture
+def put_back(monkeypatch) -> list[tuple[str, float]]:
+    calls: list[tuple[str, float]] = []
+    consumer = SimpleNamespace(put_back=lambda *call: calls.append(call))
+    monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
+    return calls
+
+
+@pytest.fixture
+def rejected() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def make_request(settings, put_back, rejected):
+    with make_app(settings) as app:
+        use_result_backend(app)
+        app.conf[TAKEN_KEY_SETTING] = "test.taken"
+
+        @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
+        def run() -> None:
+            """Nothing."""
+
+        def make(tag: str = "tag", **headers: Any) -> ClaimedRequest:
+            return ClaimedRequest(
+                FakeMessage(tag, **headers),
+                app=app,
+                task=app.tasks["test.run"],
+                on_reject=lambda logger, errors, requeue: rejected.append(requeue),
+            )
+
+        yield make
+
+
+def fail(request: ClaimedRequest, error: Exception) -> None:
+    """The failure as the pool reports it."""
+    try:
+        raise error
+    except Exception:  # noqa: BLE001  any that a task or the pool raises
+        request.on_failure(ExceptionInfo(), return_ok=not isinstance(error, WorkerLostError))
+
+
+def begin(request: ClaimedRequest) -> Any:
+    """Begin the job as the task does, in any process."""
+    backend: Any = request.task.backend
+    return backend.begin("job", request._context, timeout_s=60.0)
+
+
+def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):
+    request = make_request(properties={"delivery_tag": "theirs"})
+    assert tag_of(request._context) == "tag"
+
+
+def test_a_job_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
+    fail(make_request(), HandedBack("held", delay_s=2.5))
+    assert (put_back, rejected) == ([("tag", 2.5)], [True])
+
+
+@pytest.mark.parametrize("error", [HandedBack("at once"), Reject("as ever", requeue=True)])
+def test_without_delay_it_comes_again_at_once(make_request, put_back, rejected, error):
+    fail(make_request(), error)
+    assert (put_back, rejected) == ([], [True])
+
+
+def test_it_is_handed_back_even_if_redis_is_away(make_request, rejected, monkeypatch):
+    def away(*_: object) -> None:
+        raise RedisConnectionError("away")
+
+    monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(put_back=away))
+    fail(make_request(), HandedBack("held", delay_s=2.5))
+    assert rejected == [True]
+
+
+def test_the_delay_survives_the_way_from_a_child():
+    """billiard pickles what a child raised, as copying does."""
+    error = copy.copy(HandedBack("held", delay_s=2.5))
+    assert (error.reason, error.requeue, error.delay_s) == ("held", True, 2.5)
+
+
+def test_the_job_of_a_dead_child_can_be_begun_at_once_and_counts_as_lost(make_request, redis, rejected):
+    request = make_request()
+    begin(request)
+    fail(request, WorkerLostError("signal 9"))
+    assert rejected == [True]
+    assert not redis.hexists(job_key("job"), "holder")
+    assert (again := begin(make_request("other"))).held_s == 0
+    assert again.lost == 1
+
+
+def test_a_dead_child_does_not_end_another_claim(make_request, redis):
+    begin(make_request("other"))
+    fail(make_request(), WorkerLostError("signal 9"))
+    assert redis.hexists(job_key("job"), "holder")
+    assert not redis.hexists(job_key("job"), "lost")
+
+
+def test_a_job_that_goes_back_is_one_line_in_the_log(caplog):
+    celerys = logging.getLogger("celery.app.trace")
+    for error in (HandedBack("the engine has stopped"), ValueError("a defect")):
+        try:
+            raise error
+        except (HandedBack, ValueError):  # as Celery does
+            celerys.warning("Task kronos.forecast[a] %s", error, exc_info=True)
+    handed_back, failed = caplog.records
+    assert handed_back.getMessage() == "Task kronos.forecast[a] the engine has stopped"
+    assert handed_back.exc_info is None
+    assert failed.exc_info is not None

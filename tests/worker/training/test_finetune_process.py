@@ -1,0 +1,82 @@
+"""A finetuning worker: what it needs to start, and its status."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from kronos_cli.tables.status import status_table
+from kronos_client.contract.worker_status import TrainingStatus
+from kronos_client.redis.routing import is_gpu_ready, live_workers
+from kronos_client.settings import SettingsError
+from worker.training.finetune_process import FinetuneProcess, SingleJobCapacity
+
+CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
+GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}
+
+
+@pytest.fixture
+def folders(settings, tmp_path):
+    (tmp_path / "data").mkdir()
+    return settings.model_copy(
+        update={"role": "finetune", "model_folder": tmp_path / "models", "data_folder": tmp_path / "data"}
+    )
+
+
+def shown(workers: list) -> str:
+    console = Console(file=io.StringIO(), width=250)
+    console.print(status_table(workers))
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+def test_it_announces_itself_and_what_it_trains(folders, redis):
+    process = FinetuneProcess(folders, "f@host", GPU)
+    assert process.queue == "gpu.finetune"
+    assert "finetuning, idle" in shown([process.status()])
+    process.start()
+    process.ready()
+    process.training = TrainingStatus(
+        job_id="a", name="mine", stage="predictor", epoch=2, num_epochs=10, step=120, num_steps=1000, loss=5.1
+    )
+    while True:
+        process._heartbeat.announce_soon()
+        workers = live_workers(redis)
+        if workers and workers[0].is_ready and workers[0].training:
+            break
+    assert not is_gpu_ready(workers)
+    text = shown(workers)
+    assert "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000" in text
+    assert "f@host: slow" in text
+    process.drain()
+    assert process.is_draining.is_set()
+    process.stop()
+    assert live_workers(redis) == []
+
+
+def test_a_job_without_progress_is_shown_too(folders):
+    process = FinetuneProcess(folders, "f@host", CPU)
+    process.training = TrainingStatus(job_id="a", name="mine")
+    assert process.queue == "cpu.finetune"
+    assert "finetuning mine: …" in shown([process.status()])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "variable"),
+    [
+        ("model_folder", None, "KRONOS_MODEL_FOLDER is not set"),
+        ("model_folder", "file", "KRONOS_MODEL_FOLDER cannot be used"),
+        ("data_folder", "file", "KRONOS_DATA_FOLDER cannot be used"),
+        ("data_folder", "nothing", "KRONOS_DATA_FOLDER cannot be used"),
+    ],
+)
+def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, variable):
+    (tmp_path / "file").write_text("")
+    path = None if value is None else tmp_path / value
+    with pytest.raises(SettingsError, match=variable):
+        FinetuneProcess(folders.model_copy(update={field: path}), "f@host", CPU)
+
+
+def test_one_job_at_a_time():
+    capacity = SingleJobCapacity()
+    assert capacity.has_room({})
+    assert not capacity.has_room({"a": object()})
