@@ -57,8 +57,8 @@ def attend_path_by_path(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     if has_kernel(q.device):
         return attend(q, k.expand(len(q), *k.shape), v.expand(len(q), *v.shape))
     together = attend(q.transpose(0, 1).flatten(1, 2).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-    by_path = (one[0].unflatten(1, (len(q), -1)).transpose(0, 1) for one in (together.out, together.weight))
-    return Mixed(*by_path)
+    outs, weights = (torch.unflatten(one[0], 1, (len(q), -1)) for one in (together.out, together.weight))
+    return Mixed(outs.transpose(0, 1), weights.transpose(0, 1))
 
 
 def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
@@ -73,7 +73,7 @@ def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     after = -(before + len(q)) % size
     padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
     outs = []
-    for number, tile in enumerate(padded.transpose(0, 1).unsqueeze(0).split(size, dim=2)):
+    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), size, dim=2)):
         begin = first - before + number * size
         keys, values = (one[None, :, : begin + size] for one in (k, v))
         mask = _later_hidden(begin, size, keys.shape[2], q.device)
