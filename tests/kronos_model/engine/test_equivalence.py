@@ -173,9 +173,13 @@ def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, 
 class CounterNoise:
     """A sequence's noise as steps of fixed shapes compute it."""
 
-    def __init__(self, sequence: Sequence, *vocabularies: int) -> None:
+    def __init__(self, sequence: Sequence, *vocabularies_and_state: int | torch.Tensor | None) -> None:
+        *vocabularies, _ = vocabularies_and_state
         self._seed, self._vocabularies = sequence.request.sampling.seed, vocabularies
         self._paths = torch.arange(sequence.first_path, sequence.first_path + sequence.num_paths)
+
+    def state_before(self, step: int) -> None:
+        """None: the noise depends on the step alone."""
 
     def draw(self, step: int) -> list[torch.Tensor]:
         seeds, steps = (torch.full_like(self._paths, value) for value in (self._seed, step))
