@@ -74,11 +74,18 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
+        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
+            where a step for few paths takes less time.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512) -> None:
+    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
         self._runner = runner
-        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars)
+        self._scheduler = Scheduler(
+            runner.num_slots,
+            runner.max_context,
+            max_chunk_bars,
+            classes_take_turns=classes_take_turns,
+        )
         self._live: list[Generation] = []
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False

@@ -1,8 +1,8 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Slots are shared out fairly between jobs (``allocation``). While a higher priority class runs, lower ones skip
-most steps, because a step for few paths takes less time. Chunks go to the job that had the least service,
-and in turn within a job.
+Slots are shared out fairly between jobs (``allocation``). On the CPU a step for few paths takes less time, so
+lower priority classes skip most steps while a higher one runs. Chunks go to the job that had the least
+service, and in turn within a job.
 """
 
 from collections import deque
@@ -27,14 +27,17 @@ class Scheduler:
     """The sequences that run, and what they compute next.
 
     ``max_chunk_bars`` bounds what one step computes in addition to the newest bars, and so how long running
-    sequences wait for a step.
+    sequences wait for a step. ``classes_take_turns``: lower priority classes skip steps.
     """
 
-    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int) -> None:
+    def __init__(
+        self, num_slots: int, max_context: int, max_chunk_bars: int, *, classes_take_turns: bool
+    ) -> None:
         if num_slots < 1 or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots
         self.max_chunk_bars = max_chunk_bars
+        self._classes_take_turns = classes_take_turns
         self.limits = StepLimits(num_slots, max_chunk_bars)
         self._service = Service()
         self._slots = Allocation(num_slots, max_context, self._service)
@@ -107,6 +110,8 @@ class Scheduler:
 
     def _of_this_step(self, sequences: Iterable[Sequence]) -> Iterable[Sequence]:
         """Those that take part: all of the highest class that runs; the next one in each eighth step."""
+        if not self._classes_take_turns:
+            return sequences
         ranks = sorted({one.generation.rank for one in self.running})
         taking_part = {rank for place, rank in enumerate(ranks) if self._num_steps % CLASS_RATIO**place == 0}
         return [one for one in sequences if one.generation.rank in taking_part]

@@ -95,6 +95,16 @@ def test_while_a_higher_class_runs_a_lower_one_takes_part_in_each_eighth_step():
     assert max(paths for step in during[2:-20] for seed, paths in step if seed == 1) == 1
 
 
+def test_where_steps_cost_the_same_all_classes_take_part_in_each():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner, classes_take_turns=False)
+    engine.submit(job_request(1, priority="low", paths=8, horizon=16))
+    engine.submit(job_request(2, priority="high", paths=2, horizon=16))
+    for _ in range(10):
+        engine.step()
+    assert all({seed for seed, _ in step} == {1, 2} for step in runner.steps[1:])
+
+
 @pytest.mark.parametrize("num_slots", [1, 2, 8])
 def test_a_low_job_ends_while_high_jobs_keep_coming(num_slots):
     runner = ScriptedRunner(num_slots)
