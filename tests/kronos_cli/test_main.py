@@ -20,7 +20,7 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
@@ -43,7 +43,7 @@ def status(node: str, **changes: Any) -> AnyWorkerStatus:
     """An announcement as a worker makes it."""
     load = {"sequences_running": 2, "sequences_waiting": 5, "bars_per_s": 1234.5, "queue_wait_s": 0.25}
     own = {"node": node, "host": platform.node(), "uptime_s": 125.0, "jobs_done": 3, "jobs_running": []}
-    return WORKER_STATUS.validate_python(example_worker_status() | load | own | changes)
+    return WORKER_STATUS.validate_python(example("worker-status") | load | own | changes)
 
 
 @pytest.fixture
@@ -218,11 +218,11 @@ cli(prog_name="kronos")
     [
         ("demo", "worker"),
         ("devices", "worker"),
-        ("finetune --config x", "worker"),
+        ("finetune --config x", "cli"),
         ("flower", "worker"),
-        ("forecast x.csv", "worker"),
-        ("models", "worker"),
-        ("queues", "worker"),
+        ("forecast x.csv", "cli"),
+        ("models", "cli"),
+        ("queues", "cli"),
         ("up", "worker"),
         ("worker", "worker"),
         ("api", "api"),
@@ -240,7 +240,7 @@ def test_if_only_the_client_is_installed_one_line_names_the_extra(
 def test_if_only_the_client_is_installed_check_runs(tmp_path: Path) -> None:
     done = in_client_only(tmp_path, "check --no-compute")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "✗ redis: 127.0.0.1:1 does not answer" in done.stdout
+    assert "✗ redis 127.0.0.1:1 does not answer" in " ".join(done.stdout.split())
 
 
 def in_client_only(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
@@ -293,7 +293,7 @@ def test_the_demo_names_the_missing_column_of_a_csv_file(tmp_path: Path) -> None
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker, forecast = status("celery@one"), result(close=10.0)
-    monkeypatch.setattr("kronos_cli.commands.demo._compute", lambda *_: (worker, forecast))
+    monkeypatch.setattr("kronos_cli.commands.demo.Demo.compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
     report = json.loads(outcome.stdout)

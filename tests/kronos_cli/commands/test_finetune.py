@@ -19,7 +19,7 @@ from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.core.handle import JobHandle
 from kronos_client.core.stored import Stored
@@ -79,7 +79,7 @@ def enqueue(client: ForecastClient) -> FinetuneHandle:
 
 
 def end(client: ForecastClient, job_id: str) -> None:
-    client._dispatcher.app.backend.mark_as_done(job_id, example_finetune_result())
+    client._dispatcher.app.backend.mark_as_done(job_id, example("finetune-result"))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_watching_as_json_prints_each_state_and_the_result(
     assert [line["state"] for line in lines] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
     assert lines[0]["progress"] == {}
     assert lines[1]["progress"] == PROGRESS | {"step": 1}
-    assert lines[-1]["result"] == example_finetune_result()
+    assert lines[-1]["result"] == example("finetune-result")
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -309,10 +309,10 @@ def test_ctrl_c_stops_watching_and_not_the_job(
 ) -> None:
     handle = enqueue(client)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(JobHandle, "progress", interrupt)
+    monkeypatch.setattr(JobHandle, "wait", interrupt)
     result = run("--watch", handle.id)
 
     assert result.exit_code == finetune_command.INTERRUPTED
@@ -334,10 +334,10 @@ def test_an_outage_of_redis_does_not_end_the_job(
 ) -> None:
     handle = enqueue(client)
 
-    def unreachable(*_: object) -> None:
+    def unreachable(*_: object, **__: object) -> None:
         raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
 
-    monkeypatch.setattr(JobHandle, "progress", unreachable)
+    monkeypatch.setattr(JobHandle, "wait", unreachable)
     result = run("--watch", handle.id)
 
     assert result.exit_code == 1
