@@ -341,7 +341,7 @@ def test_the_one_machine_stack_shows_no_password_that_it_was_given(secured, tmp_
     (tmp_path / "password").write_text(FLOWER_PASSWORD)
     settings["KRONOS_FLOWER_PASSWORD_FILE"] = str(tmp_path / "password")
     shown = output_until(
-        "ready: device=", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
+        "ready: role=forecast device=", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
     )
     assert "Flower: http://127.0.0.1" in shown
     assert_no_secret(shown)

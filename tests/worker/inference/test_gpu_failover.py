@@ -1,7 +1,6 @@
 """When CPU workers stand in for the gpu pool: the decision, and the calls to the consumer."""
 
 from collections import OrderedDict
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from kronos_client.contract.worker_status import State
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
 from kronos_client.testing import fake_worker
 from worker.inference import gpu_failover
-from worker.inference.gpu_failover import GpuFailover, GraceTimer
+from worker.inference.gpu_failover import GpuFailover
 
 
 class Clock:
@@ -65,7 +64,7 @@ def graceful(settings, clock, monkeypatch) -> GpuFailover:
     """With a clock that the test sets."""
     settings = settings.model_copy(update={"gpu_grace_s": 60.0})
     monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
-    monkeypatch.setattr(gpu_failover, "GraceTimer", partial(GraceTimer, clock=clock))
+    monkeypatch.setattr(gpu_failover.time, "monotonic", clock)
     return GpuFailover(None)
 
 
@@ -73,32 +72,12 @@ def announce_gpu(redis, state: State = "ready") -> None:
     announce(redis, fake_worker(GPU_QUEUE, state, node="gpu@1"))
 
 
-def test_standing_in_begins_when_no_gpu_was_ready_for_the_grace():
-    clock = Clock()
-    grace = GraceTimer(60, clock)
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 59
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1
-    assert grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1000
-    assert grace.should_stand_in(gpu_ready=False)
-
-
-def test_a_ready_gpu_ends_it_and_starts_the_grace_anew():
-    clock = Clock()
-    grace = GraceTimer(60, clock)
-    clock.now_s += 100
-    assert grace.should_stand_in(gpu_ready=False)
-    assert not grace.should_stand_in(gpu_ready=True)
-    clock.now_s += 59
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1
-    assert grace.should_stand_in(gpu_ready=False)
-
-
-def test_without_grace_it_stands_in_at_once():
-    assert GraceTimer(0, Clock()).should_stand_in(gpu_ready=False)
+def test_without_grace_it_stands_in_at_once(redis, graceful):
+    graceful._grace_s = 0
+    consumer = FakeConsumer(CPU_QUEUE)
+    graceful.start(consumer)
+    consumer.tick()
+    assert consumer.changes == [("add", GPU_QUEUE)]
 
 
 def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock):
@@ -107,7 +86,10 @@ def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock)
     consumer.tick()
     assert consumer.changes == []
     announce_gpu(redis, "loading")  # not ready: nobody takes its jobs yet
-    clock.now_s += 60
+    clock.now_s += 59
+    consumer.tick()
+    assert consumer.changes == []
+    clock.now_s += 1
     for _ in range(3):
         consumer.tick()
     assert consumer.changes == [("add", GPU_QUEUE)]
@@ -116,9 +98,10 @@ def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock)
         consumer.tick()
     assert consumer.changes == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
     withdraw(redis, "gpu@1")
+    clock.now_s += 59  # the grace begins anew
     consumer.tick()
     assert len(consumer.changes) == 2
-    clock.now_s += 60
+    clock.now_s += 1
     consumer.tick()
     assert consumer.changes[2:] == [("add", GPU_QUEUE)]
 
