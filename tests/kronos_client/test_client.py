@@ -6,10 +6,10 @@ import threading
 import time
 from typing import Any
 
-import celery
 import numpy as np
 import pandas as pd
 import pytest
+from celery.app import app_or_default
 from kombu.exceptions import OperationalError
 
 from kronos_cli.stack.local_redis import LocalRedis
@@ -19,6 +19,7 @@ from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_result
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
+from kronos_client.redis.admission import Admission
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
@@ -281,15 +282,14 @@ def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, r
 
 def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
     with LocalRedis() as server, ForecastClient(server.url) as client:
-        admission = client._dispatcher._admission
-        admit = admission.admit
+        admit = Admission.admit
 
         def last_words(*arguments: Any) -> Any:
             answer = admit(*arguments)
             server.stop()
             return answer
 
-        monkeypatch.setattr(admission, "admit", last_words)
+        monkeypatch.setattr(Admission, "admit", last_words)
         with pytest.raises(JobError) as ended:
             client.submit(CANDLES.as_dict(), pred_len=5)
     assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
@@ -490,9 +490,9 @@ def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis
 
 
 def test_a_host_keeps_its_own_current_celery_app(client):
-    before = celery.current_app._get_current_object()
+    before = app_or_default()
     with ForecastClient(client.redis_url):
-        assert celery.current_app._get_current_object() is before
+        assert app_or_default() is before
 
 
 def test_neither_client_nor_handle_prints_the_password(client):

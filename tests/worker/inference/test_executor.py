@@ -141,7 +141,7 @@ def series() -> SimpleNamespace:
 
 def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
     hosted = HostedEngine("a", RaisingEngine())  # type: ignore[arg-type]
-    engine_thread._hosted = [hosted]
+    engine_thread.add(hosted)
     run = engine_thread.submit("job", [series()], hosted)  # type: ignore[list-item]
     with pytest.raises(DiedInEngine):
         executor._wait(engine_thread, run, context)

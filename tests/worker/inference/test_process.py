@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
@@ -78,10 +79,11 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert announced(redis) is None
 
 
-def test_a_claim_lost_to_another_worker_is_counted_once(worker):
+def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
     worker.claims.hold("job", "token", time.monotonic())
+    redis.hset(job_key("job"), "holder", "another worker's")
     for token in ("token", "token", "of another process"):
-        worker.job_store._on_repeated(token)
+        worker.job_store.renew({token: "job"})
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 
@@ -156,9 +158,8 @@ def test_observers_receive_model_names(settings):
     assert heard[-1] == (str(PARITY / "model"), True)
 
 
-def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis, monkeypatch):
-    monkeypatch.setattr(model_loader, "_share_bytes", lambda *_: 1)
-    worker = WorkerProcess(settings, NODE)
+def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis):
+    worker = WorkerProcess(settings.model_copy(update={"memory_mb": 1, "max_context": 2048}), NODE)
     with pytest.raises(OutOfMemory) as refused:
         worker.start()
     assert "KRONOS_MEMORY_MB" in explain(refused.value)

@@ -1,10 +1,7 @@
 """A worker that can no longer compute ends, for any main thread. Each test runs its own process."""
 
-import signal
 import subprocess
 import sys
-
-import pytest
 
 from worker.inference import shutdown as ending
 
@@ -58,11 +55,3 @@ def test_a_process_that_ends_in_order_is_left_to_it():
 def test_a_child_finds_no_further_job():
     ended = run(CHILD, grace_s=30)
     assert (ended.returncode, ended.stderr) == (4, "")
-
-
-def test_the_signal_is_the_one_that_celery_shuts_down_warmly_on(monkeypatch: pytest.MonkeyPatch):
-    sent = []
-    monkeypatch.setattr(ending.os, "kill", lambda _, number: sent.append(number))
-    monkeypatch.setattr(ending, "_end_after_grace", lambda: None)
-    ending.end_worker()
-    assert sent == [signal.SIGTERM]
