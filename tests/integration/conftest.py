@@ -16,6 +16,7 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.redis.routing import live_workers
+from tests import fork_server
 from tests.integration.finetune_bench import Bench
 from tests.waiting import WAIT_S
 
@@ -38,14 +39,21 @@ class WorkerUnderTest:
         self._redis = Redis.from_url(redis.url, decode_responses=True)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
         self.node = f"worker-{log.stem}@test"
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *command, "--hostname", self.node],
-                cwd=ROOT,
-                env=inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        command = [*command, "--hostname", self.node]
+        environment = inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings
+        self.process: fork_server.ForkedProcess | subprocess.Popen[bytes]
+        if fork_server.can_fork(command, environment):
+            self.process = fork_server.start(command, environment, log)
+        else:
+            with log.open("w") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
 
     def announcements(self) -> list[dict]:
         workers = live_workers(self._redis)
