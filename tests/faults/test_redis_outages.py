@@ -65,19 +65,20 @@ def work_again(redis: RedisUnderFault, accounts: Accounts, client: ForecastClien
     return time.monotonic() - began
 
 
-def test_redis_restarted_five_times_under_load(
+def test_redis_restarted_again_and_again_under_load(
     fleet: Fleet,
     redis: RedisUnderFault,
     accounts: Accounts,
     client: ForecastClient,
     make_client: MakeClient,
+    at_length: bool,
     note: Note,
 ):
     for worker in [fleet.begin() for _ in range(2)]:
         worker.wait_until_ready()
     recoveries_s = []
     with Feeder(accounts, make_client()).feeding() as feeder:
-        for number in range(5):
+        for number in range(5 if at_length else 2):
             accounts.submit_many(client, "long", 16)
             (redis.stop if number % 2 else redis.kill)()
             redis.start()

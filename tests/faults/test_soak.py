@@ -20,7 +20,7 @@ from tests.faults.redis_under_fault import RedisUnderFault
 from tests.processes import Footprint, footprint
 from tests.waiting import await_true
 
-SOAK_S, LONG_SOAK_S = 30, 1800
+SOAK_S, LONG_SOAK_S = 20, 1800
 SEED = 20261120
 MAX_OPEN = 150
 PERIOD_S = (2.0, 4.0)
