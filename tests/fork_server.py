@@ -70,7 +70,7 @@ def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     )
     return (
         sys.platform == "linux"
-        and command[0] == "celery"
+        and command[0] in ("celery", "kronos_cli")
         and next(early) == next(early)
         and not any(name.startswith("COVERAGE") for name in environment)
     )

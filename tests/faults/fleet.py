@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
-from tests.integration.conftest import WorkerUnderTest
+from tests.integration.conftest import PACED, WorkerUnderTest
 from tests.processes import in_sessions, marked
 from tests.waiting import WAIT_S
 
 MARK = "TEST_FAULTS"
-PACED = ("--include", "tests.faults.paced_engine")
 REPEATED = "kronos_jobs_repeated_total"
 BARS = "kronos_bars_generated_total"
 
