@@ -12,7 +12,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 CLIENT_TIMEOUT_S = 25
 """A client reports a Redis that does not answer within this time: 20 s, and a margin."""
@@ -123,7 +123,7 @@ def test_redis_that_does_not_answer_for_long(
     # A waiting client gets the result, or soon an error that Redis does not answer, and may wait again.
     (answer,) = answers
     assert answer == "" or answer == ErrorCode.BROKER_UNREACHABLE
-    assert waiting.wait(10).series
+    assert waiting.wait(WAIT_S).series
 
 
 def outcome_of(handle) -> str:

@@ -15,7 +15,7 @@ from tests.faults.fleet import MARK, Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import PARITY_SETTINGS
 from tests.integration.test_one_machine import COMMAND, await_match
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 GRACE_S = 60
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -108,14 +108,14 @@ def test_a_stack_that_is_ended_again_and_again_loses_nothing(
                 for number in signals:
                     stack.process.send_signal(number)
                     time.sleep(0.3)
-                status = stack.process.wait(90)
+                status = stack.process.wait(WAIT_S)
                 assert status == (-KILL if KILL in signals else 0), stack.log.read_text()[-3000:]
                 fleet.assert_no_orphans()
                 note(f"{'+'.join(one.name for one in signals)} ended after s", time.monotonic() - began)
                 stack.start()
             accounts.assert_balanced(may_repeat=True)
         stack.process.send_signal(TERM)
-        assert stack.process.wait(90) == 0
+        assert stack.process.wait(WAIT_S) == 0
         fleet.assert_no_orphans()
     finally:
         accounts.close()

@@ -18,7 +18,7 @@ from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.processes import Footprint, footprint
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 SOAK_S, LONG_SOAK_S = 20, 1800
 SEED = 20261120
@@ -50,7 +50,7 @@ class Load:
 
     def stop(self) -> None:
         self._is_over.set()
-        self._thread.join(90)
+        self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "a client hangs"
         if self.error is not None:
             raise self.error

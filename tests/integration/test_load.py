@@ -76,7 +76,7 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
 
 def metrics_of(port: int) -> dict[str, float]:
     """The samples by name and labels, as Prometheus reads them."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in samples}

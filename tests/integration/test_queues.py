@@ -66,7 +66,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
     lowest.get(timeout=WAIT_S)  # the very last
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         metrics = answer.read().decode()
     for priority in ("high", "normal", "low"):  # those that say when they were submitted
         assert f'kronos_job_wait_seconds_count{{priority="{priority}",queue="cpu"}} 3.0' in metrics

@@ -34,7 +34,7 @@ def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[st
         env=os.environ | {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -145,7 +145,7 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
 )
 def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, pool, settings, expected):
     worker = start_worker("--pool", pool, "--concurrency", "1", command=KRONOS, **settings)
-    assert worker.process.wait(60) != 0
+    assert worker.process.wait(WAIT_S) != 0
     log = worker.log.read_text()
     assert expected in log
     assert "Traceback" not in log
@@ -159,7 +159,7 @@ def test_without_settings_and_network_a_worker_names_the_ways_out(start_worker, 
         HF_HOME=str(tmp_path),
         HF_ENDPOINT="http://127.0.0.1:9",
     )
-    assert worker.process.wait(60) == 1
+    assert worker.process.wait(WAIT_S) == 1
     (line,) = (line for line in worker.log.read_text().splitlines() if "CHECKPOINT_UNREACHABLE" in line)
     for part in ("NeoQuasar/Kronos-small", "KRONOS_MODEL", "kronos-tiny"):
         assert part in line
@@ -174,9 +174,9 @@ def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
     while connection.zcard(UNACKED_INDEX_KEYS["forecast"]) < len(handles):
         time.sleep(0.02)
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(WAIT_S)
     second = start_worker(**settings).wait_until_ready()
-    results = [handle.wait(60) for handle in handles]
+    results = [handle.wait(WAIT_S) for handle in handles]
     assert len({result.series[0].mean["close"] for result in results}) == 8
     second.stop()
 
@@ -191,7 +191,7 @@ def test_a_job_that_outlasts_the_visibility_timeout_is_delivered_once(start_work
     # Sweeps come every 5 s, so the job must last longer: as long as its deadline lets it, on any machine.
     handle = client.submit(candles[:8], pred_len=120, deadline_s=9)
     with pytest.raises(JobError) as ended:
-        handle.wait(60)
+        handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.DEADLINE
     received = [worker.log.read_text().count(f"[{handle.id}] received") for worker in workers]
     assert sorted(received) == [0, 1]
@@ -217,10 +217,10 @@ def test_a_redis_that_restarts_under_a_running_job_costs_neither_worker_nor_job(
     try:
         with LocalRedis(data=tmp_path, port=port) as after, ForecastClient(after.url) as client:
             again = client.submit(candles[:8], pred_len=120, job_id=handle.id)
-            assert again.wait(60).series
+            assert again.wait(WAIT_S).series
             # What could not be acknowledged on the lost connection comes back, and is not computed again.
             connection = Redis.from_url(after.url)
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + WAIT_S
             while connection.zcard(UNACKED_INDEX_KEYS["forecast"]) and time.monotonic() < deadline:
                 time.sleep(0.1)
             assert connection.zcard(UNACKED_INDEX_KEYS["forecast"]) == 0

@@ -25,6 +25,7 @@ from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60)
 LISTS = {"high": f"{CPU_QUEUE}", "normal": f"{CPU_QUEUE}\x06\x163", "low": f"{CPU_QUEUE}\x06\x166"}
@@ -255,7 +256,7 @@ def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_
 def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow, backend):
     handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, job_id=str(number)) for number in range(3)]
     backend.mark_as_done(handles[0].id, example_result())
-    assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(5).series
+    assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(WAIT_S).series
     with pytest.raises(JobError, match=r"QUEUE_FULL.*submitted before"):
         narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="1")
 
@@ -315,7 +316,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
         handle.wait(0.01)
     timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example_result()))
     timer.start()
-    result = handle.wait(5)
+    result = handle.wait(WAIT_S)
     timer.join()
     assert result.model_dump(mode="json") == example_result()
 
@@ -323,7 +324,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
     backend.mark_as_failure(failed.id, error)
     with pytest.raises(JobError) as ended:
-        failed.wait(5)
+        failed.wait(WAIT_S)
     assert ended.value.args == error.args
 
 
@@ -351,7 +352,7 @@ def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client, backe
     backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
     assert list(handle.progress()) == [JobState("FAILURE")]
     with pytest.raises(JobError, match="too late"):
-        handle.wait(5)
+        handle.wait(WAIT_S)
 
 
 def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch, backend):
@@ -379,7 +380,7 @@ def test_whoever_waits_is_told_of_each_new_state(client, backend):
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example_result()))
-    assert handle.wait(10, on_progress=follow).model_dump(mode="json") == example_result()
+    assert handle.wait(WAIT_S, on_progress=follow).model_dump(mode="json") == example_result()
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 
@@ -392,9 +393,9 @@ def test_who_is_told_may_give_up_waiting(client, backend):
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(Enough):
-        handle.wait(10, on_progress=give_up)
+        handle.wait(WAIT_S, on_progress=give_up)
     backend.mark_as_done(handle.id, example_result())
-    assert handle.wait(5).series
+    assert handle.wait(WAIT_S).series
 
 
 def test_the_time_to_wait_counts_with_progress_too(client):
@@ -407,7 +408,7 @@ def test_the_time_to_wait_counts_with_progress_too(client):
 def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     redis.flushall()
-    for follow in (lambda: next(handle.progress()), lambda: handle.wait(5, on_progress=print)):
+    for follow in (lambda: next(handle.progress()), lambda: handle.wait(WAIT_S, on_progress=print)):
         with pytest.raises(JobError) as lost:
             follow()
         assert lost.value.code == ErrorCode.LOST
@@ -443,7 +444,7 @@ def test_a_result_of_which_nobody_told_is_found_all_the_same(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(0.3, store_unheard)
     timer.start()
-    assert handle.wait(30).series
+    assert handle.wait(WAIT_S).series
     timer.join()
 
 
@@ -478,7 +479,7 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     handle.cancel()
     with pytest.raises(JobError, match="CANCELLED"):
-        handle.wait(timeout_s=5)
+        handle.wait(timeout_s=WAIT_S)
     # Submitted again it is the same job, with its one outcome.
     assert client.submit(CANDLES.as_dict(), pred_len=5, job_id=handle.id).state().has_ended
 

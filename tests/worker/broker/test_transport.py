@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import DEAD_KEY
+from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 from worker.broker import self_check, steps, transport
 from worker.broker.transport import held_deliveries
@@ -200,7 +201,7 @@ def send_answer(receiver: Receiver) -> None:
 def test_queues_without_acknowledgement_are_kombus_own(redis, receiver):
     answers = consume_answers(receiver.connection.channel())
     send_answer(receiver)
-    receiver.connection.drain_events(timeout=5)
+    receiver.connection.drain_events(timeout=WAIT_S)
     assert answers == [{"ok": "pong"}]
     assert redis.llen(DEAD_KEY) == 0
 
@@ -217,7 +218,7 @@ def test_jobs_are_noted_as_taken_on_a_channel_that_has_other_queues_too(redis, r
     ]
     assert set(redis.hkeys(UNACKED)) == {one.delivery_tag, two.delivery_tag}
     send_answer(receiver)
-    receiver.connection.drain_events(timeout=5)
+    receiver.connection.drain_events(timeout=WAIT_S)
     assert answers == [{"ok": "pong"}]
     two.reject(requeue=True)
     assert redis.llen("added") == 1
@@ -239,7 +240,7 @@ def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server
         channel = connection.channel()
         Consumer(channel, [Queue("theirs")], on_message=received.append).consume()
         other.send_task("their.task", queue="theirs")
-        connection.drain_events(timeout=5)
+        connection.drain_events(timeout=WAIT_S)
         classes = type(connection.transport), type(connection.transport.cycle), type(channel)
         assert classes == (kombu_redis.Transport, kombu_redis.MultiChannelPoller, kombu_redis.Channel)
         assert type(channel.qos) is kombu_redis.QoS

@@ -12,6 +12,7 @@ from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
+from tests.waiting import WAIT_S, await_true
 from worker.inference import model_loader
 from worker.inference import process as process_module
 from worker.inference.engine_thread import EngineDied
@@ -49,9 +50,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     load_pair = model_loader.load_pair
 
     def watched(*args, **kwargs):
-        deadline = time.monotonic() + 5
-        while announced(redis) is None and time.monotonic() < deadline:
-            time.sleep(0.005)
+        await_true(lambda: announced(redis))
         seen_while_loading.append(announced(redis))
         return load_pair(*args, **kwargs)
 
@@ -71,10 +70,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert ready.model_fields_set == seen.model_fields_set
     worker.drain()
     worker.ready()  # called again after a reconnection
-    deadline = time.monotonic() + 5
-    while announced(redis).state != "draining" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert announced(redis).state == "draining"
+    await_true(lambda: announced(redis).state == "draining")
     worker.stop()
     assert announced(redis) is None
 
@@ -109,7 +105,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
     worker = WorkerProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
     with worker.models.use(worker.models.find("kronos-tiny")) as entry:
-        assert entry.wait(20)
+        assert entry.wait(WAIT_S)
         run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
         assert worker.engine_thread.wait(run, 20)
         assert run.result()[0].paths.shape == (1, 3, 6)
@@ -199,7 +195,7 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
 
     worker.served.hosted.engine.step = step
     run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert ended.wait(20)
+    assert ended.wait(WAIT_S)
     assert worker.engine_thread.wait(run, 20)
     with pytest.raises(EngineDied):
         run.result()
@@ -233,10 +229,13 @@ def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, 
     monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
     worker.engine_thread.stop()
-    time.sleep(0.1)
-    redis.flushall()
-    time.sleep(0.1)
-    assert announced(redis) is None
+
+    def is_silent() -> bool:
+        redis.flushall()
+        time.sleep(0.1)
+        return announced(redis) is None
+
+    await_true(is_silent)
 
 
 def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(settings, monkeypatch):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from tests.waiting import WAIT_S
 from worker.inference import shutdown as ending
 
 PRELUDE = (
@@ -36,7 +37,7 @@ def run(script: str, grace_s: float) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", PRELUDE.format(grace_s=grace_s) + script],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=WAIT_S,
         check=False,
     )
 
