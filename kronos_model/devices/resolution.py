@@ -78,7 +78,7 @@ def resolve_device(
     else:
         device = _CPU
     if warning:
-        _warn_once(warning)
+        warn_once(warning)
     return device, warning
 
 
@@ -119,7 +119,7 @@ def move_to_device(
             empty_cache(device)
     kind = device.type.upper()
     warning = f"{kind} device '{device}' requested but {kind} {failure}. Falling back to CPU."
-    _warn_once(warning)
+    warn_once(warning)
     return module.to(_CPU), _CPU, warning
 
 
@@ -211,5 +211,6 @@ def _mps_or_fallback(probe: DeviceProbe) -> tuple[torch.device, str | None]:
 
 
 @functools.cache
-def _warn_once(warning: str) -> None:
+def warn_once(warning: str) -> None:
+    """Log a warning, once a process."""
     logger.warning("%s", warning)

@@ -14,6 +14,7 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example_finetune_job, example_job
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import result_key
@@ -47,7 +48,7 @@ def with_client(bench: AsyncBench, use: Callable[[AsyncForecastClient], Awaitabl
     """Run ``use`` in an event loop of its own, with a client."""
 
     async def main() -> None:
-        async with asyncio.timeout(60), bench.client() as client:
+        async with asyncio.timeout(WAIT_S), bench.client() as client:
             await use(client)
 
     asyncio.run(main())
@@ -148,18 +149,21 @@ def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
     bench, monkeypatch, job_id, code
 ):
     async def use(client: AsyncForecastClient) -> None:
-        dispatcher, is_begun, may_go_on = client._core.dispatcher, threading.Event(), threading.Event()
-        enqueue, sent = dispatcher.enqueue, []
+        is_begun, may_go_on, sent = threading.Event(), threading.Event(), []
 
-        def slow(job, queue):
-            is_begun.set()
-            assert may_go_on.wait(WAIT_S)
-            enqueue(job, queue)
-            sent.append(job.id)
+        def slowly(enqueue):
+            def slow(dispatcher, job, queue):
+                is_begun.set()
+                assert may_go_on.wait(WAIT_S)
+                enqueue(dispatcher, job, queue)
+                sent.append(job.id)
 
-        monkeypatch.setattr(dispatcher, "enqueue", slow)
+            return slow
+
+        for kind in Dispatcher.__subclasses__():
+            monkeypatch.setattr(kind, "enqueue", slowly(kind.enqueue))
         sending = asyncio.create_task(client.submit(CANDLES, pred_len=5, job_id=job_id))
-        await asyncio.to_thread(is_begun.wait, 10)
+        assert await asyncio.to_thread(is_begun.wait, WAIT_S)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending

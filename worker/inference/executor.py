@@ -80,11 +80,11 @@ def compute(
     deadline = deadline_from(remaining_s)
     loading_started = time.monotonic()
     with host.models.use(model) as entry:
-        served = _wait_for_model(host.engine_thread, entry, deadline, context.is_cancelled)
+        served = wait_for_model(host.engine_thread, entry, deadline, context.is_cancelled)
         loading_s = time.monotonic() - loading_started
         requests = [_request(one, job, deadline) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
-        generations = _wait(host.engine_thread, run, context)
+        generations = wait_for_run(host.engine_thread, run, context)
     total_s = time.monotonic() - started
     summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
     warnings = [warning for one in series for warning in one.warnings]
@@ -107,7 +107,7 @@ def cancelled_before_start() -> JobError:
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
-def _wait_for_model(
+def wait_for_model(
     engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
 ) -> LoadedModel:
     """Wait until the job's model is loaded, unless the job is late or cancelled before."""
@@ -144,7 +144,7 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
     )
 
 
-def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
+def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
     """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:
