@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import time
@@ -59,7 +60,7 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        self.send_signal(9)
+        self.send_signal(signal.SIGKILL)
 
 
 def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -140,6 +141,7 @@ def _become(command: list[str], environment: dict[str, str], log: str, sender: i
     """Take the environment and files of a new process, in a session by which a test finds its descendants."""
     os.close(sender)
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -151,6 +153,7 @@ def _become(command: list[str], environment: dict[str, str], log: str, sender: i
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end their workers
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
