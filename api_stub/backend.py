@@ -16,9 +16,10 @@ from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.core import redis_core
+from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.reachable import reachable, unanswered
+from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.redis.queues import queue_lengths
 from kronos_client.redis.routing import live_workers
@@ -57,13 +58,8 @@ class Backend:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
-        self.core = redis_core(
-            settings,
-            self.dispatcher,
-            max_connections=MAX_CONNECTIONS,
-            call=self.call,
-            away_for_s=JOB_TIMEOUT_S,
-        )
+        store = RedisResultStore(settings, MAX_CONNECTIONS)
+        self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
         # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "kronos-api")
         self._probes = ThreadPoolExecutor(1, "kronos-api-probe")

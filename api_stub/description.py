@@ -11,13 +11,7 @@ from api_stub.problems import MEDIA_TYPE, Problem
 from api_stub.routes.job_views import FINETUNES_URL, FORECASTS_URL, finetune_view, forecast_view
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
-from kronos_client.contract.examples import (
-    JOB_ID,
-    example_finetune_job,
-    example_finetune_result,
-    example_job,
-    example_result,
-)
+from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.stored import Stored
 
@@ -70,18 +64,18 @@ def problem_response(description: str, **example: Any) -> dict[str, Any]:
 def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
     """Examples of request bodies and of answers, by method and path."""
     request = _request()
-    result = ForecastResult.model_validate(example_result())
+    result = ForecastResult.model_validate(example("forecast-result"))
     item = SingleRequest.model_validate(request)
     job = PredictionJob([item], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
-    done = Stored(states.SUCCESS, example_result())
-    trained = Stored(states.SUCCESS, example_finetune_result())
+    done = Stored(states.SUCCESS, example("forecast-result"))
+    trained = Stored(states.SUCCESS, example("finetune-result"))
     bodies = {
         ("post", "/v1/predict/single"): request,
         ("post", "/v1/predict/batch"): {"items": [request]},
-        ("post", FORECASTS_URL): example_job(),
-        ("post", FINETUNES_URL): example_finetune_job(),
+        ("post", FORECASTS_URL): example("forecast-job"),
+        ("post", FINETUNES_URL): example("finetune-job"),
     }
     answers = {
         ("post", "/v1/predict/single"): answer,
@@ -94,7 +88,7 @@ def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]
 
 def _request() -> dict[str, Any]:
     """The first series of the contract's example job, as a prediction request."""
-    job = example_job()
+    job = example("forecast-job")
     series = job["series"][0]
     names = ("open", "high", "low", "close", "volume")
     rows = zip(*(series[name] for name in names), strict=True)

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from benchmarks.support.shapes import MODELS
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.engine.sampling import sort_descending
-from kronos_model.finetuning.cpu_products import OneDnnProducts
+from kronos_model.finetuning.stages.cpu_products import OneDnnProducts
 from kronos_model.layers import rotate
 
 SMALL = MODELS["small"]

@@ -74,7 +74,7 @@ def _num_windows(num_bars: int) -> int:
 
 def _plain(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
     from benchmarks.support.plain_training import PlainWindows, train_plainly
-    from kronos_model.finetuning.seeding import window_order
+    from kronos_model.finetuning.stages.batches import window_order
 
     model, tokenizer, table = _prepared(shape, folder)
     batch_size = BATCH_SIZE[shape]
@@ -86,7 +86,7 @@ def _plain(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
 
 def _ours(kind: str, shape: str, steps: int, device: str, folder: Path) -> Any:
     from kronos_model.finetuning import finetune, parse_config
-    from kronos_model.finetuning.windows import WindowDataset
+    from kronos_model.finetuning.stages.windows import WindowDataset
 
     _, _, table = _prepared(shape, folder)
     batch_size = BATCH_SIZE[shape]

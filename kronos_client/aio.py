@@ -7,7 +7,7 @@ Such as:
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, Unpack
@@ -22,13 +22,14 @@ from kronos_client.core.async_handle import (
     not_in_time,
     submitted,
 )
-from kronos_client.core.core import redis_core
+from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions, finetune_payload
-from kronos_client.core.forecast_request import ForecastOptions
-from kronos_client.core.job import candles_job, finetune_job, forecast_job
+from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
+from kronos_client.core.forecast_request import SubmitOptions
+from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
 from kronos_client.core.kinds import FINETUNE, FORECAST, JobState
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
+from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -48,7 +49,7 @@ class AsyncForecastClient:
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
-        self._core = redis_core(settings, RedisDispatcher(settings))
+        self._core = Core(settings, RedisDispatcher(settings), RedisResultStore(settings))
 
     async def __aenter__(self) -> Self:
         return self
@@ -73,21 +74,20 @@ class AsyncForecastClient:
 
     async def forecast(
         self,
-        candles: CandleSource | Sequence[CandleSource],
+        candles: CandleSource,
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[ForecastOptions],
+        **options: Unpack[SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
         The job is cancelled if it is not done in time, or if this asyncio task is cancelled.
         """
-        make_job = partial(candles_job, candles, options, job_id, self._core.settings)
-        handle: AsyncForecastHandle = await submitted(self._core, make_job, retry_for_s, may_stay=False)
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        make_job = partial(candles_job, candles, options)
+        handle: AsyncForecastHandle = await self._submit(make_job, job_id, retry_for_s, may_stay=False)
         try:
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
         except JobError as error:
@@ -99,27 +99,19 @@ class AsyncForecastClient:
                 await asyncio.shield(handle.cancel())
             raise
 
-    async def submit(
-        self,
-        candles: CandleSource | Sequence[CandleSource],
-        *,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[ForecastOptions],
-    ) -> AsyncForecastHandle:
+    async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
         If this task is cancelled meanwhile, the job is too, unless ``job_id`` is given.
         """
-        make_job = partial(candles_job, candles, options, job_id, self._core.settings)
-        return await submitted(self._core, make_job, retry_for_s, may_stay=job_id is not None)
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return await self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
 
     async def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncForecastHandle:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job``."""
-        make_job = partial(forecast_job, payload, job_id, self._core.settings)
-        return await submitted(self._core, make_job, retry_for_s, may_stay=job_id is not None)
+        return await self._submit(partial(forecast_job, payload), job_id, retry_for_s)
 
     def forecast_many(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
@@ -131,24 +123,17 @@ class AsyncForecastClient:
         return Many(self._core, **options).run(items)
 
     async def finetune(
-        self,
-        config: ConfigSource,
-        *,
-        name: str,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[FinetuneOptions],
+        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune``."""
-        payload = await self._core.call(partial(finetune_payload, config, name=name, **options))
-        return await self.submit_finetune_job(payload, job_id=job_id, retry_for_s=retry_for_s)
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return await self._submit(partial(config_job, config, name, options), job_id, retry_for_s)
 
     async def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job in the contract's own form, as ``ForecastClient``."""
-        make_job = partial(finetune_job, payload, job_id, self._core.settings)
-        return await submitted(self._core, make_job, retry_for_s, may_stay=job_id is not None)
+        return await self._submit(partial(finetune_job, payload), job_id, retry_for_s)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
@@ -157,3 +142,9 @@ class AsyncForecastClient:
     def finetune_handle(self, job_id: str) -> AsyncFinetuneHandle:
         """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return AsyncHandle(self._core, FINETUNE, job_id, None)
+
+    async def _submit(
+        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
+    ) -> AsyncHandle[Any, Any]:
+        make = partial(make_job, job_id, self._core.settings)
+        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and job_id is not None)

@@ -7,7 +7,7 @@ Such as:
     result.series[0].frame()
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self, Unpack
@@ -16,15 +16,16 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import not_in_time
-from kronos_client.core.core import Core, redis_core
+from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions, finetune_payload
-from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
+from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
+from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
-from kronos_client.core.job import Job, finetune_job, forecast_job
+from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
 from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
+from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -52,14 +53,14 @@ class ForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._set_up(settings, dispatcher, partial(redis_core, settings, dispatcher))
+        self._set_up(settings, dispatcher, partial(RedisResultStore, settings))
 
     def _set_up(
-        self, settings: ClientSettings, dispatcher: Dispatcher, make_core: Callable[[], Core]
+        self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]
     ) -> None:
         self._settings = settings
         self._dispatcher = dispatcher
-        self._thread = LoopThread(make_core)
+        self._thread = LoopThread(lambda: Core(settings, dispatcher, make_store()))
 
     def __enter__(self) -> Self:
         return self
@@ -83,17 +84,15 @@ class ForecastClient:
 
     def forecast(
         self,
-        candles: CandleSource | Sequence[CandleSource],
+        candles: CandleSource,
         *,
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[ForecastOptions],
+        **options: Unpack[SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result. A job that is not done in time is cancelled."""
-        handle = self.submit(candles, job_id=job_id, retry_for_s=retry_for_s, **options)
+        handle = self.submit(candles, **options)
         try:
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
         except JobError as error:
@@ -101,14 +100,7 @@ class ForecastClient:
                 handle.cancel()
             raise not_in_time(error, timeout_s, handle.id) from None
 
-    def submit(
-        self,
-        candles: CandleSource | Sequence[CandleSource],
-        *,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[ForecastOptions],
-    ) -> ForecastHandle:
+    def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> ForecastHandle:
         """Enqueue one job.
 
         Args:
@@ -124,7 +116,8 @@ class ForecastClient:
                 ID_CONFLICT if the id was used for other content; QUEUE_FULL, with ``retry_after_s`` in its
                 details; BROKER_UNREACHABLE if nothing was enqueued; ENQUEUE_UNCERTAIN if this is unknown.
         """
-        return self.submit_job(forecast_payload(candles, **options), job_id=job_id, retry_for_s=retry_for_s)
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
 
     def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -134,7 +127,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``.
         """
-        return self._sent(forecast_job(payload, job_id, self._settings), retry_for_s)
+        return self._submit(partial(forecast_job, payload), job_id, retry_for_s)
 
     def forecast_many(
         self, items: Iterable[Any], **options: Unpack[ManyOptions]
@@ -180,13 +173,7 @@ class ForecastClient:
                 self._thread.run(lambda _: many.leave())
 
     def finetune(
-        self,
-        config: ConfigSource,
-        *,
-        name: str,
-        job_id: str | None = None,
-        retry_for_s: float = 0.0,
-        **options: Unpack[FinetuneOptions],
+        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> FinetuneHandle:
         """Enqueue one finetuning job.
 
@@ -199,8 +186,8 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
         """
-        payload = finetune_payload(config, name=name, **options)
-        return self.submit_finetune_job(payload, job_id=job_id, retry_for_s=retry_for_s)
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return self._submit(partial(config_job, config, name, options), job_id, retry_for_s)
 
     def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -210,7 +197,7 @@ class ForecastClient:
         Raises:
             JobError: As ``finetune``.
         """
-        return self._sent(finetune_job(payload, job_id, self._settings), retry_for_s)
+        return self._submit(partial(finetune_job, payload), job_id, retry_for_s)
 
     def forecast_handle(self, job_id: str) -> ForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
@@ -220,7 +207,10 @@ class ForecastClient:
         """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return JobHandle(self._thread, FINETUNE, job_id, None)
 
-    def _sent(self, job: Job, retry_for_s: float) -> JobHandle[Any, Any]:
+    def _submit(
+        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float
+    ) -> JobHandle[Any, Any]:
+        job = make_job(job_id, self._settings)
         return JobHandle(self._thread, job.kind, job.id, self._dispatcher.send_again(job, retry_for_s))
 
 

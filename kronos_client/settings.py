@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import PydanticBaseSettingsSource as Source
 from redis.exceptions import RedisError
 
 from kronos_client.contract.job_limits import Limits
@@ -28,7 +29,7 @@ class SettingsError(Exception):
     """A setting cannot be used; the message names the variable and its valid values."""
 
 
-class SettingFiles(PydanticBaseSettingsSource):
+class SettingFiles(Source):
     """Settings from files: ``KRONOS_<NAME>_FILE`` names the file, as for Docker's secrets.
 
     pydantic-settings' own source takes one folder with fixed names, not one variable for each setting.
@@ -54,10 +55,8 @@ class SettingFiles(PydanticBaseSettingsSource):
         return text, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        named = {
-            name: self.get_field_value(field, name)[0]
-            for name, field in self.settings_cls.model_fields.items()
-        }
+        fields = self.settings_cls.model_fields.items()
+        named = {name: self.get_field_value(field, name)[0] for name, field in fields}
         return {name: text for name, text in named.items() if text is not None}
 
 
@@ -107,10 +106,8 @@ class ClientSettings(BaseSettings):
             return url
         files = [info.data.get(f"redis_{part}_file") for part in ("ca", "certificate", "key")]
         try:
-            if not text.startswith(("redis://", "rediss://")):
-                raise ValueError
-            # With ";" in it, kombu reads several URLs.
-            if not text.isprintable() or ";" in text:
+            is_redis = text.startswith(("redis://", "rediss://"))
+            if not is_redis or not text.isprintable() or ";" in text:  # with ";", kombu reads several URLs
                 raise ValueError
             text = with_tls(text, dict(zip(TLS_FILES, files, strict=True)))
             connect(text).connection_pool.make_connection()  # reads every part; nothing is sent
@@ -122,13 +119,8 @@ class ClientSettings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        cls, settings_cls: type[BaseSettings], init_settings: Source, env_settings: Source, *_: Any, **__: Any
+    ) -> tuple[Source, ...]:
         return init_settings, env_settings, SettingFiles(settings_cls)
 
     @classmethod
@@ -152,16 +144,8 @@ class ClientSettings(BaseSettings):
 
     def limits(self, max_pred_len: int) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
-        return Limits(
-            max_series=self.max_series,
-            max_bars=self.max_bars,
-            max_pred_len=max_pred_len,
-            max_sample_count=self.max_sample_count,
-            max_paths=self.max_paths,
-            max_message_bytes=self.max_message_bytes,
-            max_result_bytes=self.max_result_bytes,
-            max_inline_bars=self.max_inline_bars,
-        )
+        own = self.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
+        return Limits(max_pred_len=max_pred_len, **own)
 
 
 class ServiceSettings(ClientSettings):

@@ -18,13 +18,14 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from celery import states
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.jobs import parse_job
@@ -38,6 +39,7 @@ from kronos_client.core.kinds import FORECAST
 from kronos_client.core.result_store import OnState
 from kronos_client.core.stand_in import STAND_IN, stand_in_finetuning, stand_in_forecast
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
+from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.settings import ClientSettings
 
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
@@ -93,10 +95,7 @@ class _Memory(Dispatcher):
                 payload = json.loads(job.content) | {"submitted_at": time.time()}
                 self.by_id[job.id] = _Accepted(job, payload, queue)
             elif known.job.content != job.content:
-                raise JobError(
-                    ErrorCode.ID_CONFLICT,
-                    f"the id {job.id!r} was used for a job with other content; choose a new one",
-                )
+                raise id_conflict(job.id)
         if not self._fake.hold:
             self.finish(job.id)
 
@@ -139,14 +138,10 @@ class _Memory(Dispatcher):
             self.store(job_id, Stored(states.SUCCESS, outcome.model_dump(mode="json")))
 
     def _check_room(self, queue: str) -> None:
-        limit = self.settings.max_queue_jobs
-        length = sum(
-            one.queue == queue and one.stored.status == states.PENDING for one in self.by_id.values()
-        )
-        if length >= limit:
-            details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": RETRY_AFTER_S}
-            message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again later"
-            raise JobError(ErrorCode.QUEUE_FULL, message, None, details)
+        waiting = [job for job in self.by_id.values() if job.stored.status == states.PENDING]
+        length = sum(job.queue == queue for job in waiting)
+        if length >= self.settings.max_queue_jobs:
+            raise queue_full(queue, length, self.settings.max_queue_jobs, RETRY_AFTER_S)
 
     def _made_up(self, accepted: _Accepted) -> ForecastResult | FinetuneResult:
         limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
@@ -209,7 +204,7 @@ class FakeForecastClient(ForecastClient):
         self.hold = hold
         self.live_workers: list[AnyWorkerStatus] = [fake_worker(CPU_QUEUE), fake_worker(CPU_FINETUNE_QUEUE)]
         self._memory = memory = _Memory(settings, self)
-        self._set_up(settings, memory, lambda: Core(settings, memory, _MemoryStore(memory)))
+        self._set_up(settings, memory, partial(_MemoryStore, memory))
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:

@@ -17,8 +17,8 @@ MAX_CPU_S: Final = 120
 
 def check(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Report on the file's content. Raises KronosError if finetuning could not read it."""
-    from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import parse_config
+    from kronos_model.finetuning.data import read_training_candles
 
     data = parse_config({"data": {"path": str(path), **config}}).data
     _, report = read_training_candles(data)

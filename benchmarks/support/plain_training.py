@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from kronos_model.finetuning.seeding import seed_step
+from kronos_model.finetuning.stages.batches import seed_step
 from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
 

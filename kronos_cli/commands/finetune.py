@@ -20,7 +20,7 @@ from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import load_config
 
 INTERRUPTED = 130
 NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}

@@ -14,20 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.errors import ErrorCode, JobError
 
 WIRE_DTYPE: Final = np.dtype("<f4")
 NUMBER_TYPES: Final = {int, float}
-
-
-class ColumnError(ValueError):
-    """A column that cannot be decoded; ``code`` is an ``ErrorCode``, ``row`` the first value at fault."""
-
-    def __init__(self, code: ErrorCode, message: str, row: int | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.row = row
+BASE64_SCHEMA: Final = {
+    "type": "string",
+    "contentEncoding": "base64",
+    "description": "base64 of little-endian float32, one value a bar",
+}
 
 
 def encode_column(values: ArrayLike) -> str:
@@ -35,32 +30,28 @@ def encode_column(values: ArrayLike) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=WIRE_DTYPE).tobytes()).decode("ascii")
 
 
-def decode_column(column: str | Sequence[float]) -> NDArray[np.float64]:
-    """Values (T,) of a column in either form.
+def decode_column(column: str | Sequence[float], field: str = "column") -> NDArray[np.float64]:
+    """Values (T,) of a column in either form; ``field`` is its name in errors.
 
     Raises:
-        ColumnError: BAD_ENCODING if a string is not base64 of whole float32 values; VALUE_TOO_LARGE if a
-            number does not even fit a double.
+        JobError: BAD_ENCODING if a string is not base64 of whole float32 values; VALUE_TOO_LARGE, with its
+            row, if a number does not even fit a double.
     """
     if not isinstance(column, str):
         try:
             return np.array(column, dtype=np.float64)
         except OverflowError:
             row = next(row for row, value in enumerate(column) if abs(value) > sys.float_info.max)
-            raise ColumnError(
-                ErrorCode.VALUE_TOO_LARGE, f"row {row} holds a number too large for a float", row
-            ) from None
+            message = f"{field} row {row} holds a number too large for a float"
+            raise JobError(ErrorCode.VALUE_TOO_LARGE, message, field, {"row": row}) from None
     try:
         data = base64.b64decode(column, validate=True)
     except (binascii.Error, ValueError):  # ValueError: characters beyond ASCII
-        raise ColumnError(
-            ErrorCode.BAD_ENCODING, "is not base64 (the standard alphabet, padded): encode it anew"
-        ) from None
+        message = f"{field} is not base64 (the standard alphabet, padded): encode it anew"
+        raise JobError(ErrorCode.BAD_ENCODING, message, field) from None
     if len(data) % WIRE_DTYPE.itemsize:
-        raise ColumnError(
-            ErrorCode.BAD_ENCODING,
-            f"decodes to {len(data)} bytes, which are no whole float32 values of 4 bytes each",
-        )
+        message = f"{field} decodes to {len(data)} bytes, which are no whole float32 values of 4 bytes each"
+        raise JobError(ErrorCode.BAD_ENCODING, message, field)
     return np.frombuffer(data, dtype=WIRE_DTYPE).astype(np.float64)
 
 
@@ -72,7 +63,7 @@ def num_values(column: str | Sequence[float]) -> int:
 
 
 def _read(column: Any) -> str | tuple[float, ...]:
-    """Check the form only; ``decode_column`` reads the content."""
+    """Check the form only."""
     if isinstance(column, str):
         return column
     if not isinstance(column, list | tuple):
@@ -87,17 +78,6 @@ Column = Annotated[
     str | tuple[float, ...],
     PlainValidator(_read),
     PlainSerializer(lambda column: column, return_type=Any),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "array", "items": {"type": "number"}},
-                {
-                    "type": "string",
-                    "contentEncoding": "base64",
-                    "description": "base64 of little-endian float32, one value a bar",
-                },
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "number"}}, BASE64_SCHEMA]}),
 ]
 """A column as it stands in a job; ``decode_column`` reads it."""

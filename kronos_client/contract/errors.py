@@ -93,35 +93,20 @@ class JobError(Exception):
 
     ``args`` is exactly ``(code, message, field, details)``, all JSON-compatible: Celery's JSON result backend
     stores ``args`` and calls the class with them again.
+
+    Attributes:
+        code: One of ``ErrorCode``, or a code of a newer worker.
+        message: What is wrong and what to do.
+        field: Dotted path of the field at fault, such as ``series.0.close``.
+        details: Further facts; ``row`` is the first bar at fault, counted from 0.
     """
 
     def __init__(
         self, code: str, message: str, field: str | None = None, details: Mapping[str, Any] | None = None
     ) -> None:
         # A plain str: a code of a newer version must survive the way back too.
-        super().__init__(str(code), message, field, dict(details or {}))
-
-    @property
-    def code(self) -> str:
-        """One of ``ErrorCode``, or a code of a newer worker."""
-        return str(self.args[0])
-
-    @property
-    def message(self) -> str:
-        """What is wrong and what to do."""
-        return str(self.args[1])
-
-    @property
-    def field(self) -> str | None:
-        """Dotted path of the field at fault, such as ``series.0.close``."""
-        field: str | None = self.args[2]
-        return field
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Further facts; ``row`` is the first bar at fault, counted from 0."""
-        details: dict[str, Any] = self.args[3]
-        return details
+        self.code, self.message, self.field, self.details = str(code), message, field, dict(details or {})
+        super().__init__(self.code, self.message, self.field, self.details)
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

@@ -12,16 +12,16 @@ import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_data import FinetuneData
 from kronos_client.contract.forecast import Device, WireModel
-from kronos_client.contract.instruments import PreparedInstrument, prepare_instruments
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import check_version
-from kronos_client.contract.limits import check_finetune_payload
+from kronos_client.contract.limits import check_finetune_payload, check_most
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
+from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_client.contract.refusals import refusal
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
-from kronos_model.text import MAX_INTEGER, dotted, escaped, excerpt
+from kronos_model.text import dotted, escaped, excerpt
 
 MAX_CONFIG_BYTES: Final = 2**16
 MAX_MESSAGE_CHARS: Final = 280
@@ -92,9 +92,8 @@ class FinetuneJob(WireModel):
         if "path" in data:
             raise _invalid("config.data.path", "config.data.path: leave it out; the job's data names it")
         if self.config.get("training_device", "auto") != "auto":
-            raise _invalid(
-                "config.training_device", "config.training_device: leave it out; the job's device sets it"
-            )
+            field = "config.training_device"
+            raise _invalid(field, f"{field}: leave it out; the job's device sets it")
         placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
         try:
             return parse_config(placed)
@@ -136,17 +135,10 @@ def _check_config_size(config: object) -> None:
     try:
         for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
             size += len(part.encode())
-            if size > MAX_CONFIG_BYTES:
-                raise JobError(
-                    ErrorCode.LIMIT_EXCEEDED,
-                    f"config takes more than the limit of {MAX_CONFIG_BYTES} bytes: leave fields out",
-                    "config",
-                    {"limit": MAX_CONFIG_BYTES, "actual": size},
-                )
+            check_most(size, MAX_CONFIG_BYTES, "config", "bytes: leave fields out")
     except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits
-        raise _invalid(
-            "config", "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
-        ) from None
+        message = "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
+        raise _invalid("config", message) from None
 
 
 def _check_start(config: FinetuneConfig) -> None:
@@ -158,28 +150,20 @@ def _check_start(config: FinetuneConfig) -> None:
         name = getattr(config.start, part)
         if isinstance(name, str) and _LOADABLE.fullmatch(name) is None:
             field = f"config.start.{part}"
-            raise JobError(
-                ErrorCode.MODEL_NOT_ALLOWED,
-                f"{field} must be the name of a bundled or registered model, or a hub id that the worker "
-                f"allows, not {excerpt(name)}",
-                field,
-            )
+            allowed = "the name of a bundled or registered model, or a hub id that the worker allows"
+            message = f"{field} must be {allowed}, not {excerpt(name)}"
+            raise JobError(ErrorCode.MODEL_NOT_ALLOWED, message, field)
 
 
 def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
     """Refuse models and evaluations that are too large for a job; a run by hand has no such limit."""
     for part in ("model", "tokenizer"):
         shape = getattr(config.start, part)
-        if (
-            isinstance(shape, PredictorShape | TokenizerShape)
-            and (size := _num_parameters(shape)) > MAX_PARAMETERS
-        ):
-            raise _too_much(
-                f"config.start.{part}", size, MAX_PARAMETERS, "parameters of a model from scratch"
-            )
+        if isinstance(shape, PredictorShape | TokenizerShape):
+            what = "parameters of a model from scratch"
+            check_most(_num_parameters(shape), MAX_PARAMETERS, f"config.start.{part}", what)
     samples, limit = config.evaluation.sample_count, limits.max_sample_count
-    if samples > limit:
-        raise _too_much("config.evaluation.sample_count", samples, limit, "sample paths a window")
+    check_most(samples, limit, "config.evaluation.sample_count", "sample paths a window")
 
 
 def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
@@ -193,16 +177,6 @@ def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
     return num_layers * shape.d_model * (4 * shape.d_model + 3 * shape.ff_dim) + 2 * tokens * shape.d_model
 
 
-def _too_much(field: str, actual: int, limit: int, what: str) -> JobError:
-    shown = actual if actual < MAX_INTEGER else MAX_INTEGER
-    return JobError(
-        ErrorCode.LIMIT_EXCEEDED,
-        f"{field}: {shown} are more than the worker's limit of {limit} {what}",
-        field,
-        {"limit": limit, "actual": shown},
-    )
-
-
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
     """Refuse at once candles that are too short for a single window."""
     for field in ("columns", "instrument_column"):
@@ -210,12 +184,9 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
     longest = max(len(instrument.timestamps) for instrument in instruments)
     if longest < config.data.window:
-        raise JobError(
-            ErrorCode.TRAINING_DATA_INVALID,
-            f"data.instruments: no instrument has more than {longest} bars, but a window takes "
-            f"{config.data.window}: send more, or lower lookback or pred_len",
-            "data.instruments",
-        )
+        short = f"no instrument has more than {longest} bars, but a window takes {config.data.window}"
+        message = f"data.instruments: {short}: send more, or lower lookback or pred_len"
+        raise JobError(ErrorCode.TRAINING_DATA_INVALID, message, "data.instruments")
 
 
 def _invalid(field: str, message: str) -> JobError:

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final, Self
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from kronos_client.contract.forecast import CandleInput, WireModel
+from kronos_client.contract.forecast import CandleInput, WireModel, check_ids
 
 MAX_DATA_PATHS: Final = 1000
 MAX_PATH_CHARS: Final = 1000
+PATH_SCHEMA: Final = {"type": "string", "minLength": 1}
 
 
 def _paths(value: Any) -> str | tuple[str, ...]:
@@ -43,13 +44,8 @@ DataPaths = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "minLength": 1},
-                {
-                    "type": "array",
-                    "items": {"type": "string", "minLength": 1},
-                    "minItems": 1,
-                    "maxItems": MAX_DATA_PATHS,
-                },
+                PATH_SCHEMA,
+                {"type": "array", "items": PATH_SCHEMA, "minItems": 1, "maxItems": MAX_DATA_PATHS},
             ]
         }
     ),
@@ -73,11 +69,5 @@ class FinetuneData(WireModel):
             raise PydanticCustomError("no_data", "a path, or instruments")
         if self.path is not None and self.instruments is not None:
             raise PydanticCustomError("two_kinds_of_data", "either a path or instruments")
-        seen: set[str] = set()
-        for index, instrument in enumerate(self.instruments or ()):
-            if instrument.id in seen:
-                raise PydanticCustomError(
-                    "duplicate_instrument", "an id that no other instrument has", {"index": index}
-                )
-            seen.add(instrument.id)
+        check_ids(self.instruments or (), "data.instruments")
         return self

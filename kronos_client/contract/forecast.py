@@ -1,5 +1,6 @@
 """A forecast job: its fields, their defaults and ranges."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
@@ -83,6 +84,16 @@ class CandleInput(WireModel):
         return {name: column for name, column in values.items() if column is not None}
 
 
+def check_ids(candles: Sequence[CandleInput], place: str) -> None:
+    """Refuse two instruments of one job, in its field ``place``, with the same id."""
+    seen: set[str] = set()
+    for index, one in enumerate(candles):
+        if one.id in seen:
+            context = {"place": place, "index": index}
+            raise PydanticCustomError("duplicate_id", "an id that no other one has", context)
+        seen.add(one.id)
+
+
 class SeriesInput(CandleInput):
     """One instrument's lookback."""
 
@@ -151,11 +162,7 @@ class ForecastJob(WireModel):
 
     @model_validator(mode="after")
     def _check_ids(self) -> Self:
-        seen: set[str] = set()
-        for index, series in enumerate(self.series):
-            if series.id in seen:
-                raise PydanticCustomError("duplicate_id", "ids that differ from each other", {"index": index})
-            seen.add(series.id)
+        check_ids(self.series, "series")
         return self
 
     @model_validator(mode="after")
@@ -166,14 +173,9 @@ class ForecastJob(WireModel):
                 continue
             actual = len(series.future_timestamps)
             if actual == 0 or actual != (expected or actual):
-                wanted = (
-                    f"{expected} timestamps, as {source} has it" if expected else "at least one timestamp"
-                )
-                raise PydanticCustomError(
-                    "future_length",
-                    "{wanted}, not {actual}",
-                    {"index": index, "wanted": wanted, "actual": actual},
-                )
+                wanted = f"{expected} timestamps, as {source} has it" if expected else "at least 1 timestamp"
+                context = {"index": index, "wanted": wanted, "actual": actual}
+                raise PydanticCustomError("future_length", "{wanted}, not {actual}", context)
             if expected is None:
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:

@@ -22,9 +22,6 @@ def checked_job_id(job_id: object = None) -> str:
         return str(uuid.uuid4())
     text = str(job_id)
     if not is_job_id(text):
-        raise JobError(
-            ErrorCode.BAD_VALUE,
-            f"job_id must be 1 to {MAX_ID_CHARS} printable characters; leave it out to get a new one",
-            "job_id",
-        )
+        message = f"job_id must be 1 to {MAX_ID_CHARS} printable characters; leave it out to get a new one"
+        raise JobError(ErrorCode.BAD_VALUE, message, "job_id")
     return text

@@ -47,10 +47,6 @@ def check_version(version: object) -> None:
     if not isinstance(version, int) or isinstance(version, bool):
         raise JobError(ErrorCode.BAD_TYPE, f"{field} must be an integer, not {excerpt(version)}", field)
     if not 1 <= version <= SCHEMA_VERSION:
-        raise JobError(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"{field} {excerpt(version)} is not supported, only 1 to {SCHEMA_VERSION}: update the worker, "
-            "or send a supported version",
-            field,
-            {"newest": SCHEMA_VERSION},
-        )
+        known = f"only 1 to {SCHEMA_VERSION}: update the worker, or send a supported version"
+        message = f"{field} {excerpt(version)} is not supported, {known}"
+        raise JobError(ErrorCode.UNSUPPORTED_VERSION, message, field, {"newest": SCHEMA_VERSION})

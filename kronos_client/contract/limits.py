@@ -1,5 +1,6 @@
 """Checks of a job's size, made before any other work on it."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from kronos_client.contract.columns import num_values
@@ -7,6 +8,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_limits import Limits
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.text import MAX_INTEGER
 
 MAX_FIELDS: Final = 64
 """The most fields in one JSON object; far more than any object of the contract has."""
@@ -26,22 +28,14 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     series = payload.get("series")
     if not isinstance(series, list):
         return
-    _check_most(len(series), limits.max_series, "series", "series in a job: send several jobs")
+    check_most(len(series), limits.max_series, "series", "series in a job: send several jobs")
     num_bytes = 0
-    for index, one in enumerate(series):
-        if not isinstance(one, dict):
-            continue
-        _check_num_fields(one, f"series.{index}")
-        for name in ("timestamps", *COLUMNS, "future_timestamps"):
-            values = one.get(name)
-            field = f"series.{index}.{name}"
-            if isinstance(values, str):
-                num_bytes += len(values)
-            elif isinstance(values, list):
-                if name != "future_timestamps":  # their number is the horizon, which has its own limit
-                    check_num_bars(len(values), limits, field)
-                num_bytes += _num_bytes(values)
-    _check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
+    for place, columns in _columns(series, "series"):
+        for name, values in columns.items():
+            if name != "future_timestamps" and isinstance(values, list):  # the horizon has its own limit
+                check_num_bars(len(values), limits, f"{place}.{name}")
+            num_bytes += _num_bytes(values)
+    check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
 
 def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
@@ -57,27 +51,31 @@ def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
         return
     hint = "put them into files in the worker's data folder, and name those in data.path"
     # Each instrument has at least one bar, so too many are refused without reading each.
-    _check_most(len(instruments), limits.max_inline_bars, field, f"bars that a job carries: {hint}")
+    check_most(len(instruments), limits.max_inline_bars, field, f"bars that a job carries: {hint}")
     num_bars = num_bytes = 0
-    for index, one in enumerate(instruments):
-        if not isinstance(one, dict):
-            continue
-        _check_num_fields(one, f"{field}.{index}")
-        columns = [one.get(name) for name in ("timestamps", *COLUMNS)]
-        num_bars += max(
-            1, *(num_values(column) if isinstance(column, list | str) else 0 for column in columns)
-        )
-        num_bytes += sum(
-            len(column) if isinstance(column, str) else _num_bytes(column)
-            for column in columns
-            if isinstance(column, list | str)
-        )
-    _check_most(num_bars, limits.max_inline_bars, field, f"bars that a job carries: {hint}")
-    _check_most(num_bytes, limits.max_message_bytes, field, f"bytes in a job: {hint}")
+    for _, columns in _columns(instruments, field):
+        num_bars += max([1, *map(num_values, columns.values())])
+        num_bytes += sum(map(_num_bytes, columns.values()))
+    check_most(num_bars, limits.max_inline_bars, field, f"bars that a job carries: {hint}")
+    check_most(num_bytes, limits.max_message_bytes, field, f"bytes in a job: {hint}")
 
 
-def _num_bytes(values: list[Any]) -> int:
+def _columns(candles: list[Any], field: str) -> Iterator[tuple[str, dict[str, list[Any] | str]]]:
+    """Each object's place, and its columns and timestamps, as far as they have the right type."""
+    for index, one in enumerate(candles):
+        if isinstance(one, dict):
+            _check_num_fields(one, f"{field}.{index}")
+            columns = {name: one.get(name) for name in ("timestamps", *COLUMNS, "future_timestamps")}
+            yield (
+                f"{field}.{index}",
+                {name: values for name, values in columns.items() if isinstance(values, list | str)},
+            )
+
+
+def _num_bytes(values: list[Any] | str) -> int:
     """The minimum size of these values as JSON, with a comma after each."""
+    if isinstance(values, str):
+        return len(values)
     if set(map(type, values)) == {str}:  # the usual case, and several times faster
         return sum(map(len, values)) + 3 * len(values)
     return sum(len(value) + 3 if isinstance(value, str) else 2 for value in values)
@@ -85,7 +83,7 @@ def _num_bytes(values: list[Any]) -> int:
 
 def _check_num_fields(part: object, field: str) -> None:
     if isinstance(part, dict):  # each unknown field would cost an error report of its own
-        _check_most(len(part), MAX_FIELDS, field, "fields in an object: see the contract")
+        check_most(len(part), MAX_FIELDS, field, "fields in an object: see the contract")
 
 
 def check_job(job: ForecastJob, limits: Limits) -> None:
@@ -95,21 +93,21 @@ def check_job(job: ForecastJob, limits: Limits) -> None:
         JobError: LIMIT_EXCEEDED, PRED_LEN_TOO_LONG, RESULT_TOO_LARGE.
     """
     samples = job.sampling.sample_count
-    _check_most(samples, limits.max_sample_count, "sampling.sample_count", "sample paths a series")
-    _check_most(
+    check_most(samples, limits.max_sample_count, "sampling.sample_count", "sample paths a series")
+    check_most(
         samples * len(job.series),
         limits.max_paths,
         "sampling.sample_count",
         "sample paths in a job, over all its series: send several jobs",
     )
-    _check_most(
+    check_most(
         job.horizon,
         limits.max_pred_len,
         "pred_len",
         "bars ahead, the most that the model can see: ask for fewer",
         ErrorCode.PRED_LEN_TOO_LONG,
     )
-    _check_most(
+    check_most(
         result_bytes(job),
         limits.max_result_bytes,
         "output",
@@ -127,16 +125,14 @@ def result_bytes(job: ForecastJob) -> int:
 
 def check_num_bars(num_bars: int, limits: Limits, field: str) -> None:
     """Refuse a column or series that is too long. Raises JobError LIMIT_EXCEEDED."""
-    _check_most(num_bars, limits.max_bars, field, "bars in a series: send the newest ones")
+    check_most(num_bars, limits.max_bars, field, "bars in a series: send the newest ones")
 
 
-def _check_most(
+def check_most(
     actual: int, limit: int, field: str, what: str, code: ErrorCode = ErrorCode.LIMIT_EXCEEDED
 ) -> None:
+    """Refuse more of ``what`` than the limit."""
     if actual > limit:
-        raise JobError(
-            code,
-            f"{field}: {actual} is more than the worker's limit of {limit} {what}",
-            field,
-            {"limit": limit, "actual": actual},
-        )
+        shown = min(actual, MAX_INTEGER)
+        message = f"{field}: {shown} is more than the worker's limit of {limit} {what}"
+        raise JobError(code, message, field, {"limit": limit, "actual": shown})

@@ -1,5 +1,6 @@
-"""A job's series as arrays that the model takes, each with its future timestamps and its seed."""
+"""A job's candles as arrays; a forecast's series also with their future timestamps and seeds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TypeVar
@@ -7,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_client.contract.columns import ColumnError, decode_column, num_values
+from kronos_client.contract.columns import decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
 from kronos_client.contract.job_limits import Limits
@@ -15,7 +16,7 @@ from kronos_client.contract.limits import check_num_bars
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.bars.validation import check_candles
-from kronos_model.errors import CandleError, KronosError
+from kronos_model.errors import CandleError, KronosError, TimestampError
 from kronos_model.seeds import derive_series_seed, seed_from_text
 
 Array = TypeVar("Array", NDArray[np.float64], NDArray[np.datetime64])
@@ -42,6 +43,20 @@ class PreparedSeries:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class PreparedInstrument:
+    """A finetuning job's inline candles of one instrument, checked.
+
+    Attributes:
+        timestamps: as written, T of them.
+        columns: those that were given, each (T,) float64 and read-only.
+    """
+
+    id: str
+    timestamps: tuple[str, ...]
+    columns: dict[str, NDArray[np.float64]]
+
+
 def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeries, ...]:
     """The series of a job, in its order.
 
@@ -63,7 +78,7 @@ def _prepare_series(
 ) -> PreparedSeries:
     for name, column in series.columns().items():
         check_num_bars(num_values(column), limits, f"{prefix}{name}")
-    columns = read_columns(series, prefix)
+    columns = _read_columns(series, prefix)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback = parse_timestamps(series.timestamps, zone=zone)
@@ -81,39 +96,37 @@ def _prepare_series(
     )
 
 
-def read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
+def prepare_instruments(instruments: Sequence[CandleInput]) -> tuple[PreparedInstrument, ...]:
+    """The instruments in the job's order; raises JobError with the field and the row at fault."""
+    return tuple(_prepare_instrument(one, f"data.instruments.{i}.") for i, one in enumerate(instruments))
+
+
+def _prepare_instrument(instrument: CandleInput, prefix: str) -> PreparedInstrument:
+    columns = _read_columns(instrument, prefix)
+    try:
+        timestamps = parse_timestamps(instrument.timestamps).texts
+    except TimestampError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    return PreparedInstrument(instrument.id, timestamps, columns)
+
+
+def _read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
     """The columns that were given, each (T,) and read-only, one value for each timestamp.
 
     Raises:
         JobError: Its field begins with ``prefix``, such as ``series.0.``.
     """
-    columns = {name: _decode(column, f"{prefix}{name}") for name, column in candles.columns().items()}
+    columns = {name: decode_column(column, f"{prefix}{name}") for name, column in candles.columns().items()}
     try:
         check_candles(columns)
     except CandleError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
-    _check_num_timestamps(candles, len(columns["open"]), prefix)
-    return {name: _read_only(values) for name, values in columns.items()}
-
-
-def _decode(column: str | tuple[float, ...], field: str) -> NDArray[np.float64]:
-    try:
-        return decode_column(column)
-    except ColumnError as error:
-        details = {} if error.row is None else {"row": error.row}
-        raise JobError(error.code, f"{field} {error.message}", field, details) from None
-
-
-def _check_num_timestamps(series: CandleInput, num_bars: int, prefix: str) -> None:
-    num_timestamps = len(series.timestamps)
+    num_bars, num_timestamps = len(columns["open"]), len(candles.timestamps)
     if num_timestamps != num_bars:
-        field = f"{prefix}timestamps"
-        raise JobError(
-            ErrorCode.LENGTH_MISMATCH,
-            f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar",
-            field,
-            {"row": min(num_timestamps, num_bars)},
-        )
+        field, row = f"{prefix}timestamps", min(num_timestamps, num_bars)
+        message = f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar"
+        raise JobError(ErrorCode.LENGTH_MISMATCH, message, field, {"row": row})
+    return {name: _read_only(values) for name, values in columns.items()}
 
 
 def _future(series: SeriesInput, lookback: Timestamps, horizon: int, zone: tzinfo | None) -> Inferred:

@@ -13,7 +13,6 @@ _CODES: Final = {
     "no_horizon": ErrorCode.MISSING_FIELD,
     "invalid_key": ErrorCode.BAD_TYPE,
     "duplicate_id": ErrorCode.DUPLICATE_ID,
-    "duplicate_instrument": ErrorCode.DUPLICATE_ID,
     "no_data": ErrorCode.MISSING_FIELD,
     "path_outside": ErrorCode.DATA_NOT_ALLOWED,
     "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
@@ -39,10 +38,9 @@ _EXPECTED: Final = {
     "less_than_equal": "at most {le}",
 }
 _FIELDS_OF_CHECKS: Final = {
-    "duplicate_id": "series.{index}.id",
+    "duplicate_id": "{place}.{index}.id",
     "future_length": "series.{index}.future_timestamps",
     "no_horizon": "pred_len",
-    "duplicate_instrument": "data.instruments.{index}.id",
     "no_data": "data",
     "two_kinds_of_data": "data",
 }
@@ -52,7 +50,7 @@ def refusal(error: ValidationError) -> JobError:
     """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
-    code = _code(kind)
+    code = _CODES.get(kind, ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE)
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
@@ -78,9 +76,3 @@ def first_reason(error: ValidationError) -> str:
     """The first problem in content other than a job, as ``field: message``."""
     first = error.errors(include_url=False, include_input=False)[0]
     return ": ".join(filter(None, [dotted(first["loc"]), first["msg"]]))
-
-
-def _code(kind: str) -> ErrorCode:
-    if kind in _CODES:
-        return _CODES[kind]
-    return ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE

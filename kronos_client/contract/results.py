@@ -95,9 +95,7 @@ def series_result(series: PreparedSeries, forecast: Forecast, output: Output) ->
         id=series.id,
         timestamps=series.future_timestamps,
         mean=_by_column(forecast.mean),
-        quantiles={
-            quantile_key(level): _by_column(table) for level, table in zip(levels, tables, strict=True)
-        },
+        quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,
         seed=series.seed,
     )

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_client.contract.examples import (
-    example_error,
-    example_finetune_job,
-    example_finetune_result,
-    example_job,
-    example_result,
-    example_worker_status,
-)
+from kronos_client.contract.examples import FILES, example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
@@ -27,30 +20,17 @@ REFERENCE: Final = "#/$defs/{model}"
 
 def documents() -> dict[str, dict[str, Any]]:
     """All published documents, by path below the documentation's folder."""
-    return {
-        "schemas/forecast-job.json": {"$schema": DIALECT, **ForecastJob.model_json_schema()},
-        "schemas/forecast-result.json": {
-            "$schema": DIALECT,
-            **ForecastResult.model_json_schema(mode="serialization"),
-        },
-        "schemas/finetune-job.json": {"$schema": DIALECT, **finetune_job_schema()},
-        "schemas/finetune-progress.json": {
-            "$schema": DIALECT,
-            **FinetuneProgress.model_json_schema(mode="serialization"),
-        },
-        "schemas/finetune-result.json": {
-            "$schema": DIALECT,
-            **FinetuneResult.model_json_schema(mode="serialization"),
-        },
-        "schemas/worker-status.json": {"$schema": DIALECT, **WORKER_STATUS.json_schema()},
-        "schemas/error.json": {"$schema": DIALECT, **ErrorReport.model_json_schema(mode="serialization")},
-        "examples/forecast-job.json": example_job(),
-        "examples/forecast-result.json": example_result(),
-        "examples/finetune-job.json": example_finetune_job(),
-        "examples/finetune-result.json": example_finetune_result(),
-        "examples/worker-status.json": example_worker_status(),
-        "examples/error.json": example_error(),
+    schemas = {
+        "forecast-job": ForecastJob.model_json_schema(),
+        "forecast-result": ForecastResult.model_json_schema(mode="serialization"),
+        "finetune-job": finetune_job_schema(),
+        "finetune-progress": FinetuneProgress.model_json_schema(mode="serialization"),
+        "finetune-result": FinetuneResult.model_json_schema(mode="serialization"),
+        "worker-status": WORKER_STATUS.json_schema(),
+        "error": ErrorReport.model_json_schema(mode="serialization"),
     }
+    published = {f"schemas/{name}.json": {"$schema": DIALECT, **schema} for name, schema in schemas.items()}
+    return published | {f"examples/{path.name}": example(path.stem) for path in FILES.glob("*.json")}
 
 
 def finetune_job_schema() -> dict[str, Any]:
@@ -68,10 +48,9 @@ def finetune_job_schema() -> dict[str, Any]:
         if not part["required"]:
             del part["required"]
     described = schema["properties"]["config"]
-    schema["properties"]["config"] = {
-        "$ref": REFERENCE.format(model="FinetuneConfig"),
-        "default": described["default"],
-        "description": described["description"],
+    reference = {"$ref": REFERENCE.format(model="FinetuneConfig")}
+    schema["properties"]["config"] = reference | {
+        name: described[name] for name in ("default", "description")
     }
     schema["$defs"] |= {**parts, "FinetuneConfig": config}
     return schema
@@ -82,19 +61,15 @@ def as_text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def write(folder: Path) -> None:
-    """Write all documents below ``folder``."""
-    for name, document in documents().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_text(document), encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m kronos_client.contract.schemas", description=__doc__)
     parser.add_argument("folder", type=Path, help="the documentation's folder")
-    write(parser.parse_args(arguments).folder)
+    folder = parser.parse_args(arguments).folder
+    for name, document in documents().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(as_text(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

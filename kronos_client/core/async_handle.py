@@ -14,7 +14,7 @@ from kronos_client.core.stored import NOTHING
 
 
 class AsyncHandle(Generic[State, Result]):
-    """An enqueued job. ``queue`` is None if another client put it there."""
+    """An enqueued job, with the methods of ``JobHandle`` to be awaited."""
 
     def __init__(self, core: Core, kind: JobKind[State, Result], job_id: str, queue: str | None) -> None:
         self._core = core
@@ -23,18 +23,12 @@ class AsyncHandle(Generic[State, Result]):
         self.queue = queue
 
     def __repr__(self) -> str:
-        return f"Async{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
+        return f"Async{self._kind.role.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     async def state(self) -> State:
-        """The job's state now."""
         return self._kind.state_of(await self._core.events.read(self.id))
 
     async def progress(self) -> AsyncGenerator[State, None]:
-        """The job's state now, then each new one. The last one has ended.
-
-        Raises:
-            JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.
-        """
         async with aclosing(self._core.events.states(self.id)) as states:
             async for stored in states:
                 yield self._kind.state_of(stored)
@@ -46,7 +40,6 @@ class AsyncHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
-        """Wait for the result; see ``JobHandle.wait``."""
         stored = NOTHING
         async with aclosing(self._core.events.states(self.id, timeout_s)) as states:
             async for stored in states:
@@ -61,19 +54,15 @@ class AsyncHandle(Generic[State, Result]):
         return result
 
     async def peek(self) -> Result | None:
-        """The result, if it is there already; see ``JobHandle.peek``."""
         return self._kind.result_of(await self._core.events.read(self.id))
 
     async def check(self) -> None:
-        """Raises JobError RESULT_EXPIRED or LOST if there is nothing to wait for."""
         (await self._core.events.read(self.id)).raise_absence()
 
     async def cancel(self) -> None:
-        """Request that the job ends as CANCELLED. A job that has ended stays as it is."""
         await self._core.call(self._core.dispatcher.cancel, self.id)
 
     async def forget(self) -> bool:
-        """Delete the result from Redis; see ``JobHandle.forget``."""
         return await self._core.events.forget(self.id)
 
 

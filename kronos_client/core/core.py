@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from kronos_client.contract.errors import JobError
-from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.job import Job
 from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
-from kronos_client.core.result_store import MAX_CONNECTIONS, RedisResultStore, ResultStore
+from kronos_client.core.result_store import ResultStore
 from kronos_client.core.retrying import Retries
 from kronos_client.settings import ClientSettings
 
@@ -22,7 +22,6 @@ class Core:
     """Sends jobs on threads, and waits for their results on its event loop.
 
     Args:
-        settings: Limits and lifetimes, as the workers have them.
         dispatcher: Stays open when the core is closed, since it may be shared.
         call: Runs blocking functions on threads.
         away_for_s: Seconds that Redis may be unreachable while a caller waits.
@@ -87,17 +86,3 @@ class Core:
     def _try_to_cancel(self, job_id: str) -> None:
         with suppress(JobError):  # on failure the job goes on, and its result expires
             self.dispatcher.cancel(job_id)
-
-
-def redis_core(
-    settings: ClientSettings,
-    dispatcher: RedisDispatcher,
-    *,
-    max_connections: int = MAX_CONNECTIONS,
-    call: Call = asyncio.to_thread,
-    away_for_s: float = AWAY_FOR_S,
-) -> Core:
-    """A core on the Redis of these settings."""
-    url = settings.redis_url.get_secret_value()
-    store = RedisResultStore(url, settings.result_ttl_s, max_connections)
-    return Core(settings, dispatcher, store, call=call, away_for_s=away_for_s)

@@ -18,7 +18,7 @@ from kronos_client.core.stored import NOT_BEGUN, encode_failure, result_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import jobs_per_s, live_workers
+from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
@@ -35,7 +35,7 @@ class Dispatcher(ABC):
         Raises:
             JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
         """
-        queue = job.kind.choose_queue(job.device, job.allow_fallback, self.known_workers())
+        queue = choose_queue(job.device, job.allow_fallback, self.known_workers(), job.kind.role)
         self.enqueue(job, queue)
         return queue
 
@@ -70,12 +70,7 @@ class Dispatcher(ABC):
 
 
 class RedisDispatcher(Dispatcher):
-    """Sends jobs with Celery, and keeps their records in Redis.
-
-    Attributes:
-        app: A Celery app.
-        redis: A connection pool.
-    """
+    """Sends jobs with Celery, and keeps their records in Redis."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.app: Any = make_app(settings)
@@ -113,13 +108,11 @@ class RedisDispatcher(Dispatcher):
         try:
             self._send(job, queue, submitted_at)
         except (OperationalError, RedisError) as error:
-            raise JobError(
-                ErrorCode.ENQUEUE_UNCERTAIN,
+            message = (
                 f"Redis did not confirm that the job was enqueued ({type(error).__name__}); submit it again "
-                "with the same job_id",
-                None,
-                {"job_id": job.id},
-            ) from error
+                "with the same job_id"
+            )
+            raise JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id}) from error
 
     def _send(self, job: Job, queue: str, submitted_at: float) -> None:
         """Do what ``Celery.send_task`` does, with a body that is JSON already."""
@@ -153,6 +146,5 @@ class RedisDispatcher(Dispatcher):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
             # No worker has begun it, and its queue may be long. A worker that takes it later finds it ended.
-            self._records.store(
-                job_id, result_key(job_id), encode_failure(job_id, NOT_BEGUN), is_outcome=True
-            )
+            ended = encode_failure(job_id, NOT_BEGUN)
+            self._records.store(job_id, result_key(job_id), ended, is_outcome=True)

@@ -10,11 +10,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.core.forecast_request import check_options, plain
-from kronos_client.core.reading import readable
+from kronos_client.core.reading import readable, within
 from kronos_client.core.series import CandleSource, is_records, series_payload
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
 ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
 """A config, a mapping like it, or the path of a YAML or JSON file."""
@@ -36,6 +35,7 @@ class FinetuneOptions(TypedDict, total=False):
         allow_fallback: Whether the CPU may train if the pool has no GPU worker for finetuning; by default it
             may.
         deadline_s: Seconds from submission until the job is given up.
+        job_id, retry_for_s: As in ``ForecastClient.submit``.
     """
 
     data: DataSource | None
@@ -43,17 +43,14 @@ class FinetuneOptions(TypedDict, total=False):
     allow_fallback: bool
     deadline_s: float | None
     priority: Priority
+    job_id: str | None
+    retry_for_s: float
 
 
 def finetune_payload(
     config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
 ) -> dict[str, Any]:
     """Make a finetuning job as JSON has it.
-
-    Args:
-        config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
-        name: The name of the trained model in the registry, by which forecasts request it.
-        options: As ``FinetuneOptions``.
 
     Raises:
         JobError: The config cannot be used, or the data cannot be read.
@@ -87,11 +84,8 @@ def data_payload(data: DataSource) -> dict[str, Any]:
     with readable("the candles", "data"):
         by_name = _by_name(data)
     for index, (name, source) in enumerate(by_name.items()):
-        try:
+        with within(f"data.instruments.{index}"):
             instruments.append(series_payload(source, str(name)))
-        except JobError as error:
-            field = f"data.instruments.{index}" + ("" if error.field is None else f".{error.field}")
-            raise JobError(error.code, error.message, field, error.details) from None
     return {"instruments": instruments}
 
 

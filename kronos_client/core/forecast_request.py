@@ -51,15 +51,15 @@ class ForecastOptions(TypedDict, total=False):
     context_policy: ContextPolicy
 
 
-def forecast_payload(
-    candles: CandleSource | Sequence[CandleSource], **options: Unpack[ForecastOptions]
-) -> dict[str, Any]:
-    """Make a job as JSON has it. The contract checks its values later.
+class SubmitOptions(ForecastOptions, total=False):
+    """Options of one job; ``ForecastClient.submit`` describes its own two."""
 
-    Args:
-        candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records, each a mapping;
-            or a list of these for several series.
-        options: As ``ForecastOptions``.
+    job_id: str | None
+    retry_for_s: float
+
+
+def forecast_payload(candles: CandleSource, **options: Unpack[ForecastOptions]) -> dict[str, Any]:
+    """Make a job as JSON has it. The contract checks its values later.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.

@@ -23,7 +23,7 @@ class JobHandle(Generic[State, Result]):
         self.queue = queue
 
     def __repr__(self) -> str:
-        return f"{self._kind.name}Handle(id={self.id!r}, queue={self.queue!r})"
+        return f"{self._kind.role.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
         return AsyncHandle(core, self._kind, self.id, self.queue)

@@ -9,7 +9,8 @@ from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.contract.names import Priority
+from kronos_client.contract.names import Priority, Role
+from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions, finetune_payload
 from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
 from kronos_client.core.kinds import FINETUNE, FORECAST, JobKind
 from kronos_client.redis.job_store import canonical_json
@@ -17,6 +18,11 @@ from kronos_client.redis.shown import shown_arguments
 from kronos_client.settings import ClientSettings
 
 NO_PRED_LEN_LIMIT: Final = 2**31
+IF_TOO_LARGE: Final[dict[Role, tuple[str, str]]] = {
+    "forecast": ("series", "send fewer series"),
+    "finetune": ("data.instruments", "put the candles into the workers' data folder"),
+}
+"""The field at fault, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,18 @@ def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     Raises:
         JobError: What the worker would answer.
     """
-    job_id = checked_job_id(job_id)
-    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
     parsed = parse_job(payload, limits)
-    job = _job(job_id, FORECAST, payload, parsed, limits, "series", "send fewer series")
+    job = _job(job_id, FORECAST, payload, parsed, limits)
     prepare(parsed, job_id, limits)
     return job
+
+
+def config_job(
+    config: ConfigSource, name: str, options: FinetuneOptions, job_id: str | None, settings: ClientSettings
+) -> Job:
+    """Make and check a finetuning job. Raises JobError."""
+    return finetune_job(finetune_payload(config, name=name, **options), job_id, settings)
 
 
 def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
@@ -62,11 +74,8 @@ def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     Raises:
         JobError: What the worker would answer.
     """
-    job_id = checked_job_id(job_id)
-    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
-    parsed = parse_finetune_job(payload, limits)
-    remedy = "put the candles into the workers' data folder"
-    return _job(job_id, FINETUNE, payload, parsed, limits, "data.instruments", remedy)
+    job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    return _job(job_id, FINETUNE, payload, parse_finetune_job(payload, limits), limits)
 
 
 def _job(
@@ -75,15 +84,14 @@ def _job(
     payload: Mapping[str, Any],
     parsed: ForecastJob | FinetuneJob,
     limits: Limits,
-    large_field: str,
-    remedy: str,
 ) -> Job:
     content = canonical_json(payload)
     if len(content) > limits.max_message_bytes:
+        field, remedy = IF_TOO_LARGE[kind.role]
         raise JobError(
             ErrorCode.LIMIT_EXCEEDED,
             f"the job takes {len(content)} bytes, the limit is {limits.max_message_bytes}; {remedy}",
-            large_field,
+            field,
             {"limit": limits.max_message_bytes, "actual": len(content)},
         )
     shown = shown_arguments({"job": payload})

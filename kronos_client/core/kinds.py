@@ -1,6 +1,6 @@
 """The kinds of jobs, forecasts and finetuning: their tasks, queues, states and results."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -9,11 +9,9 @@ from pydantic import BaseModel, ValidationError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, PROGRESS_STATE
+from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, PROGRESS_STATE, Role
 from kronos_client.contract.results import ForecastResult
-from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.stored import Stored
-from kronos_client.redis.routing import choose_finetune_queue, choose_queue
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,13 @@ class JobKind(Generic[State, Result]):
     """The differences between forecasts and finetuning.
 
     Attributes:
-        name: The name in the ``repr`` of handles.
         state_of: Makes a state from the stored one.
-        choose_queue: Chooses a queue by device, whether it may fall back to the CPU, and live workers.
     """
 
-    name: str
+    role: Role
     task: str
     result_type: type[Result]
     state_of: Callable[[Stored], State]
-    choose_queue: Callable[[str, bool, Iterable[AnyWorkerStatus]], str]
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -94,5 +89,5 @@ def _finetune_state(stored: Stored) -> FinetuneState:
         return FinetuneState(stored.status)
 
 
-FORECAST: Final = JobKind("Forecast", FORECAST_TASK, ForecastResult, _job_state, choose_queue)
-FINETUNE: Final = JobKind("Finetune", FINETUNE_TASK, FinetuneResult, _finetune_state, choose_finetune_queue)
+FORECAST: Final = JobKind("forecast", FORECAST_TASK, ForecastResult, _job_state)
+FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, FinetuneResult, _finetune_state)

@@ -214,12 +214,9 @@ def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutco
     try:
         with readable("an item's key", "key"):
             if not _is_key(key):
-                raise JobError(
-                    ErrorCode.BAD_TYPE,
-                    f"an item that is a tuple of two must be (key, candles), and {type(key).__name__} cannot "
-                    "be a key: give several series of one job as a list",
-                    "key",
-                )
+                wrong = f"must be (key, candles), and {type(key).__name__} cannot be a key"
+                message = f"an item that is a tuple of two {wrong}: give several series of one job as a list"
+                raise JobError(ErrorCode.BAD_TYPE, message, "key")
             begun = replace(begun, key=key)
             if prefix is not None:
                 begun = replace(begun, job_id=checked_job_id(f"{prefix}-{key}"))

@@ -1,4 +1,4 @@
-"""readable: one coded error for anything that an app's own objects raise when they are read."""
+"""readable: one coded error for anything that an app's own objects raise when they are read; within."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +18,16 @@ def readable(what: str, field: str | None = None) -> Iterator[None]:
         raise
     except Exception as error:  # an app's object may raise anything when it is read
         raise JobError(ErrorCode.BAD_TYPE, f"{what} cannot be read ({_reason(error)})", field) from error
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put ``place``, such as ``series.0``, before the field of a JobError."""
+    try:
+        yield
+    except JobError as error:
+        field = place if error.field is None else f"{place}.{error.field}"
+        raise JobError(error.code, error.message, field, error.details) from error.__cause__
 
 
 def _reason(error: Exception) -> str:

@@ -40,7 +40,6 @@ class _Waiter:
         self._changed = asyncio.Event()
 
     def publish(self, stored: Stored) -> None:
-        """Take a state that was just published."""
         self._published_at = time.monotonic()
         self._know(stored)
 
@@ -51,12 +50,10 @@ class _Waiter:
             self._know(stored)
 
     def fail(self, error: JobError) -> None:
-        """End the waiting with this error."""
         self.error = error
         self.wake()
 
     def wake(self) -> None:
-        """Wake the caller to check for news."""
         self._changed.set()
 
     async def change(self, timeout_s: float) -> None:
@@ -77,9 +74,7 @@ class _Waiter:
 class ResultEvents:
     """Lives on one event loop, from its first use to ``close``.
 
-    Args:
-        store: Where states are read and published.
-        away_for_s: Seconds that Redis may be unreachable while a caller waits.
+    ``away_for_s`` is how long Redis may be unreachable while a caller waits.
     """
 
     def __init__(self, store: ResultStore, away_for_s: float = AWAY_FOR_S) -> None:

@@ -20,11 +20,11 @@ from kronos_client.core.stored import (
     NOTHING,
     Stored,
     encode_failure,
-    job_id_of,
     read_stored,
     result_key,
 )
-from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
+from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,10 @@ OnState = Callable[[str, Stored], object]
 
 
 class ResultStore(Protocol):
-    """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop."""
+    """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop.
+
+    ``read`` and ``forget`` raise RedisError if Redis does not answer.
+    """
 
     def start(self, on_state: OnState) -> None:
         """Call ``on_state`` with each state published from now on. A second call does nothing."""
@@ -52,18 +55,10 @@ class ResultStore(Protocol):
         """No longer receive these jobs' states."""
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
-        """Read the stored state of each job.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
+        """Read the stored state of each job."""
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """Delete a result; returns whether there was one. ``has_result`` skips the check that there is one.
-
-        Raises:
-            RedisError: Redis does not answer.
-        """
+        """Delete a result; returns whether there was one. ``has_result`` skips checking that there is one."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -72,25 +67,19 @@ class ResultStore(Protocol):
 class RedisResultStore:
     """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
 
-    Args:
-        url: The workers' Redis.
-        result_ttl_s: Seconds that workers keep results.
-        max_connections: The most open connections; further reads wait for a free one.
+    With ``max_connections`` open, further reads wait for a free one.
     """
 
-    def __init__(self, url: str, result_ttl_s: int, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
         pool = BlockingConnectionPool.from_url(
-            url,
+            settings.redis_url.get_secret_value(),
             max_connections=max_connections,
             timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            socket_keepalive=True,
-            health_check_interval=25,
             retry=Retry(ConstantBackoff(0.2), 1),
+            **OPTIONS,
         )
         self._redis = Redis(connection_pool=pool)
-        self._result_ttl_s = result_ttl_s
+        self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -147,18 +136,13 @@ class RedisResultStore:
             return Stored(absence=LOST)
         if now_s - float(record.get(b"ended_at", now_s)) <= self._result_ttl_s:
             return NOTHING
-        return Stored(
-            absence=JobError(
-                ErrorCode.RESULT_EXPIRED,
-                f"the job ended, but its result was kept for only {self._result_ttl_s} s; submit it again, "
-                "or raise KRONOS_RESULT_TTL_S",
-            )
-        )
+        kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
+        remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
+        return Stored(absence=JobError(ErrorCode.RESULT_EXPIRED, f"{kept}; {remedy}"))
 
     async def _command(self, command: Callable[..., Awaitable[object]], *job_ids: str) -> None:
-        """Run a command. If Redis is unreachable, redis-py repeats it after reconnecting."""
         async with self._subscribing:
-            with suppress(RedisError, OSError):
+            with suppress(RedisError, OSError):  # redis-py repeats the command after reconnecting
                 await command(*map(result_key, job_ids))
 
     async def _listen(self, on_state: OnState) -> None:
@@ -175,7 +159,7 @@ class RedisResultStore:
                 await asyncio.sleep(RECONNECT_S)
                 continue
             if message is not None:
-                job_id = job_id_of(message["channel"].decode())
+                job_id = message["channel"].decode().removeprefix(result_key(""))
                 on_state(job_id, read_stored(job_id, message["data"]))
 
 

@@ -30,10 +30,6 @@ class Retries:
         self._clock = clock
         self._vary = vary
         self._retry_for_s = retry_for_s
-        self.succeeded()
-
-    def succeeded(self) -> None:
-        """Count the next refusal as the first again."""
         self._ends_at: float | None = None
         self._pause_s = FIRST_PAUSE_S
         self._uncertain: JobError | None = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.reading import readable
+from kronos_client.core.reading import readable, within
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 
 NO_NUMBERS: Final = "bcmMV"
@@ -27,6 +27,7 @@ Or a list of records, one for each bar: mappings with a number for each column, 
 """
 
 
+@readable("the candles")
 def series_payload(
     candles: CandleSource,
     series_id: str,
@@ -34,7 +35,6 @@ def series_payload(
     timestamps: Iterable[Any] | None = None,
     future_timestamps: Iterable[Any] | None = None,
     timezone: str | None = None,
-    seed: int | None = None,
 ) -> dict[str, Any]:
     """One series as the contract has it, its columns as base64 of float32.
 
@@ -44,48 +44,26 @@ def series_payload(
     Raises:
         JobError: Timestamps or columns cannot be read; nothing else is raised. The contract checks values.
     """
-    with readable("the candles"):
-        return _payload(candles, series_id, timestamps, future_timestamps, timezone, seed)
-
-
-def _payload(
-    candles: CandleSource,
-    series_id: str,
-    timestamps: Iterable[Any] | None,
-    future_timestamps: Iterable[Any] | None,
-    timezone: str | None,
-    seed: int | None,
-) -> dict[str, Any]:
     if is_records(candles):
         candles = _columns_of(candles)
     given: Any = getattr(candles, "columns", candles)
     if not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
-        raise JobError(
-            ErrorCode.BAD_TYPE,
-            "candles must be a DataFrame, a mapping of columns or a list of records, not "
-            f"{type(candles).__name__}",
-        )
+        expected = "a DataFrame, a mapping of columns or a list of records"
+        raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
     names = {str(name).lower(): name for name in given}
     for name in COLUMNS:
         spelt = [str(column) for column in given if str(column).lower() == name]
         if len(spelt) > 1:
-            raise JobError(
-                ErrorCode.BAD_VALUE,
-                f"the columns {' and '.join(spelt)} differ only in case: keep one of them",
-                name,
-            )
+            message = f"the columns {' and '.join(spelt)} differ only in case: keep one of them"
+            raise JobError(ErrorCode.BAD_VALUE, message, name)
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
-    payload: dict[str, Any] = {
-        "id": series_id,
-        "timestamps": _texts(_find_timestamps(candles, names) if timestamps is None else timestamps),
-        **{name: encode_column(values) for name, values in columns.items()},
-    }
+    timestamps = _find_timestamps(candles, names) if timestamps is None else timestamps
+    payload: dict[str, Any] = {"id": series_id, "timestamps": _texts(timestamps)}
+    payload |= {name: encode_column(values) for name, values in columns.items()}
     if future_timestamps is not None:
         payload["future_timestamps"] = _texts(future_timestamps)
     if timezone is not None:
         payload["timezone"] = timezone
-    if seed is not None:
-        payload["seed"] = seed
     return payload
 
 
@@ -103,31 +81,21 @@ def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     for row, record in enumerate(records):
         for name, values in columns.items():
             if not isinstance(record, Mapping) or name not in record:
-                raise JobError(
-                    ErrorCode.MISSING_FIELD,
-                    f"the record in row {row} has no {name!r}, unlike the first one",
-                    str(name),
-                    {"row": row},
-                )
+                message = f"the record in row {row} has no {name!r}, unlike the first one"
+                raise JobError(ErrorCode.MISSING_FIELD, message, str(name), {"row": row})
             values.append(record[name])
     return columns
 
 
-def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Iterable[Any]:
+def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Any:
     for name in TIME_COLUMNS:
         if name in names:
-            values: Iterable[Any] = candles[names[name]]
-            return values
-    index = getattr(candles, "index", None)
+            return candles[names[name]]
+    index: Any = getattr(candles, "index", None)
     if getattr(getattr(index, "dtype", None), "kind", None) == "M":
-        times: Iterable[Any] = index  # type: ignore[assignment]
-        return times
-    raise JobError(
-        ErrorCode.MISSING_FIELD,
-        f"no timestamps: give a column named one of {', '.join(TIME_COLUMNS)}, a DatetimeIndex, or pass "
-        "timestamps=",
-        "timestamps",
-    )
+        return index
+    sources = f"a column named one of {', '.join(TIME_COLUMNS)}, a DatetimeIndex, or pass timestamps="
+    raise JobError(ErrorCode.MISSING_FIELD, f"no timestamps: give {sources}", "timestamps")
 
 
 def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -135,11 +103,8 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     try:
         given = np.asarray(values)
         if given.ndim != 1:
-            raise JobError(
-                ErrorCode.BAD_TYPE,
-                f"column {name!r} must be a list or an array with a number for each bar",
-                name,
-            )
+            message = f"column {name!r} must be a list or an array with a number for each bar"
+            raise JobError(ErrorCode.BAD_TYPE, message, name)
         is_odd = given.dtype.kind == "O" and any(isinstance(value, NO_NUMBER) for value in given)
         if is_odd or given.dtype.kind in NO_NUMBERS:
             raise TypeError
@@ -148,24 +113,18 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     except OverflowError:  # only an integer can overflow here
         rows = enumerate(() if given is None else given)
         row = next((row for row, value in rows if isinstance(value, int) and abs(value) > MAX_FLOAT), None)
-        raise JobError(
-            ErrorCode.VALUE_TOO_LARGE,
-            f"column {name!r} holds a number too large for a float",
-            name,
-            {} if row is None else {"row": row},
-        ) from None
+        message, details = f"column {name!r} holds a number too large for a float", {"row": row}
+        raise JobError(ErrorCode.VALUE_TOO_LARGE, message, name, {} if row is None else details) from None
     except (TypeError, ValueError):
-        raise JobError(
-            ErrorCode.BAD_TYPE, f"column {name!r} holds something that is not a number", name
-        ) from None
+        message = f"column {name!r} holds something that is not a number"
+        raise JobError(ErrorCode.BAD_TYPE, message, name) from None
 
 
 def _texts(timestamps: Any) -> list[str]:
     is_one = isinstance(timestamps, str) or getattr(timestamps, "ndim", 1) != 1
     if is_one or not isinstance(timestamps, Iterable):
-        raise JobError(
-            ErrorCode.BAD_TYPE, f"timestamps must be a list, not {type(timestamps).__name__}", "timestamps"
-        )
+        message = f"timestamps must be a list, not {type(timestamps).__name__}"
+        raise JobError(ErrorCode.BAD_TYPE, message, "timestamps")
     if isinstance(timestamps, np.ndarray) and timestamps.dtype.kind == "M":
         return _numpy_texts(timestamps)
     return [_text(value) for value in timestamps]
@@ -178,11 +137,8 @@ def _text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, np.datetime64):
         return _numpy_texts(np.array([value]))[0]
-    raise JobError(
-        ErrorCode.BAD_TIMESTAMP,
-        f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}",
-        "timestamps",
-    )
+    message = f"timestamps must be ISO 8601 strings, datetimes or numpy datetimes, not {type(value).__name__}"
+    raise JobError(ErrorCode.BAD_TIMESTAMP, message, "timestamps")
 
 
 def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
@@ -193,11 +149,11 @@ def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
 
 
 def job_series(
-    candles: CandleSource | Sequence[CandleSource],
-    series_ids: Sequence[str] | None,
-    timestamps: Any,
-    future_timestamps: Any,
-    timezone: str | None,
+    candles: CandleSource,
+    series_ids: Sequence[str] | None = None,
+    timestamps: Any = None,
+    future_timestamps: Any = None,
+    timezone: str | None = None,
 ) -> list[dict[str, Any]]:
     """The series of a job, from one source or a list of sources.
 
@@ -211,38 +167,21 @@ def job_series(
         sources = list(candles) if several else [candles]
 
     def one_each(values: Any, field: str) -> list[Any]:
-        if values is None or not several:
-            return [values] * len(sources)
         with readable(field, field):
             each = list(values)
         if len(each) != len(sources):
-            raise JobError(
-                ErrorCode.LENGTH_MISMATCH,
-                f"{field} has {len(each)} entries for {len(sources)} series; give one for each",
-                field,
-            )
+            message = f"{field} has {len(each)} entries for {len(sources)} series; give one for each"
+            raise JobError(ErrorCode.LENGTH_MISMATCH, message, field)
         return each
 
-    with readable("series_ids", "series_ids"):
-        ids = [str(index) for index in range(len(sources))] if series_ids is None else list(series_ids)
-    if len(ids) != len(sources):
-        raise JobError(
-            ErrorCode.LENGTH_MISMATCH, f"{len(ids)} series_ids for {len(sources)} series", "series_ids"
-        )
-    past, future = one_each(timestamps, "timestamps"), one_each(future_timestamps, "future_timestamps")
+    ids = one_each(map(str, range(len(sources))) if series_ids is None else series_ids, "series_ids")
+    past, future = (
+        one_each(values, field) if several and values is not None else [values] * len(sources)
+        for field, values in (("timestamps", timestamps), ("future_timestamps", future_timestamps))
+    )
     payloads = []
-    for index, source in enumerate(sources):
-        try:
-            payloads.append(
-                series_payload(
-                    source,
-                    ids[index],
-                    timestamps=past[index],
-                    future_timestamps=future[index],
-                    timezone=timezone,
-                )
-            )
-        except JobError as error:
-            field = f"series.{index}" + ("" if error.field is None else f".{error.field}")
-            raise JobError(error.code, error.message, field, error.details) from error.__cause__
+    for index, (source, name) in enumerate(zip(sources, ids, strict=True)):
+        times = {"timestamps": past[index], "future_timestamps": future[index]}
+        with within(f"series.{index}"):
+            payloads.append(series_payload(source, name, **times, timezone=timezone))
     return payloads

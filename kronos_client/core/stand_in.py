@@ -1,7 +1,6 @@
 """Results for apps' tests, made up from the job and its seed. No model runs."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
@@ -11,7 +10,6 @@ from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
 
 STAND_IN: str = "stand-in"
@@ -52,25 +50,11 @@ def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     close = last * np.exp(np.cumsum(steps, axis=1))  # (S, H)
     open_ = np.concatenate([np.full((len(close), 1), last), close[:, :-1]], axis=1)
     body = np.stack([open_, close])
-    volume = np.broadcast_to(_mean(series, "volume"), close.shape)
-    bars = np.stack(
-        [
-            open_,
-            body.max(axis=0) * (1 + SPREAD),
-            body.min(axis=0) * (1 - SPREAD),
-            close,
-            volume,
-            volume * close,
-        ],
-        axis=-1,
-    )  # (S, H, 6), as COLUMNS
-    assert bars.shape[-1] == len(COLUMNS)
+    high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
+    volume = np.full(close.shape, series.columns["volume"].mean() if "volume" in series.columns else 0.0)
+    bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
     forecast = Forecast(bars.astype(np.float32), series.seed)
     return forecast.repaired() if job.output.repair else forecast
-
-
-def _mean(series: PreparedSeries, name: str) -> NDArray[np.float64]:
-    return np.asarray(series.columns[name].mean() if name in series.columns else 0.0)
 
 
 def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:

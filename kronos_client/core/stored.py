@@ -53,11 +53,6 @@ def result_key(job_id: str) -> str:
     return f"{KeyValueStoreBackend.task_keyprefix}{job_id}"
 
 
-def job_id_of(channel: str) -> str:
-    """The job whose states a channel carries."""
-    return channel.removeprefix(KeyValueStoreBackend.task_keyprefix)
-
-
 def read_stored(job_id: str, data: bytes | str) -> Stored:
     """Decode a job's stored state. Content in another format counts as nothing."""
     meta: Any = None

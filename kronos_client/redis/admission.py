@@ -1,7 +1,7 @@
 """Admission: whether a job may be enqueued, by its id's earlier use and the room in its queue.
 
-One script checks both before the job is sent. Others may be admitted between the check and the sending: a
-queue may exceed its limit by one job for each thread that enqueues at that moment.
+Others may be admitted between the check and the sending: a queue may exceed its limit by one job for each
+thread that enqueues at that moment.
 """
 
 import math
@@ -53,23 +53,27 @@ class Admission:
             args=[fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs],
         )
         if answer == "conflict":
-            raise JobError(
-                ErrorCode.ID_CONFLICT,
-                f"the id {job_id!r} was used for a job with other content; choose a new one",
-            )
+            raise id_conflict(job_id)
         if answer == "full":
-            length, was_submitted = more
-            raise self._queue_full(queue, length, jobs_per_s(), bool(was_submitted))
+            (length, was_submitted), limit = more, self._max_queue_jobs
+            again_s = retry_after_s(length, limit, jobs_per_s())
+            raise queue_full(queue, length, limit, again_s, was_submitted=bool(was_submitted))
         return float(now) if answer == "claimed" else None
 
-    def _queue_full(self, queue: str, length: int, jobs_per_s: float, was_submitted: bool) -> JobError:
-        limit = self._max_queue_jobs
-        wait_s = retry_after_s(length, limit, jobs_per_s)
-        message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {wait_s} s"
-        if was_submitted:
-            message += ". It was submitted before under this job_id and may be one of them: that is safe"
-        details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": wait_s}
-        return JobError(ErrorCode.QUEUE_FULL, message, None, details)
+
+def id_conflict(job_id: str) -> JobError:
+    """The error of an id that other content has."""
+    message = f"the id {job_id!r} was used for a job with other content; choose a new one"
+    return JobError(ErrorCode.ID_CONFLICT, message)
+
+
+def queue_full(queue: str, length: int, limit: int, again_s: int, *, was_submitted: bool = False) -> JobError:
+    """The error of a queue without room."""
+    message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {again_s} s"
+    if was_submitted:
+        message += ". It was submitted before under this job_id and may be one of them: that is safe"
+    details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": again_s}
+    return JobError(ErrorCode.QUEUE_FULL, message, None, details)
 
 
 def retry_after_s(length: int, limit: int, jobs_per_s: float) -> int:

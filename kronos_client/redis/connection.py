@@ -1,5 +1,7 @@
 """Connections to Redis for what Celery does not carry: announcements, job records, cancellation."""
 
+from typing import Any, Final
+
 from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
@@ -9,6 +11,16 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
+
+
+OPTIONS: Final[dict[str, Any]] = {
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
+    "socket_timeout": ANSWER_TIMEOUT_S,
+    "socket_keepalive": True,
+    "health_check_interval": 25,
+}
+"""Of every connection. redis-py retries connecting and the command, so the times multiply: with one retry, it
+gives up after 20 s on a server that accepts and never answers."""
 
 
 def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
@@ -22,13 +34,8 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
         url,
         decode_responses=decode_responses,
         protocol=protocol,
-        socket_connect_timeout=CONNECT_TIMEOUT_S,
-        socket_timeout=ANSWER_TIMEOUT_S,
-        socket_keepalive=True,
-        health_check_interval=25,
-        # redis-py retries connecting and the command, so the times multiply: with one retry, it gives up
-        # after 20 s on a server that accepts and never answers.
         retry=Retry(ConstantBackoff(0.2), 1),
+        **OPTIONS,
     )
 
 

@@ -1,6 +1,6 @@
 """A job's record in Redis: its content's fingerprint, first receipt, holder and end.
 
-Each step of a job's life is one atomic script, and costs one round trip.
+Each step is one atomic script.
 
 A job under way has a claim. Only the claim's holder may work on the job and store its outcome. The record
 names the holder by the tag of its delivery. The claim lives as long as that delivery is listed as taken. A
@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from redis import Redis
 
@@ -21,15 +21,13 @@ from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
 
-ENDED_AT: Final = "ended_at"
-
 MAX_WAIT_S: Final = 7 * 24 * 3600
 """Seconds that the record of an unfinished job is kept."""
 
-VOLATILE_FIELDS: Final = {"submitted_at"}
-
 LOST_BEFORE_SUSPECT: Final = 2
 """After so many attempts that ended with their process, the job is computed alone."""
+
+SCRIPTS: Final = ("begin", "store", "renew_claims", "release", "count", "cancel")
 
 OnRepeated = Callable[[str], object]
 """Called with the tag of a delivery."""
@@ -37,16 +35,12 @@ OnRepeated = Callable[[str], object]
 
 def canonical_json(payload: Mapping[str, Any]) -> str:
     """A text that is the same for two jobs with the same content, whenever they were submitted."""
-    lasting = {name: value for name, value in payload.items() if name not in VOLATILE_FIELDS}
+    lasting = {name: value for name, value in payload.items() if name != "submitted_at"}
     return json.dumps(lasting, sort_keys=True, separators=(",", ":"))
 
 
 def fingerprint(payload: Mapping[str, Any] | str) -> str:
-    """A short text that is the same for two jobs with the same content.
-
-    Args:
-        payload: The job, or its canonical JSON.
-    """
+    """A short text that is the same for two jobs, or their canonical JSON, with the same content."""
     content = payload if isinstance(payload, str) else canonical_json(payload)
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -88,7 +82,6 @@ class JobStore:
     """Reads and writes jobs' records and states; the records of ended jobs live twice as long as results.
 
     Args:
-        redis: Redis.
         result_ttl_s: Seconds that states and results live.
         taken_key: The sorted set of the deliveries that workers of one role have taken; None in a client.
         on_repeated: Called with the tag of a delivery whose job another process has meanwhile.
@@ -105,29 +98,15 @@ class JobStore:
         self._taken_keys = [] if taken_key is None else [taken_key]
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
-        self._ttl_s = 2 * result_ttl_s
-        self._run_begin = redis.register_script(read_script("begin"))
-        self._run_store = redis.register_script(read_script("store"))
-        self._run_renew = redis.register_script(read_script("renew_claims"))
-        self._run_release = redis.register_script(read_script("release"))
-        self._run_count = redis.register_script(read_script("count"))
-        self._run_cancel = redis.register_script(read_script("cancel"))
+        self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
     def begin(
-        self,
-        job_id: str,
-        result_key: str,
-        started: str | bytes,
-        tag: str,
-        timeout_s: float,
-        content: str = "",
+        self, job_id: str, result_key: str, state: str | bytes, tag: str, timeout_s: float, content: str = ""
     ) -> Receipt | None:
         """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 
         Args:
-            job_id: The job's id.
             result_key: The key of its state.
-            started: The state to store.
             tag: The tag of the job's delivery.
             timeout_s: Seconds until a delivery that is not renewed is put back.
             content: The job's fingerprint. This job is dropped if one with this id and another fingerprint is
@@ -136,9 +115,9 @@ class JobStore:
         Returns:
             The job's record; None if the job has ended, or is dropped.
         """
-        answer = self._run_begin(
+        answer = self._run["begin"](
             keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
-            args=[started, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content],
+            args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content],
         )
         if answer is None:
             return None
@@ -169,42 +148,27 @@ class JobStore:
         tags = [*claims, *others]
         if not tags:
             return {}
-        answers = self._run_renew(
-            keys=[*self._taken_keys, *map(job_key, claims.values())], args=[MAX_WAIT_S, *tags]
-        )
+        records = map(job_key, claims.values())
+        answers = self._run["renew_claims"](keys=[*self._taken_keys, *records], args=[MAX_WAIT_S, *tags])
         for tag, answer in zip(claims, answers, strict=True):
             if answer < 0:
                 self._on_repeated(tag)
         return {tag: answer > 0 for tag, answer in zip(claims, answers, strict=True)}
 
     def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
-        """End a claim, so that the job may begin again at once. Does nothing if another has the claim.
+        """End a delivery's claim, so that the job may begin again at once, unless another has the claim.
 
-        Args:
-            job_id: The job's id.
-            tag: The tag of the delivery that may have the claim.
-            is_lost: Whether the attempt ended with its process, or the engine in it.
+        ``is_lost`` counts the attempt as ended with its process, or the engine in it.
         """
-        self._run_release(keys=[job_key(job_id)], args=[tag, "lost" if is_lost else ""])
+        self._run["release"](keys=[job_key(job_id)], args=[tag, "lost" if is_lost else ""])
 
-    def count_lost_alone(self, job_id: str, tag: str) -> int | None:
-        """Count an attempt that ended with a process in which the job was alone.
+    def count(self, job_id: str, tag: str, what: Literal["lost_alone", "put_off"]) -> int | None:
+        """Count an attempt that ended with a process of its own, or that found no such process.
 
         Returns:
             The number so far; None if another has the claim.
         """
-        return self._count(job_id, tag, "lost_alone")
-
-    def count_put_off(self, job_id: str, tag: str) -> int | None:
-        """Count an attempt that failed because there was no process for the job alone.
-
-        Returns:
-            The number so far; None if another has the claim.
-        """
-        return self._count(job_id, tag, "put_off")
-
-    def _count(self, job_id: str, tag: str, what: str) -> int | None:
-        answer = self._run_count(keys=[job_key(job_id)], args=[tag, what])
+        answer = self._run["count"](keys=[job_key(job_id)], args=[tag, what])
         return None if answer is None else int(answer)
 
     def store(
@@ -223,25 +187,17 @@ class JobStore:
         deletes the request to cancel it.
 
         Args:
-            job_id: The job's id.
-            result_key: The key of its state.
-            state: The state.
-            is_outcome: Whether it is the job's outcome.
+            result_key: The key of the state.
             tag: The tag of the delivery that has the claim; empty for none.
             over_claim: Store it even if another has the claim; the holder then loses it.
 
         Returns:
             Whether it was stored.
         """
-        answer = self._run_store(
+        record_ttl_s = 2 * self._result_ttl_s if is_outcome else ""
+        answer = self._run["store"](
             keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
-            args=[
-                state,
-                self._result_ttl_s,
-                self._ttl_s if is_outcome else "",
-                tag,
-                "over" if over_claim else "",
-            ],
+            args=[state, self._result_ttl_s, record_ttl_s, tag, "over" if over_claim else ""],
         )
         if answer < 0:
             self._on_repeated(tag)
@@ -253,11 +209,11 @@ class JobStore:
 
     def has_ended(self, job_id: str) -> bool:
         """Whether the job has its outcome."""
-        return bool(self._redis.hexists(job_key(job_id), ENDED_AT))
+        return bool(self._redis.hexists(job_key(job_id), "ended_at"))
 
     def request_cancel(self, job_id: str) -> bool:
         """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""
-        return bool(self._run_cancel(keys=[job_key(job_id), cancel_key(job_id)], args=[MAX_WAIT_S]))
+        return bool(self._run["cancel"](keys=[job_key(job_id), cancel_key(job_id)], args=[MAX_WAIT_S]))
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether the job's cancellation was requested."""

@@ -52,22 +52,19 @@ def priority_of(number: object) -> Priority:
     """The priority for a message's number; high if it has none."""
     if not isinstance(number, int | float):
         return "high"
-    return max(
-        (name for name, own in CELERY_PRIORITIES.items() if own <= max(0, number)),
-        key=CELERY_PRIORITIES.__getitem__,
-    )
+    return max((own, name) for name, own in CELERY_PRIORITIES.items() if own <= max(0, number))[1]
 
 
 def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
     """The number of waiting messages by queue and priority, without those that workers have taken."""
-    queues = list(queues)
+    lists = [(queue, step) for queue in queues for step in PRIORITY_STEPS]
     with redis.pipeline(transaction=False) as pipe:
-        for queue in queues:
-            for key in list_keys(queue):
-                pipe.llen(key)
-        lengths = iter(pipe.execute())
-    counted: dict[str, dict[Priority, int]] = {queue: dict.fromkeys(CELERY_PRIORITIES, 0) for queue in queues}
-    for queue in queues:
-        for step in PRIORITY_STEPS:
-            counted[queue][priority_of(step)] += next(lengths)
+        for queue, step in lists:
+            pipe.llen(list_key(queue, step))
+        lengths = pipe.execute()
+    counted: dict[str, dict[Priority, int]] = {
+        queue: dict.fromkeys(CELERY_PRIORITIES, 0) for queue, _ in lists
+    }
+    for (queue, step), length in zip(lists, lengths, strict=True):
+        counted[queue][priority_of(step)] += length
     return counted

@@ -14,11 +14,9 @@ from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
-    CPU_FINETUNE_QUEUE,
     CPU_QUEUE,
     FINETUNE_TASK,
     FORECAST_TASK,
-    GPU_FINETUNE_QUEUE,
     GPU_QUEUE,
     KEY_PREFIX,
     STATUS_TASK,
@@ -28,6 +26,7 @@ from kronos_client.contract.names import (
 from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import ROLE_QUEUES
 from kronos_model.text import escaped, excerpt
 
 log = logging.getLogger(__name__)
@@ -36,18 +35,15 @@ WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
 ANNOUNCEMENT_INTERVAL_S: Final = 5
 
+TASK_ROLES: Final[dict[str, Role]] = {FORECAST_TASK: "forecast", FINETUNE_TASK: "finetune"}
 GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GPU worker for finetuning"}
 """Their names in messages."""
 
 
-def queue_for(device: str) -> str:
+def queue_for(device: str, role: Role = "forecast") -> str:
     """The queue of a worker on this resolved device, or of a job that asks for it by name."""
-    return CPU_QUEUE if device == "cpu" else GPU_QUEUE
-
-
-def finetune_queue_for(device: str) -> str:
-    """The queue of a finetuning worker or job, as ``queue_for``."""
-    return CPU_FINETUNE_QUEUE if device == "cpu" else GPU_FINETUNE_QUEUE
+    cpu_queue, gpu_queue = ROLE_QUEUES[role]
+    return cpu_queue if device == "cpu" else gpu_queue
 
 
 def announce(redis: Redis, status: WorkerStatus) -> None:
@@ -78,19 +74,14 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
     if not nodes:
         return []
-    announced = redis.mget([worker_key(node) for node in nodes])
-    workers = (
-        _read(node, str(text)) for node, text in zip(nodes, announced, strict=True) if text is not None
-    )
-    return [worker for worker in workers if worker is not None]
-
-
-def _read(node: str, text: str) -> AnyWorkerStatus | None:
-    try:
-        return WORKER_STATUS.validate_json(text)
-    except ValidationError as error:
-        _warn_once(node, first_reason(error))
-        return None
+    workers = []
+    for node, text in zip(nodes, redis.mget([worker_key(node) for node in nodes]), strict=True):
+        try:
+            if text is not None:
+                workers.append(WORKER_STATUS.validate_json(str(text)))
+        except ValidationError as error:
+            _warn_once(node, first_reason(error))
+    return workers
 
 
 @lru_cache(maxsize=100)
@@ -112,30 +103,20 @@ def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
     return sum((worker.jobs_per_s for worker in workers if worker.queue == queue and worker.is_ready), 0.0)
 
 
-def choose_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
+def choose_queue(
+    device: str, allow_fallback: bool, workers: Iterable[WorkerStatus], role: Role = "forecast"
+) -> str:
     """The queue for a job that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
 
     Raises:
         JobError: NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
-    return _choose(CPU_QUEUE, GPU_QUEUE, device, allow_fallback, workers)
-
-
-def choose_finetune_queue(device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]) -> str:
-    """The queue for a finetuning job, as ``choose_queue``. Raises JobError NO_GPU_WORKER."""
-    return _choose(CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE, device, allow_fallback, workers)
-
-
-def _choose(
-    cpu_queue: str, gpu_queue: str, device: str, allow_fallback: bool, workers: Iterable[WorkerStatus]
-) -> str:
-    if device == "cpu":
-        return cpu_queue
-    if _is_ready(gpu_queue, workers):
-        return gpu_queue
+    queue = queue_for(device, role)
+    if device == "cpu" or _is_ready(queue, workers):
+        return queue
     if device != "auto" and not allow_fallback:
-        raise no_gpu_worker(device, "forecast" if gpu_queue == GPU_QUEUE else "finetune")
-    return cpu_queue
+        raise no_gpu_worker(device, role)
+    return queue_for("cpu", role)
 
 
 def why_elsewhere(
@@ -163,14 +144,13 @@ def why_elsewhere(
     return f"Device '{wanted}' requested but this worker runs on '{actual}'. Running on '{actual}'."
 
 
-def no_gpu_worker(device: str, role: Role = "forecast") -> JobError:
+def no_gpu_worker(device: str, role: Role) -> JobError:
     """The error of a job that needs a GPU if no GPU worker is ready."""
     return JobError(
         ErrorCode.NO_GPU_WORKER,
         f"device {device!r} was asked for, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
         "back; start a GPU worker or allow falling back to the CPU",
         "device",
-        {},
     )
 
 
@@ -194,16 +174,12 @@ class TaskRouter:
             # A finetuning worker does not answer while it trains.
             ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
             return {"queue": ready[0] if ready else CPU_QUEUE}
-        if name not in (FORECAST_TASK, FINETUNE_TASK):
+        role = TASK_ROLES.get(name)
+        if role is None:
             return None
-        cpu_queue, choose = (
-            (CPU_QUEUE, choose_queue)
-            if name == FORECAST_TASK
-            else (CPU_FINETUNE_QUEUE, choose_finetune_queue)
-        )
         job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
         if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
-            return {"queue": cpu_queue}  # the worker answers a malformed job with its code
-        return {"queue": choose(device, bool(allow_fallback), live_workers(self._redis))}
+            return {"queue": queue_for("cpu", role)}  # the worker answers a malformed job with its code
+        return {"queue": choose_queue(device, bool(allow_fallback), live_workers(self._redis), role)}

@@ -37,7 +37,7 @@ from kronos_client.registry.registered_model import (
     reason_of,
     sha256_of,
 )
-from kronos_model.atomic_write import sync
+from kronos_model.atomic_write import atomic_write, sync
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
@@ -74,11 +74,8 @@ class DamagedModel:
 def check_name(name: str) -> None:
     """Raises FinetuningConfigError if no model may be registered under this name."""
     if not re.fullmatch(MODEL_NAME, name):
-        raise FinetuningConfigError(
-            f"{name[:100]!r} cannot be a model's name: write up to 64 of a-z, 0-9, '.', '_' and '-', "
-            "beginning with a letter or digit",
-            field="name",
-        )
+        rule = "write up to 64 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+        raise FinetuningConfigError(f"{name[:100]!r} cannot be a model's name: {rule}", field="name")
     if name in bundled_names():
         raise FinetuningConfigError(f"{name!r} is a bundled model: choose another name", field="name")
 
@@ -113,14 +110,10 @@ class ModelRegistry:
     def register(
         self, checkpoint: Path, name: str, *, job_id: str, fingerprint: str, metadata: Mapping[str, Any]
     ) -> RegisteredModel:
-        """Copy a checkpoint in as the next version of ``name``.
+        """Copy config and weights of a checkpoint in as the next version of ``name``.
 
-        The same job with the same content gets the version that it registered before.
-
-        Args:
-            checkpoint: Folder that holds ``model/`` and ``tokenizer/``; only config and weights are copied.
-            fingerprint: Of the job's content. An id may come again with other content.
-            metadata: Written by finetuning; includes ``max_context``, the bars that the model can see.
+        The same job with the same content gets the version that it registered before. An id may come again
+        with other content, so ``fingerprint``, the content's, counts too.
 
         Raises:
             FinetuningConfigError: The name is invalid, or has no version number left.
@@ -143,8 +136,9 @@ class ModelRegistry:
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []
-        entries = entries_in(self.folder, "registered models")
-        for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, entries)):
+        for name in sorted(
+            filter(re.compile(MODEL_NAME).fullmatch, entries_in(self.folder, "registered models"))
+        ):
             try:
                 versions = self._versions(name)
             except CheckpointError as error:
@@ -191,24 +185,18 @@ class ModelRegistry:
         while True:
             version = max([self._last(name), *self._versions(name)]) + 1
             if version > MAX_VERSION:
-                raise FinetuningConfigError(
-                    f"{name} has version {MAX_VERSION}, the highest possible: choose another name",
-                    field="name",
-                )
+                message = f"{name} has version {MAX_VERSION}, the highest possible: choose another name"
+                raise FinetuningConfigError(message, field="name")
             known = {"name": name, "version": version, "created_at": created_at}
             try:
                 content = Metadata.model_validate({**given, **known, "trained": True})
             except ValidationError as error:
                 raise CheckpointError(f"The metadata cannot be used: {first_reason(error)}.") from None
-            path = staging / METADATA_NAME
-            path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
-            sync(path)
+            with atomic_write(staging / METADATA_NAME) as path:
+                path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
             # Written before the version: a crash in between skips a number, and never uses one twice.
-            last = staging / _LAST
-            last.write_text(f"{version}\n", encoding="ascii")
-            sync(last)
-            last.replace(self.folder / name / _LAST)
-            sync(staging)
+            with atomic_write(self.folder / name / _LAST) as path:
+                path.write_text(f"{version}\n", encoding="ascii")
             try:
                 staging.rename(self.folder / name / str(version))
             except OSError as error:

@@ -63,23 +63,19 @@ class RegisteredModel:
     def verify(self) -> None:
         """Raises CheckpointError or CheckpointMissing if a file is not the registered one."""
         for name in FILES:
-            path = self.folder / name
+            path, what = self.folder / name, f"{name} of the registered model {self.reference}"
             if not is_inside(self.folder, path):
-                raise CheckpointError(
-                    f"{name} of the registered model {self.reference} is a link that leads out of it."
-                )
+                raise CheckpointError(f"{what} is a link that leads out of it.")
             try:
                 sha256 = sha256_of(path)
             except FileNotFoundError as error:
                 raise CheckpointMissing(f"The registered model {self.reference} has no {name}.") from error
             except OSError as error:
-                raise CheckpointError(
-                    f"{name} of the registered model {self.reference} cannot be read: {reason_of(error)}."
-                ) from error
+                raise CheckpointError(f"{what} cannot be read: {reason_of(error)}.") from error
             if sha256 != self.metadata.sha256.get(name):
                 raise CheckpointError(
-                    f"{name} of the registered model {self.reference} was changed since it was registered: "
-                    "its SHA-256 differs. Register the model again."
+                    f"{what} was changed since it was registered: its SHA-256 differs. "
+                    "Register the model again."
                 )
 
 
@@ -92,31 +88,24 @@ def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
         CheckpointMissing: It has no metadata: it is not a version yet, or no longer.
         CheckpointError: Its metadata cannot be used, or a link leads out of the root.
     """
-    reference = f"{name}@{version}"
-    folder = root / name / str(version)
-    path = folder / METADATA_NAME
+    folder, model = root / name / str(version), f"registered model {name}@{version}"
+    path, what = folder / METADATA_NAME, f"{METADATA_NAME} of the {model}"
     if not is_inside(root, path):
-        raise CheckpointError(f"The registered model {reference} is a link that leads out of the folder.")
+        raise CheckpointError(f"The {model} is a link that leads out of the folder.")
     try:
         content = path.read_bytes()
         metadata = Metadata.model_validate_json(content)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointMissing(
-            f"The registered model {reference} has no {METADATA_NAME}: it was partly deleted. "
-            "Delete its folder."
-        ) from error
+        message = f"The {model} has no {METADATA_NAME}: it was partly deleted. Delete its folder."
+        raise CheckpointMissing(message) from error
     except OSError as error:
-        raise CheckpointError(
-            f"{METADATA_NAME} of the registered model {reference} cannot be read: {reason_of(error)}."
-        ) from error
+        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}.") from error
     except ValidationError as error:
-        raise CheckpointError(
-            f"{METADATA_NAME} of the registered model {reference} cannot be used: {first_reason(error)}."
-        ) from None
+        raise CheckpointError(f"{what} cannot be used: {first_reason(error)}.") from None
     if (metadata.name, metadata.version) != (name, version):
         raise CheckpointError(
-            f"{METADATA_NAME} of the registered model {reference} belongs to "
-            f"{metadata.name}@{metadata.version}: the folder was moved or copied. Restore its place."
+            f"{what} belongs to {metadata.name}@{metadata.version}: the folder was moved or copied. "
+            "Restore its place."
         )
     return RegisteredModel(name, version, folder, hashlib.sha256(content).hexdigest(), metadata)
 

@@ -1,7 +1,4 @@
-"""Compares the bundled checkpoint with naive forecasts, on synthetic instruments that it has not seen.
-
-Run it with ``python -m kronos_model.bundled.held_out``.
-"""
+"""Compares the bundled checkpoint with naive forecasts, on synthetic instruments that it has not seen."""
 
 import argparse
 import sys
@@ -36,19 +33,16 @@ NAME: Final = "kronos-tiny"
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The result of the comparison.
+    """The comparison over the windows of all seeds, and each seed's improvement over each naive forecast.
 
-    Attributes:
-        pooled: the comparison over the windows of all seeds. Each window has an instrument of its own, so the
-            intervals are over independent series.
-        by_seed: each seed's improvement over each naive forecast, in per cent of its pinball loss.
+    Each window has an instrument of its own, so the intervals are over independent series. The improvements
+    are in per cent of the pinball loss.
     """
 
     pooled: Evaluation
     by_seed: dict[str, list[float]]
 
     def summary(self) -> str:
-        """The result in plain sentences."""
         lines = self.pooled.verdict()
         for name, percents in self.by_seed.items():
             numbers = ", ".join(f"{percent:.1f}" for percent in percents)
@@ -56,7 +50,6 @@ class HeldOut:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """The result, JSON-compatible."""
         return {**self.pooled.as_dict(), "improvement_percent_by_seed": self.by_seed}
 
 
@@ -95,17 +88,11 @@ def compare_held_out(
         parts.append(held_out_windows(seed, windows_per_seed, lookback, pred_len))
         forecasts.append(forecaster(parts[-1], LEVELS))
     by_seed = [_scored(part, forecast) for part, forecast in zip(parts, forecasts, strict=True)]
-    pooled = _scored(
-        WindowArrays(
-            np.concatenate([part.bars for part in parts]),
-            np.concatenate([part.wall for part in parts]),
-            lookback,
-        ),
-        CloseForecast(
-            np.concatenate([forecast.point for forecast in forecasts]),
-            np.concatenate([forecast.quantiles for forecast in forecasts]),
-        ),
+    bars, wall = (np.concatenate([getattr(part, name) for part in parts]) for name in ("bars", "wall"))
+    point, quantiles = (
+        np.concatenate([getattr(forecast, name) for forecast in forecasts]) for name in ("point", "quantiles")
     )
+    pooled = _scored(WindowArrays(bars, wall, lookback), CloseForecast(point, quantiles))
     names = (LAST_VALUE, SEASONAL)
     return HeldOut(pooled, {name: [one.improvements[name].mean for one in by_seed] for name in names})
 

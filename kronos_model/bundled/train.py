@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +19,10 @@ import pandas as pd
 from kronos_model.bars.synthetic import candles
 from kronos_model.bundled.held_out import NAME, compare_held_out
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import load_config
 from kronos_model.finetuning.reporting import Listener, ProgressBar
 from kronos_model.finetuning.run import finetune
+from kronos_model.finetuning.run_folder import RunFolder
 
 CONFIG: Final = BUNDLED_FOLDER / f"{NAME}.yaml"
 COMMAND: Final = "python -m kronos_model.bundled.train"
@@ -30,13 +31,6 @@ SEEDS: Final = range(1_000, 1_064)
 """The instruments to train on."""
 NUM_BARS: Final = 14_400
 """Bars of each: 300 days, so that training sees every day of the month and every month."""
-
-
-def write_candles(folder: Path, seeds: Iterable[int], num_bars: int) -> None:
-    """Write one Parquet file an instrument."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for seed in seeds:
-        pd.DataFrame(candles(seed, num_bars).as_dict()).to_parquet(folder / f"synthetic-{seed}.parquet")
 
 
 def train(
@@ -52,8 +46,11 @@ def train(
 
     ``overrides`` are those of ``load_config``. Returns the content of the checkpoint's ``metadata.json``.
     """
-    write_candles(run / "candles", seeds, num_bars)
-    config = load_config(CONFIG, [f"data.path={json.dumps(str(run / 'candles'))}", *overrides])
+    data = run / "candles"  # one file an instrument
+    data.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        pd.DataFrame(candles(seed, num_bars).as_dict()).to_parquet(data / f"synthetic-{seed}.parquet")
+    config = load_config(CONFIG, [f"data.path={json.dumps(str(data))}", *overrides])
     result = finetune(config, run, listeners=listeners)
     shutil.copytree(result.checkpoint, folder, dirs_exist_ok=True)
     metadata = {**result.metadata, "command": COMMAND}
@@ -61,25 +58,15 @@ def train(
     metadata["config"]["data"]["path"] = (
         f"kronos_model.bars.synthetic.candles, seeds {seeds[0]} to {seeds[-1]}"
     )
-    write_metadata(folder, metadata)
+    RunFolder(folder).write("metadata.json", metadata)
     return metadata
-
-
-def write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
-    """Write a checkpoint's ``metadata.json``."""
-    text = json.dumps(metadata, indent=2, ensure_ascii=False)
-    (folder / "metadata.json").write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Run the command line of this module."""
     parser = argparse.ArgumentParser(description=f"Train the bundled checkpoint {NAME} again.")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=BUNDLED_FOLDER / NAME,
-        help="folder to write (default: %(default)s)",
-    )
+    target = BUNDLED_FOLDER / NAME
+    parser.add_argument("--folder", type=Path, default=target, help="folder to write (default: %(default)s)")
     parser.add_argument(
         "--run", type=Path, help="folder of the run, resumed if it holds one (default: a temporary folder)"
     )
@@ -88,7 +75,7 @@ def main() -> None:
         run = options.run or Path(temporary)
         metadata = train(options.folder, run, listeners=[ProgressBar(sys.stderr)])
     held_out = compare_held_out(options.folder)
-    write_metadata(options.folder, {**metadata, "held_out": held_out.as_dict()})
+    RunFolder(options.folder).write("metadata.json", {**metadata, "held_out": held_out.as_dict()})
     sys.stderr.write(held_out.summary() + "\n")
 
 

@@ -10,18 +10,10 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import TypedDict
 
 import httpx2
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-from huggingface_hub.errors import (
-    DisabledRepoError,
-    GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
-    RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
 from kronos_model.errors import CheckpointError, CheckpointMissing, CheckpointUnreachable
 
@@ -38,21 +30,21 @@ _WAYS_OUT = (
 logger = logging.getLogger(__name__)
 
 
-def fetch_checkpoint(
-    repo_id: str,
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
-) -> Path:
+class HubAccess(TypedDict, total=False):
+    """Options of ``huggingface_hub.hf_hub_download``."""
+
+    cache_dir: str | os.PathLike[str] | None
+    local_files_only: bool
+    token: str | bool | None
+
+
+def fetch_checkpoint(repo_id: str, revision: str | None, access: HubAccess) -> Path:
     """Folder in the hub's cache that holds ``config.json`` and ``model.safetensors`` of one commit.
 
     A full commit hash whose files are cached needs no network. A branch or tag is looked up on the hub
     first. If the hub does not answer or denies access, the cached commit is used. ``HF_ENDPOINT``,
-    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` work as in ``huggingface_hub``.
-
-    Returns: the snapshot folder; its name is the commit hash.
+    ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE`` work as in ``huggingface_hub``. The folder's name is the
+    commit hash.
 
     Raises:
         CheckpointMissing: the hub has no such repository, revision or file, or hides it.
@@ -60,50 +52,36 @@ def fetch_checkpoint(
         CheckpointError: the download failed on this machine (disk full, cache not writable).
     """
     name = f"'{repo_id}'" if revision is None else f"'{repo_id}' at revision '{revision}'"
-    snapshot = functools.partial(_snapshot, repo_id, revision, cache_dir=cache_dir, token=token)
-    offline = local_files_only or constants.is_offline_mode()
+    offline = access.get("local_files_only") or constants.is_offline_mode()
+    cached: HubAccess = {**access, "local_files_only": True}
     pinned = revision is not None and _COMMIT_HASH.fullmatch(revision) is not None
     if offline or pinned:
         try:
-            return snapshot(local_files_only=True)
-        except LocalEntryNotFoundError as error:
+            return _snapshot(repo_id, revision, cached)
+        except errors.LocalEntryNotFoundError as error:
             if offline:
                 message = f"The checkpoint {name} is not cached, and offline mode forbids asking the hub."
                 raise CheckpointUnreachable(f"{message} {_WAYS_OUT}") from error
     try:
         config_url = hf_hub_url(repo_id, CONFIG_NAME, revision=revision)
-        get_hf_file_metadata(config_url, timeout=METADATA_TIMEOUT_S, token=token)
-    except (RevisionNotFoundError, RemoteEntryNotFoundError) as error:
+        get_hf_file_metadata(config_url, timeout=METADATA_TIMEOUT_S, token=access.get("token"))
+    except (errors.RevisionNotFoundError, errors.RemoteEntryNotFoundError) as error:
         raise _explained(error, repo_id, name) from error
     except (httpx2.HTTPError, OSError) as error:
         try:
-            folder = snapshot(local_files_only=True)
-        except LocalEntryNotFoundError:
+            folder = _snapshot(repo_id, revision, cached)
+        except errors.LocalEntryNotFoundError:
             raise _explained(error, repo_id, name) from error
         logger.warning("%s Using the cached commit %s.", _explained(error, repo_id, name), folder.name)
         return folder
     try:
-        return snapshot(local_files_only=False)
+        return _snapshot(repo_id, revision, access)
     except (httpx2.HTTPError, OSError, RuntimeError) as error:  # RuntimeError: hf_xet's failed transfers
         raise _explained(error, repo_id, name) from error
 
 
-def _snapshot(
-    repo_id: str,
-    revision: str | None,
-    *,
-    cache_dir: str | os.PathLike[str] | None,
-    token: str | bool | None,
-    local_files_only: bool,
-) -> Path:
-    download = functools.partial(
-        hf_hub_download,
-        repo_id,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        token=token,
-        local_files_only=local_files_only,
-        etag_timeout=METADATA_TIMEOUT_S,
-    )
+def _snapshot(repo_id: str, revision: str | None, access: HubAccess) -> Path:
+    download = functools.partial(hf_hub_download, repo_id, etag_timeout=METADATA_TIMEOUT_S, **access)
     folder = Path(download(CONFIG_NAME, revision=revision)).parent
     # The branch may move between the two downloads: take both files from the first one's commit.
     download(WEIGHTS_NAME, revision=folder.name)
@@ -114,30 +92,30 @@ def _explained(error: Exception, repo_id: str, name: str) -> CheckpointError:
     """The package's own error for an error of ``huggingface_hub``; the most specific cases come first."""
     hub = constants.ENDPOINT
     match error:
-        case GatedRepoError():
+        case errors.GatedRepoError():
             return CheckpointMissing(
                 f"'{repo_id}' is gated: ask for access at {hub}/{repo_id}, then pass a token or set HF_TOKEN."
             )
-        case RepositoryNotFoundError():
+        case errors.RepositoryNotFoundError():
             return CheckpointMissing(
                 f"The hub at {hub} shows no model '{repo_id}'. Check the spelling; "
                 "if it is private, pass a token or set HF_TOKEN."
             )
-        case RevisionNotFoundError():
+        case errors.RevisionNotFoundError():
             return CheckpointMissing(f"The hub at {hub} has a model '{repo_id}', but no checkpoint {name}.")
-        case DisabledRepoError():
+        case errors.DisabledRepoError():
             return CheckpointMissing(f"'{repo_id}' has been disabled on the hub at {hub}.")
-        case RemoteEntryNotFoundError():
+        case errors.RemoteEntryNotFoundError():
             return CheckpointMissing(
                 f"The checkpoint {name} lacks a file on the hub ({_short(error)}). Both {CONFIG_NAME} and "
                 f"{WEIGHTS_NAME} are needed; pickled weights (pytorch_model.bin) are never loaded."
             )
-        case HfHubHTTPError() if error.response.status_code in (401, 403):
+        case errors.HfHubHTTPError() if error.response.status_code in (401, 403):
             return CheckpointMissing(
                 f"The hub at {hub} refuses access to '{repo_id}' (status {error.response.status_code}). "
                 "Check the token, or HF_TOKEN."
             )
-        case httpx2.HTTPError() | LocalEntryNotFoundError() | RuntimeError():
+        case httpx2.HTTPError() | errors.LocalEntryNotFoundError() | RuntimeError():
             return CheckpointUnreachable(
                 f"The checkpoint {name} could not be fetched from {hub} ({_short(error)}). {_WAYS_OUT}"
             )

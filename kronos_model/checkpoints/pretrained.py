@@ -1,12 +1,11 @@
 """Loading and saving modules as ``config.json`` plus ``model.safetensors``."""
 
-import inspect
 import json
 import os
 import shutil
 import typing
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,11 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from kronos_model.atomic_write import sync
-from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
-from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint
+from kronos_model.atomic_write import STAGING, sync
+from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME, HubAccess
+from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint, read_json
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
+PICKLED = {".bin", ".pt", ".pth"}
 _MAX_NAMED = 3
 
 
@@ -92,14 +92,8 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
             CheckpointUnreachable: not cached, and the hub does not answer.
             CheckpointError: the files are damaged, or do not belong to this class.
         """
-        checkpoint = locate_checkpoint(
-            source,
-            cls.checkpoint_part,
-            revision=revision,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            token=token,
-        )
+        access = HubAccess(cache_dir=cache_dir, local_files_only=local_files_only, token=token)
+        checkpoint = locate_checkpoint(source, cls.checkpoint_part, revision, access)
         config = _read_config(checkpoint.folder, cls)
         tensors = _read_tensors(checkpoint.folder)
         _check_depth(config, tensors, str(checkpoint.folder / CONFIG_NAME))
@@ -148,7 +142,7 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
             for name, tensor in self.state_dict().items()
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.tmp"
+        staging = folder.parent / STAGING.format(name=folder.name, unique=uuid.uuid4().hex)
         staging.mkdir()
         try:
             text = json.dumps(content, indent=2, sort_keys=True)
@@ -173,17 +167,14 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
 def _config_types(cls: type[nn.Module]) -> dict[str, type]:
     """The type of each key of ``config.json``, from the constructor's annotations."""
     hints = typing.get_type_hints(cls.__init__)
-    return {name: hints[name] for name in inspect.signature(cls.__init__).parameters if name != "self"}
+    return {name: hint for name, hint in hints.items() if name != "return"}
 
 
 def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
     path = folder / CONFIG_NAME
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {CONFIG_NAME}.") from error
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    if not path.exists():
+        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {CONFIG_NAME}.")
+    config = read_json(path)
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} holds a {type(config).__name__}, not an object of settings.")
     _check_config(config, cls, str(path))
@@ -193,18 +184,12 @@ def _read_config(folder: Path, cls: type[nn.Module]) -> dict[str, Any]:
 def _check_config(config: Mapping[str, Any], cls: type[nn.Module], where: str) -> None:
     """Refuse settings that are missing, unknown or of another type than the constructor's."""
     types = _config_types(cls)
-    wrong_type = [
+    wrong = [
         f"{key}={config[key]!r} (expected {expected.__name__})"
         for key, expected in types.items()
         if key in config and not _is_a(config[key], expected)
     ]
-    _refuse(
-        f"{where} does not fit {cls.__name__}",
-        "setting",
-        missing=[key for key in types if key not in config],
-        unknown=[key for key in config if key not in types],
-        wrong=wrong_type,
-    )
+    _refuse(f"{where} does not fit {cls.__name__}", "setting", config, types, wrong)
 
 
 def _is_a(value: object, expected: type) -> bool:
@@ -219,13 +204,10 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError as error:
-        pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
-        hint = (
-            f" {pickled[0]} is a pickle, which can run any code when read: convert it first."
-            if pickled
-            else ""
-        )
-        raise CheckpointMissing(f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}.{hint}") from error
+        message = f"The checkpoint folder '{folder}' has no {WEIGHTS_NAME}."
+        if pickled := sorted(file.name for file in folder.glob("*") if file.suffix in PICKLED):
+            message += f" {pickled[0]} is a pickle, which can run any code when read: convert it first."
+        raise CheckpointMissing(message) from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from error
 
@@ -240,30 +222,27 @@ def _check_depth(config: Mapping[str, Any], tensors: Mapping[str, Tensor], where
 def _check_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
     """Refuse tensors that are missing, unknown, of another shape or kind, or not finite."""
     shared = [(name, stored[name], expected[name]) for name in expected if name in stored]
-    _refuse(
-        f"{where} does not fit its config.json",
-        "tensor",
-        missing=[name for name in expected if name not in stored],
-        unknown=[name for name in stored if name not in expected],
-        wrong=[
-            f"{name} ({_form(ours)}, expected {_form(theirs)})"
-            for name, ours, theirs in shared
-            if ours.shape != theirs.shape or not _convertible(ours.dtype, theirs.dtype)
-        ]
-        + [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()],
-    )
-
-
-def _convertible(stored: torch.dtype, expected: torch.dtype) -> bool:
-    return stored == expected or (stored.is_floating_point and expected.is_floating_point)
+    wrong = [
+        f"{name} ({_form(ours)}, expected {_form(theirs)})"
+        for name, ours, theirs in shared
+        if ours.shape != theirs.shape
+        or (ours.dtype != theirs.dtype and not (ours.is_floating_point() and theirs.is_floating_point()))
+    ]
+    wrong += [f"{name} (not finite)" for name, ours, _ in shared if not torch.isfinite(ours).all()]
+    _refuse(f"{where} does not fit its config.json", "tensor", stored, expected, wrong)
 
 
 def _form(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _refuse(complaint: str, noun: str, **defects: list[str]) -> None:
-    """Raise if there are defects, with the number and the first few names of each kind."""
+def _refuse(
+    complaint: str, noun: str, given: Collection[str], expected: Collection[str], wrong: list[str]
+) -> None:
+    """Raise if names are missing, unknown or wrong, with the number and the first few of each kind."""
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected]
+    defects = {"missing": missing, "unknown": unknown, "wrong": wrong}
     found = {kind: names for kind, names in defects.items() if names}
     if not found:
         return

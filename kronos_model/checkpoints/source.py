@@ -9,7 +9,7 @@ from typing import Any, Literal
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
 
-from kronos_model.checkpoints.hub import CONFIG_NAME, fetch_checkpoint
+from kronos_model.checkpoints.hub import CONFIG_NAME, HubAccess, fetch_checkpoint
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
@@ -25,7 +25,6 @@ class CheckpointSource:
     Attributes:
         id: bundled name, hub id, or the folder's path as given.
         revision: full commit hash of a checkpoint from the hub, else None.
-        origin: the kind of place.
         folder: folder that holds ``config.json`` and ``model.safetensors``.
     """
 
@@ -43,24 +42,16 @@ def bundled_names() -> tuple[str, ...]:
 def locate_checkpoint(
     source: str | os.PathLike[str],
     part: Part,
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    token: str | bool | None = None,
+    revision: str | None,
+    access: HubAccess,
 ) -> CheckpointSource:
     """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 
-    Args:
-        source: a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
-            folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken.
-        part: the half of a pair.
-        revision: branch, tag or commit hash; for hub ids only.
-        cache_dir, local_files_only, token: as in ``huggingface_hub``; for hub ids only.
+    ``source`` is a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
+    folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken. ``revision`` and
+    ``access`` are for hub ids only.
 
-    Raises:
-        CheckpointMissing: the name is none of the three; also as in ``hub.fetch_checkpoint``.
-        CheckpointUnreachable, CheckpointError: as in ``hub.fetch_checkpoint``.
+    Raises CheckpointMissing if ``source`` is none of the three, and the errors of ``fetch_checkpoint``.
     """
     if origin := local_origin(source):
         if revision is not None:
@@ -72,17 +63,12 @@ def locate_checkpoint(
         if not (folder / CONFIG_NAME).exists() and (folder / part).is_dir():
             folder = folder / part
         return CheckpointSource(id=str(source), revision=None, origin=origin, folder=folder)
-    folder = fetch_checkpoint(
-        str(source), revision=revision, cache_dir=cache_dir, local_files_only=local_files_only, token=token
-    )
+    folder = fetch_checkpoint(str(source), revision, access)
     return CheckpointSource(id=str(source), revision=folder.name, origin="hub", folder=folder)
 
 
 def local_origin(source: str | os.PathLike[str]) -> Origin | None:
-    """Return "bundled" or "folder" for a checkpoint on this machine, None for a hub id.
-
-    Raises CheckpointMissing for any other name.
-    """
+    """The origin of a checkpoint on this machine; None for a hub id. Other names raise CheckpointMissing."""
     if isinstance(source, str) and source in bundled_names():
         return "bundled"
     # Unlike Path.is_dir, this one takes any string: empty, too long, with a zero byte.
@@ -106,20 +92,21 @@ def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
     Only bundled and finetuned checkpoints have that file. Raises CheckpointError if it is damaged.
     """
     folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
-    path = folder / "metadata.json"
-    try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
+    metadata = read_json(folder / "metadata.json")
     return metadata if isinstance(metadata, dict) else {}
 
 
-def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint is trained, by its ``metadata.json``; None if that does not say.
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if it is missing. Raises CheckpointError if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
 
-    Forecasts of an untrained checkpoint mean nothing.
-    """
+
+def is_trained(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a checkpoint is trained, so that its forecasts mean something; None if it does not say."""
     trained = read_metadata(source).get("trained")
     return trained if isinstance(trained, bool) else None

@@ -5,25 +5,23 @@ misplaced quantiles and intervals that are too wide or too narrow.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kronos_model.errors import InputError, TrainingDiverged
 from kronos_model.evaluation.naive import CloseForecast, last_value, seasonal, why_not_seasonal
 from kronos_model.evaluation.scores import (
     LEVELS,
+    Array,
     Improvement,
     coverage,
     improvement,
     mae,
-    mase,
     one_bar_change,
     pinball,
-    width,
 )
 from kronos_model.evaluation.window_arrays import WindowArrays
 
@@ -42,12 +40,8 @@ GOOD_COVERAGE: Final = (0.7, 0.9)
 """Acceptable coverage of an 80 % interval; the verdict calls others too narrow or too wide."""
 
 
-class Forecaster(Protocol):
-    """A forecaster to evaluate: ``ModelForecaster``, or anything that gives quantiles of the close."""
-
-    def __call__(self, windows: WindowArrays, levels: Sequence[float]) -> CloseForecast:
-        """Forecasts from the lookbacks alone, with quantiles at ``levels``."""
-        ...
+Forecaster = Callable[[WindowArrays, Sequence[float]], CloseForecast]
+"""Forecasts windows from their lookbacks alone, with quantiles at some levels; see ``ModelForecaster``."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,8 @@ class Evaluation:
         """The result in plain sentences. The first one warns if another forecaster is better."""
         scores = self.scores[self.judged]
         lines = []
-        worse_than = [
-            NAMES.get(name, name) for name, by in self.improvements.items() if by.outcome == "worse"
-        ]
-        if worse_than:
+        by_name = {NAMES.get(name, name): by for name, by in self.improvements.items()}
+        if worse_than := [name for name, by in by_name.items() if by.outcome == "worse"]:
             lines.append(
                 f"WORSE: on held-out candles this model forecasts worse than {' and than '.join(worse_than)}."
             )
@@ -108,7 +100,7 @@ class Evaluation:
             f"Pinball loss of the close {scores.pinball:.4g}{scaled}, over {self.num_windows} windows of "
             f"{self.horizon} bars."
         )
-        lines += [_compared(NAMES.get(name, name), by) for name, by in self.improvements.items()]
+        lines += [_compared(name, by) for name, by in by_name.items()]
         lines.append(_covered(scores.coverage_80))
         if self.why_no_seasonal is not None:
             lines.append(f"Not compared with {NAMES[SEASONAL]}: {self.why_no_seasonal}.")
@@ -121,13 +113,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """The result, JSON-compatible: numbers that are not finite become None."""
         return {
-            "judged": self.judged,
-            "num_windows": self.num_windows,
-            "num_constant": self.num_constant,
-            "lookback": self.lookback,
-            "horizon": self.horizon,
-            "season": self.season,
-            "why_no_seasonal": self.why_no_seasonal,
+            **asdict(self),
             "levels": list(LEVELS),
             "scores": {name: _finite(asdict(scores)) for name, scores in self.scores.items()},
             "improvements": {
@@ -170,11 +156,11 @@ def evaluate(
     scale = one_bar_change(past)  # (W,)
     is_scaled = np.isfinite(scale)
     scores: dict[str, Scores] = {}
-    losses: dict[str, NDArray[np.float64]] = {}  # scaled pinball loss of each window that can be scaled
+    losses: dict[str, Array] = {}  # scaled pinball loss of each window that can be scaled
     for name, forecast in forecasts.items():
         if not (np.isfinite(forecast.point).all() and np.isfinite(forecast.quantiles).all()):
             raise TrainingDiverged(f"the forecasts of {name!r} are not finite", details={"forecaster": name})
-        scores[name], losses[name] = _score(past, actual, forecast, scale)
+        scores[name], losses[name] = _score(actual, forecast, scale)
     judged = next(iter(candidates))
     groups = None if windows.groups is None else windows.groups[is_scaled]
     return Evaluation(
@@ -194,30 +180,22 @@ def evaluate(
     )
 
 
-def _score(
-    past: NDArray[np.float64],
-    actual: NDArray[np.float64],
-    forecast: CloseForecast,
-    scale: NDArray[np.float64],
-) -> tuple[Scores, NDArray[np.float64]]:
+def _score(actual: Array, forecast: CloseForecast, scale: Array) -> tuple[Scores, Array]:
     """Mean scores, and the scaled pinball loss of each window that can be scaled."""
     is_scaled = np.isfinite(scale)
     low, high = forecast.quantiles[:, 0], forecast.quantiles[:, -1]  # (W, H)
-    errors, losses, widths = (
-        mae(actual, forecast.point),
-        pinball(actual, forecast.quantiles),
-        width(low, high),
-    )
+    errors, losses = mae(actual, forecast.point), pinball(actual, forecast.quantiles)
+    widths = (high - low).mean(axis=1)
 
-    def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scaled(values: Array) -> Array:
         return values[is_scaled] / scale[is_scaled]
 
-    def mean(values: NDArray[np.float64]) -> float:
+    def mean(values: Array) -> float:
         return float(values.mean()) if len(values) else math.nan
 
     return Scores(
         mae=mean(errors),
-        mase=mean(mase(actual, forecast.point, past)[is_scaled]),
+        mase=mean(scaled(errors)),
         pinball=mean(losses),
         pinball_scaled=mean(scaled(losses)),
         coverage_80=mean(coverage(actual, low, high)),
@@ -250,5 +228,5 @@ def _covered(share: float) -> str:
     return f"The 80 % interval held {100 * share:.1f} % of the closes{too}."
 
 
-def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+def _finite(numbers: Mapping[str, float]) -> dict[str, Any]:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -36,13 +36,10 @@ def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) 
     """The close one season ago, or as many seasons as the step needs, from lookbacks (W, T).
 
     The point of step h is ``close[T − season + (h − 1) mod season]``. Its quantiles have the same distances
-    from it as those of ``last_value`` from the last close.
-
-    Raises ValueError with the reason of ``why_not_seasonal``.
+    from it as those of ``last_value`` from the last close. Raises ValueError with ``why_not_seasonal``.
     """
     num_bars = closes.shape[1]
-    reason = why_not_seasonal(num_bars, season)
-    if reason is not None:
+    if (reason := why_not_seasonal(num_bars, season)) is not None:
         raise ValueError(reason)
     point = closes[:, num_bars - season + np.arange(horizon) % season]  # (W, H)
     return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))

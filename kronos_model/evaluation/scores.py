@@ -39,11 +39,6 @@ def one_bar_change(closes: Array) -> Array:
     return scale
 
 
-def mase(actual: Array, point: Array, closes: Array) -> Array:
-    """Mean absolute scaled error, (W,); NaN if ``one_bar_change`` is."""
-    return mae(actual, point) / one_bar_change(closes)
-
-
 def pinball(actual: Array, quantiles: Array, levels: Sequence[float] = LEVELS) -> Array:
     """Mean pinball (quantile) loss over levels and steps, (W,). It is not doubled, unlike in some texts.
 
@@ -63,12 +58,6 @@ def coverage(actual: Array, low: Array, high: Array) -> Array:
     """Share of the steps (W, H) that lie in their interval, bounds included, (W,)."""
     share: Array = ((low <= actual) & (actual <= high)).mean(axis=1)
     return share
-
-
-def width(low: Array, high: Array) -> Array:
-    """Mean width of the intervals (W, H), (W,)."""
-    mean: Array = (high - low).mean(axis=1)
-    return mean
 
 
 class Improvement(NamedTuple):
@@ -95,7 +84,6 @@ def improvement(
     *,
     groups: NDArray[np.int64] | None = None,
     seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
 ) -> Improvement:
     """The improvement of the mean of ``ours`` (W,) over that of ``theirs`` (W,), losses on the same windows.
 
@@ -116,11 +104,9 @@ def improvement(
     if len(sums) < MIN_GROUPS:
         return Improvement(mean, np.nan, np.nan)
     rng = np.random.default_rng(seed)
-    resampled = np.stack(
-        [sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(num_resamples)]
-    )  # (num_resamples, 2)
+    resampled = [sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(NUM_RESAMPLES)]
     # "nearest" does not interpolate: a value may be infinite.
-    low, high = np.quantile(_percent(resampled), (0.025, 0.975), method="nearest")
+    low, high = np.quantile(_percent(np.stack(resampled)), (0.025, 0.975), method="nearest")
     return Improvement(mean, float(low), float(high))
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from kronos_model.errors import KronosError, TrainingStopped
-from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
+from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.processes.exiting import collect_nothing_at_exit
 
 EXIT_ERROR: Final = 1
@@ -48,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         result = finetune(config, options.output, listeners=[listener], should_stop=stop.is_set)
     except TrainingStopped as stopped:
-        from kronos_model.finetuning.run_folder import RunFolder
-
         best = RunFolder(options.output).best_so_far()
         listener({"event": "stopped", "best_checkpoint": None if best is None else str(best)})
         print(stopped.message, file=sys.stderr)
@@ -86,10 +84,9 @@ def _parser() -> argparse.ArgumentParser:
         "--progress", choices=("bar", "json"), default="bar", help="bar for people, json for programs"
     )
     parser.add_argument(
-        "--supervised",
-        action="store_true",
+        "--supervised", action="store_true",
         help="end at once when standard input closes, for use as a child process",
-    )
+    )  # fmt: skip
     return parser
 
 

@@ -3,20 +3,19 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, patch_environment
 
 from kronos_model.errors import FinetuningConfigError
 
-# Variables that make Accelerate start a process group, or choose a device itself.
-_LAUNCHER_VARIABLES = (
-    *("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-    *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"),
+# At -1, as if they were not set, these make Accelerate start no process group.
+_NO_LAUNCHER: dict[str, Any] = dict.fromkeys(
+    ("LOCAL_RANK", "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"), -1
 )
-_DEVICE_VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 
 @contextmanager
@@ -37,9 +36,11 @@ def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelera
         raise FinetuningConfigError(
             "training_device: several processes cannot share mps; start one", field="training_device"
         )
-    chosen = {} if is_group or device.type == "cpu" else {_DEVICE_VARIABLE: str(device)}
-    with _environment(set_=chosen, unset=() if is_group else _LAUNCHER_VARIABLES):
-        backend = "nccl" if device.type == "cuda" else "gloo"
+    given = {} if is_group else dict(_NO_LAUNCHER)
+    if not is_group and device.type != "cpu":
+        given["ACCELERATE_TORCH_DEVICE"] = device
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with patch_environment(**given):
         accelerator = Accelerator(
             cpu=device.type == "cpu",
             mixed_precision=mixed_precision,
@@ -53,19 +54,3 @@ def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelera
         # Accelerate keeps its state in the class: a second run in this process may be on another device.
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
-
-
-@contextmanager
-def _environment(set_: dict[str, str], unset: tuple[str, ...]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in (*set_, *unset)}
-    for name in unset:
-        os.environ.pop(name, None)
-    os.environ.update(set_)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -1,11 +1,13 @@
-"""The config of a finetuning run: one frozen, validated value.
+"""The config of a finetuning run: one frozen, validated value, from a mapping or a file.
 
 Defaults of losses, optimiser and schedule are the reference's. No torch here, so clients can check a job
 before they send it.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
@@ -21,14 +23,9 @@ from kronos_model.finetuning.shapes import (
 )
 from kronos_model.seeds import MAX_SEED
 
-
-def _as_text(value: Any) -> Any:
-    """Undo YAML's conversion of texts that look like dates."""
-    return value.isoformat() if isinstance(value, date) else value
-
-
-Path = Annotated[str, Field(min_length=1)]
-Moment = Annotated[str, BeforeValidator(_as_text)]
+PathText = Annotated[str, Field(min_length=1)]
+# YAML converts texts that look like dates.
+Moment = Annotated[str, BeforeValidator(lambda text: text.isoformat() if isinstance(text, date) else text)]
 StageName = Literal["tokenizer", "predictor"]
 ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount"]
 
@@ -38,7 +35,7 @@ DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
 class DataConfig(ConfigModel):
     """The candles, and how they are cut into windows."""
 
-    path: Path | Annotated[tuple[Path, ...], Field(min_length=1)] = Field(
+    path: PathText | Annotated[tuple[PathText, ...], Field(min_length=1)] = Field(
         description="CSV or Parquet files, or folders of them; one instrument a file"
     )
     columns: dict[ColumnName, str] = Field(
@@ -73,12 +70,10 @@ class DataConfig(ConfigModel):
 
     @property
     def gap_bars(self) -> int:
-        """``gap`` with its default."""
         return self.pred_len if self.gap is None else self.gap
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """``path`` as a tuple."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
     @model_validator(mode="after")
@@ -151,7 +146,7 @@ class PredictorOptimiserConfig(OptimiserConfig):
 
 
 class StageConfig(ConfigModel):
-    """Length, batches and early stop of one stage."""
+    """Length, batches, early stop and optimiser of a stage, with the tokenizer's defaults."""
 
     epochs: Count = 30
     batch_size: Count = Field(default=50, description="windows in a batch of one process")
@@ -166,16 +161,11 @@ class StageConfig(ConfigModel):
     patience: Count | None = Field(
         default=None, description="epochs without a better validation loss before the stage stops early"
     )
-
-
-class TokenizerStageConfig(StageConfig):
-    """The tokenizer's stage."""
-
     optimiser: OptimiserConfig = OptimiserConfig()
 
 
 class PredictorStageConfig(StageConfig):
-    """The predictor's stage."""
+    """The predictor's stage, with its defaults."""
 
     optimiser: PredictorOptimiserConfig = PredictorOptimiserConfig()
     sibling: Literal["sampled", "teacher_forced"] = Field(
@@ -203,7 +193,7 @@ class FinetuneConfig(ConfigModel):
     data: DataConfig
     start: StartConfig = StartConfig()
     stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = ("tokenizer", "predictor")
-    tokenizer: TokenizerStageConfig = TokenizerStageConfig()
+    tokenizer: StageConfig = StageConfig()
     predictor: PredictorStageConfig = PredictorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     max_context: Count | None = Field(
@@ -251,3 +241,48 @@ def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
 
 # pydantic puts the tried member of a union between two parts of the path.
 _UNION_TAGS: Final = {"name", "shape", "constrained-str"}
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = (), **fields: Any) -> FinetuneConfig:
+    """Load a config from a YAML or JSON file.
+
+    ``overrides`` such as ``predictor.epochs=3`` replace fields; their values are YAML. ``fields`` are whole
+    top-level fields, which replace both.
+
+    Raises FinetuningConfigError, whose ``field`` is the dotted path at fault.
+    """
+    content = {} if path is None else _read(path)
+    for override in overrides:
+        _apply(content, override)
+    return parse_config(content | fields)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # optional: a config from a mapping does not need it
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise FinetuningConfigError(f"{path} cannot be read: {error}", field="config") from error
+    if not isinstance(content, dict):
+        raise FinetuningConfigError(f"{path} holds no fields, but a {type(content).__name__}", field="config")
+    return content
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    """Put ``a.b=value`` into nested mappings."""
+    import yaml
+
+    name, has_value, text = override.partition("=")
+    *parents, last = name.strip().split(".")
+    if not has_value or not last:
+        raise FinetuningConfigError(f"{override!r} is no override: write field.field=value", field="config")
+    for parent in parents:
+        if not isinstance(content.get(parent), dict):
+            content[parent] = {}
+        content = content[parent]
+    try:
+        content[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise FinetuningConfigError(f"{override!r}: the value cannot be read: {error}", field=name) from error

@@ -12,13 +12,12 @@ from kronos_model.evaluation.comparison import START, Evaluation, evaluate
 from kronos_model.evaluation.naive import infer_season
 from kronos_model.evaluation.window_arrays import spread, window_arrays
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.data import Split
 from kronos_model.finetuning.model_forecaster import ModelForecaster
 from kronos_model.finetuning.reporting import Listener
-from kronos_model.finetuning.splits import Split
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
 
 FINETUNED: Final = "finetuned"
-MAX_SLOTS: Final = 64
 
 
 def evaluate_on_test(
@@ -33,11 +32,8 @@ def evaluate_on_test(
 ) -> Evaluation | None:
     """Compare the trained pair with its start on windows of the test part.
 
-    Returns:
-        The comparison; None if there is no test part, or if the config turns it off.
-
-    Raises:
-        TrainingStopped: ``should_stop`` returned true.
+    Returns None if there is no test part, or if the config turns it off. Raises TrainingStopped if
+    ``should_stop`` returns true.
     """
     data, sampled = config.data, config.evaluation
     if (reason := _why_not_evaluated(config, split)) is not None:
@@ -48,16 +44,15 @@ def evaluate_on_test(
     untouched = untouched_pair(with_revisions(config, trained.parent).start)
     if untouched is not None:
         pairs[START] = untouched
-    num_bars = len(windows) * data.pred_len * sampled.sample_count
+    bars_total = len(pairs) * len(windows) * data.pred_len * sampled.sample_count
+    bars_done = 0
 
-    def progress_of(index: int) -> Callable[[int, int], None]:
-        def report(num_done: int, _: int) -> None:
-            if should_stop():
-                raise TrainingStopped("the comparison was stopped on request: start it again to continue")
-            done = index * num_bars + num_done
-            listener({"event": "evaluating", "bars_done": done, "bars_total": len(pairs) * num_bars})
-
-        return report
+    def report(num_bars: int) -> None:
+        nonlocal bars_done
+        if should_stop():
+            raise TrainingStopped("the comparison was stopped on request: start it again to continue")
+        bars_done += num_bars
+        listener({"event": "evaluating", "bars_done": bars_done, "bars_total": bars_total})
 
     candidates = {
         name: ModelForecaster(
@@ -66,10 +61,9 @@ def evaluate_on_test(
             max_context=trained.max_context,
             sampling=SamplingParams(sampled.temperature, 0, sampled.top_p, sampled.sample_count, config.seed),
             clip=config.clip,
-            max_slots=MAX_SLOTS,
-            on_progress=progress_of(index),
+            on_progress=report,
         )
-        for index, (name, (model, tokenizer)) in enumerate(pairs.items())
+        for name, (model, tokenizer) in pairs.items()
     }
     evaluation = evaluate(
         candidates,

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -21,30 +21,10 @@ Listener = Callable[[Event], None]
 
 PROGRESS_INTERVAL_S: Final = 1.0
 PROGRESS_FIELDS: Final = (
-    "stage",
-    "stage_index",
-    "num_stages",
-    "epoch",
-    "num_epochs",
-    "step",
-    "num_steps",
-    "loss",
-    "learning_rate",
-    "validation_loss",
-    "best_validation_loss",
-    "seconds_left",
-)
+    "stage", "stage_index", "num_stages", "epoch", "num_epochs", "step", "num_steps", "loss", "learning_rate",
+    "validation_loss", "best_validation_loss", "seconds_left",
+)  # fmt: skip
 """Fields of a progress event; None if not known yet."""
-
-
-def broadcast(listeners: Sequence[Listener]) -> Listener:
-    """One listener that sends its events to several."""
-
-    def send(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return send
 
 
 class MetricsFile:

@@ -4,7 +4,7 @@ import platform
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,21 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from kronos_model.atomic_write import disk_errors
-from kronos_model.bars.instrument import Instrument
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.comparison import Evaluation
-from kronos_model.evaluation.window_arrays import spread
+from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
-from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.candles import read_training_candles
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.data import Split, read_training_candles, split_windows
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
-from kronos_model.finetuning.loop import StageLoop, StageResult
-from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, broadcast, tensorboard
+from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.splits import Split, split_windows
-from kronos_model.finetuning.stages import PredictorStage, Stage, TokenizerStage
+from kronos_model.finetuning.stages.loop import StageLoop, StageResult
+from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
+from kronos_model.finetuning.stages.state import load_progress
+from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 from kronos_model.finetuning.starting_point import StartingPoint, starting_point, with_revisions
-from kronos_model.finetuning.state import load_progress
-from kronos_model.finetuning.windows import WindowDataset
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ class TrainingResult:
         checkpoint: folder with ``model/``, ``tokenizer/`` and ``metadata.json``; load it by its path.
         metadata: the content of that file: parent, config, data_fingerprint, metrics by stage, evaluation, …;
             empty in processes other than the first.
-        device: the device it trained on.
-        device_warning: the reason if that is not the requested device.
+        device_warning: the reason if ``device`` is not the requested one.
     """
 
     checkpoint: Path
@@ -67,154 +63,135 @@ def finetune(
         listeners: receive events; see ``reporting.py``.
         should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
-    Raises:
-        FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
+    Raises FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
     """
     device, device_warning = resolve_device(config.training_device)
     with accelerated(device, config.mixed_precision) as accelerator:
         folder = RunFolder(output)
         is_main = accelerator.is_main_process
         with folder.locked() if is_main else nullcontext():
-            run = _Run(config, folder, accelerator, listeners if is_main else (), should_stop)
+            run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop)
             run.start(device_warning)
             # The other processes do not wait for the comparison: it may take longer than a group's timeout.
             metadata = run.finish() if is_main else {}
         return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        config: FinetuneConfig,
-        folder: RunFolder,
-        accelerator: Accelerator,
-        listeners: Sequence[Listener],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self._given = self._config = config
-        self._folder = folder
-        self._accelerator = accelerator
-        self._metrics = MetricsFile(folder.metrics)
-        self._should_stop = should_stop
-        is_main = accelerator.is_main_process
-        files = [self._metrics, tensorboard(folder.root / "tensorboard")] if is_main else []
-        self._send = broadcast([*listeners, *filter(None, files)])
-        self._instruments: list[Instrument]
-        self._split: Split
-        self._bars: BarStore
-        self._start: StartingPoint
-        self._results: dict[str, StageResult] = {}
-        self._fingerprint = ""
+    given: FinetuneConfig
+    folder: RunFolder
+    accelerator: Accelerator
+    listeners: list[Listener]
+    should_stop: Callable[[], bool]
+    split: Split = field(init=False)
+    bars: BarStore = field(init=False)
+    data: dict[str, Any] = field(init=False)
+    models: StartingPoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.given
+        self.results: dict[str, StageResult] = {}
+        self.metrics = MetricsFile(self.folder.metrics)
+        if self.accelerator.is_main_process:
+            files = self.metrics, tensorboard(self.folder.root / "tensorboard")
+            self.listeners.extend(filter(None, files))
+
+    def _send(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def start(self, device_warning: str | None) -> None:
         """Read, load and train, in every process."""
-        config = self._config
-        is_resumed = self._folder.is_begun
+        config = self.config
+        is_resumed = self.folder.is_begun
         if is_resumed:
-            self._folder.check(config)
-        self._accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
-        started = {"device": str(self._accelerator.device), "device_warning": device_warning}
+            self.folder.check(config)
+        self.accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
+        started = {"device": str(self.accelerator.device), "device_warning": device_warning}
         self._send({"event": "started", **started, "resumed": is_resumed})
-        data = self._read_data(is_resumed)
-        if self._should_stop():
+        self._read_data(is_resumed)
+        if self.should_stop():
             raise TrainingStopped("training was stopped on request before it began: start it again")
         if is_resumed:
-            config = self._config = with_revisions(config, self._folder.read("parent.json"))
-        self._start = starting_point(config)
-        if config.data.window > self._start.max_context + 1:
+            config = self.config = with_revisions(config, self.folder.read("parent.json"))
+        self.models = starting_point(config)
+        if config.data.window > self.models.max_context + 1:
             raise FinetuningConfigError(
                 f"data.lookback and data.pred_len make windows of {config.data.window} bars, but the model "
-                f"sees {self._start.max_context}: lower them",
+                f"sees {self.models.max_context}: lower them",
                 field="data.lookback",
-                details={"max_context": self._start.max_context},
+                details={"max_context": self.models.max_context},
             )
-        if (self._folder.checkpoint / "metadata.json").exists():
+        if (self.folder.checkpoint / "metadata.json").exists():
             return
-        if self._accelerator.is_main_process:
-            modules = self._start.model, self._start.tokenizer
-            self._folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+        if self.accelerator.is_main_process:
+            modules = self.models.model, self.models.tokenizer
+            self.folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
             if not is_resumed:
-                self._folder.begin(self._given, data, self._start.parent)
-        for index, stage in enumerate(self._stages()):
-            self._results[stage.name] = self._train(stage, index)
+                self.folder.begin(self.given, self.data, self.models.parent)
+        for index in range(len(config.stages)):
+            self._train(index)
 
     def finish(self) -> dict[str, Any]:
         """Compare and write the checkpoint; returns its metadata."""
-        if (self._folder.checkpoint / "metadata.json").exists():  # by an earlier start
-            metadata = self._folder.read("checkpoint/metadata.json")
+        if (self.folder.checkpoint / "metadata.json").exists():  # by an earlier start
+            metadata = self.folder.read("checkpoint/metadata.json")
         else:
+            data = self.bars.instruments, self.split, self.accelerator.device
             evaluation = evaluate_on_test(
-                self._config,
-                self._start,
-                self._instruments,
-                self._split,
-                self._accelerator.device,
-                listener=self._send,
-                should_stop=self._should_stop,
+                self.config, self.models, *data, listener=self._send, should_stop=self.should_stop
             )
             metadata = self._write_checkpoint(evaluation)
-        self._send({"event": "done", "checkpoint": str(self._folder.checkpoint), "metadata": metadata})
+        self._send({"event": "done", "checkpoint": str(self.folder.checkpoint), "metadata": metadata})
         return metadata
 
-    def _read_data(self, is_resumed: bool) -> dict[str, Any]:
-        """Read the candles and find their windows; returns the report."""
-        config = self._config
-        self._instruments, report = read_training_candles(config.data)
-        self._split = split_windows(self._instruments, config.data)
-        self._bars = BarStore(self._instruments)
-        self._instruments = list(self._bars.instruments)
-        self._fingerprint = report.fingerprint
-        content = {"report": report.as_dict(), "split": self._split.as_dict()}
-        if is_resumed and self._folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
+    def _read_data(self, is_resumed: bool) -> None:
+        instruments, report = read_training_candles(self.config.data)
+        self.split = split_windows(instruments, self.config.data)
+        self.bars = BarStore(instruments)
+        self.data = {"report": report.as_dict(), "split": self.split.as_dict()}
+        if is_resumed and self.folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
             raise TrainingDataError(
-                f"the run in {self._folder.root} was started with other candles: restore them, or choose "
+                f"the run in {self.folder.root} was started with other candles: restore them, or choose "
                 "another folder",
                 field="data.path",
             )
-        windows = ", ".join(f"{count:,} {part}" for part, count in content["split"]["num_windows"].items())
-        short = content | {"report": report.short()}
+        windows = ", ".join(f"{num:,} {part}" for part, num in self.data["split"]["num_windows"].items())
+        short = self.data | {"report": report.short()}
         self._send({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
-        return content
 
-    def _stages(self) -> list[Stage]:
-        model, tokenizer = self._start.model, self._start.tokenizer
-        made: dict[str, Stage] = {
-            "tokenizer": TokenizerStage(tokenizer),
-            "predictor": PredictorStage(model, tokenizer, self._config.predictor.sibling),
-        }
-        return [made[name] for name in self._config.stages]
-
-    def _train(self, stage: Stage, index: int) -> StageResult:
-        config, data = self._config, self._config.data
-        if self._accelerator.is_main_process:
-            progress = load_progress(self._folder.state(stage.name))
-            self._metrics.remove_after(stage.name, progress.step if progress else 0)
+    def _train(self, index: int) -> None:
+        config, data, start = self.config, self.config.data, self.models
+        stage: Stage
+        if config.stages[index] == "tokenizer":
+            stage = TokenizerStage(start.tokenizer)
+        else:
+            stage = PredictorStage(start.model, start.tokenizer, config.predictor.sibling)
+        if self.accelerator.is_main_process:
+            progress = load_progress(self.folder.state(stage.name))
+            self.metrics.remove_after(stage.name, progress.step if progress else 0)
 
         def send(event: Event) -> None:
             self._send({**event, "stage_index": index, "num_stages": len(config.stages)})
 
-        def dataset(part: str) -> WindowDataset:
-            windows = getattr(self._split, part)
-            most = getattr(config, stage.name).validation_windows
-            if part == "validation" and most is not None:
-                windows = spread(windows, most)
-            return WindowDataset(self._bars, windows, data.lookback, data.pred_len, config.clip)
+        def dataset(windows: Windows) -> WindowDataset:
+            return WindowDataset(self.bars, windows, data.lookback, data.pred_len, config.clip)
 
-        self._start.tokenizer.to(self._accelerator.device).eval()
+        validation = self.split.validation
+        if (most := getattr(config, stage.name).validation_windows) is not None:
+            validation = spread(validation, most)
+
+        start.tokenizer.to(self.accelerator.device).eval()
+        data_sets = dataset(self.split.train), dataset(validation)
         loop = StageLoop(
-            self._accelerator,
-            stage,
-            dataset("train"),
-            dataset("validation"),
-            config,
-            self._folder,
-            listener=send,
-            should_stop=self._should_stop,
-        )
-        return loop.train()
+            self.accelerator, stage, *data_sets, config, self.folder,
+            listener=send, should_stop=self.should_stop,
+        )  # fmt: skip
+        self.results[stage.name] = loop.train()
 
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
-        config, start = self._config, self._start
+        config, start = self.config, self.models
         metadata = {
             "trained": True,
             "max_context": start.max_context,
@@ -222,17 +199,17 @@ class _Run:
             "pred_len": config.data.pred_len,
             "clip": config.clip,
             "parent": start.parent,
-            "config": self._given.model_dump(mode="json"),
-            "data_fingerprint": self._fingerprint,
-            "metrics": {name: asdict(result) for name, result in self._results.items()},
+            "config": self.given.model_dump(mode="json"),
+            "data_fingerprint": self.data["report"]["fingerprint"],
+            "metrics": {name: asdict(result) for name, result in self.results.items()},
             "evaluation": None if evaluation is None else evaluation.as_dict(),
             "versions": {"python": platform.python_version(), "torch": version("torch")},
         }
-        staging = self._folder.root / ".checkpoint.tmp"
-        with disk_errors(self._folder.checkpoint, SafetensorError):
+        staging = self.folder.root / ".checkpoint.tmp"
+        with disk_errors(self.folder.checkpoint, SafetensorError):
             shutil.rmtree(staging, ignore_errors=True)
             start.model.save_pretrained(staging / "model")
             start.tokenizer.save_pretrained(staging / "tokenizer")
             RunFolder(staging).write("metadata.json", metadata)
-            staging.rename(self._folder.checkpoint)
+            staging.rename(self.folder.checkpoint)
         return metadata

@@ -16,8 +16,7 @@ from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_conf
 LOCK_WAIT_S: Final = 15.0
 """After a kill, the processes that load windows live on for some seconds, and hold the lock."""
 LOCK_POLL_S: Final = 0.1
-BYTES_PER_NUMBER: Final = 4
-NUMBERS_PER_PARAMETER: Final = 5
+BYTES_PER_PARAMETER: Final = 4 * 5
 """A weight and two moments in the state, and a weight each in the best checkpoint and the result."""
 
 _MAY_CHANGE: Final = {"training_device", "num_workers", "save_interval_s"}
@@ -38,21 +37,13 @@ class RunFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.root / "checkpoint"
+        self.metrics = root / "metrics.jsonl"
+        self.checkpoint = root / "checkpoint"
 
     def state(self, stage: StageName) -> Path:
-        """The saved state of a stage."""
         return self.root / stage / "state.safetensors"
 
     def best(self, stage: StageName) -> Path:
-        """A stage's best checkpoint so far."""
         return self.root / stage / "best"
 
     def best_so_far(self) -> Path | None:
@@ -68,16 +59,13 @@ class RunFolder:
             file = (self.root / "lock").open("w")
         with file:
             _lock(file, self.root)
-            self._remove_leftovers()
+            # Left over from interrupted saves: only the holder of the lock writes here.
+            for leftover in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                else:
+                    leftover.unlink(missing_ok=True)
             yield
-
-    def _remove_leftovers(self) -> None:
-        """Remove the files of interrupted saves: only the holder of the lock writes here."""
-        for leftover in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
 
     @property
     def is_begun(self) -> bool:
@@ -123,11 +111,9 @@ class RunFolder:
 
         Each file needs its room twice: the old one stays until the new one is complete.
         """
-        needed = 2 * BYTES_PER_NUMBER * NUMBERS_PER_PARAMETER * num_parameters
-        try:
+        needed = 2 * BYTES_PER_PARAMETER * num_parameters
+        with disk_errors(self.root):
             free = shutil.disk_usage(self.root).free
-        except OSError as error:
-            raise DiskFull(f"the folder {self.root} cannot be used: {error}") from error
         if free < needed:
             raise DiskFull(
                 f"{self.root} has {free / 2**20:.0f} MiB free, but training needs {needed / 2**20:.0f} MiB: "

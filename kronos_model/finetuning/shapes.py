@@ -27,26 +27,28 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _check_heads(d_model: int, n_heads: int) -> None:
-    """Refuse heads of unequal or odd width: rotation needs two halves of each."""
-    if d_model % (2 * n_heads):
-        raise ValueError(f"d_model {d_model} is no multiple of twice {n_heads} heads")
-
-
-class TokenizerShape(ConfigModel):
-    """A tokenizer from scratch: the arguments of ``KronosTokenizer``."""
-
-    d_in: Literal[6] = 6
+class _Shape(ConfigModel):
     d_model: Count
     n_heads: Count
     ff_dim: Count
-    n_enc_layers: Count
-    n_dec_layers: Count
     ffn_dropout_p: Fraction = 0.0
     attn_dropout_p: Fraction = 0.0
     resid_dropout_p: Fraction = 0.0
     s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
     s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
+
+    def _check_heads(self, n_heads: int) -> None:
+        """Refuse heads of unequal or odd width: rotation needs two halves of each."""
+        if self.d_model % (2 * n_heads):
+            raise ValueError(f"d_model {self.d_model} is no multiple of twice {n_heads} heads")
+
+
+class TokenizerShape(_Shape):
+    """A tokenizer from scratch: the arguments of ``KronosTokenizer``."""
+
+    d_in: Literal[6] = 6
+    n_enc_layers: Count
+    n_dec_layers: Count
     beta: float = 0.05
     gamma0: float = 1.0
     gamma: float = 1.1
@@ -55,30 +57,22 @@ class TokenizerShape(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_heads(self.d_model, self.n_heads)
+        self._check_heads(self.n_heads)
         bits = self.s1_bits + self.s2_bits
         if bits % self.group_size:
             raise ValueError(f"group_size {self.group_size} does not divide the {bits} bits of a token")
         return self
 
 
-class PredictorShape(ConfigModel):
+class PredictorShape(_Shape):
     """A predictor from scratch: the arguments of ``Kronos``."""
 
-    s1_bits: Annotated[int, Field(ge=1, le=16)] = 10
-    s2_bits: Annotated[int, Field(ge=1, le=16)] = 10
     n_layers: Count
-    d_model: Count
-    n_heads: Count
-    ff_dim: Count
-    ffn_dropout_p: Fraction = 0.0
-    attn_dropout_p: Fraction = 0.0
-    resid_dropout_p: Fraction = 0.0
     token_dropout_p: Fraction = 0.0
     learn_te: bool = True
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_heads(self.d_model, self.n_heads)
-        _check_heads(self.d_model, DEPENDENCY_HEADS)
+        self._check_heads(self.n_heads)
+        self._check_heads(DEPENDENCY_HEADS)
         return self

@@ -1,7 +1,6 @@
 """The start of a run: loaded checkpoints, or modules from scratch."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,60 +36,39 @@ def starting_point(config: FinetuneConfig) -> StartingPoint:
     The same seed makes the same modules. Raises CheckpointError and its subclasses.
     """
     start = config.start
-    with _drawing(seed_from_text(f"{config.seed}:start")):
+    max_context = config.max_context
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_from_text(f"{config.seed}:start"))
         tokenizer = _tokenizer(start)
-        model = (
-            Kronos(**start.model.model_dump())
-            if isinstance(start.model, PredictorShape)
-            else Kronos.from_pretrained(start.model, revision=start.model_revision)
-        )
-    check_fit(model, tokenizer, _name(model), _name(tokenizer))
-    return StartingPoint(
-        model,
-        tokenizer,
-        config.max_context or _max_context(config),
-        parent={
-            "model": _name(model),
-            "revision": _revision(model),
-            "tokenizer": _name(tokenizer),
-            "tokenizer_revision": _revision(tokenizer),
-        },
-    )
-
-
-@contextmanager
-def _drawing(seed: int) -> Iterator[None]:
-    """Draw from this seed on the CPU. ``torch.random.fork_rng`` is not used, since it queries GPUs."""
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before)
+        if isinstance(start.model, PredictorShape):
+            model = Kronos(**start.model.model_dump())
+            max_context = max_context or config.data.window
+        else:
+            model = Kronos.from_pretrained(start.model, revision=start.model_revision)
+            max_context = max_context or default_max_context(start.model)
+    (model_id, revision), (tokenizer_id, tokenizer_revision) = _origin(model), _origin(tokenizer)
+    check_fit(model, tokenizer, model_id, tokenizer_id)
+    parent = {
+        "model": model_id,
+        "revision": revision,
+        "tokenizer": tokenizer_id,
+        "tokenizer_revision": tokenizer_revision,
+    }
+    return StartingPoint(model, tokenizer, max_context, parent)
 
 
 def with_revisions(config: FinetuneConfig, parent: Mapping[str, str | None]) -> FinetuneConfig:
     """The config with the commits of ``parent`` in place of branches, which may move."""
-    start = config.start.model_copy(
-        update={
-            field: parent[key]
-            for field, key in (("model_revision", "revision"), ("tokenizer_revision", "tokenizer_revision"))
-            if parent[key] is not None
-        }
-    )
-    return config.model_copy(update={"start": start})
+    found = {"model_revision": parent["revision"], "tokenizer_revision": parent["tokenizer_revision"]}
+    commits = {field: commit for field, commit in found.items() if commit is not None}
+    return config.model_copy(update={"start": config.start.model_copy(update=commits)})
 
 
 def untouched_pair(start: StartConfig) -> tuple[Kronos, KronosTokenizer] | None:
     """The pair before training, for a comparison; None if training starts from scratch."""
     if isinstance(start.model, PredictorShape) or isinstance(start.tokenizer, TokenizerShape):
         return None
-    pair = load_pair(
-        start.model,
-        start.tokenizer,
-        model_revision=start.model_revision,
-        tokenizer_revision=start.tokenizer_revision,
-    )
+    pair = load_pair(**start.model_dump())
     return pair.model, pair.tokenizer
 
 
@@ -104,16 +82,7 @@ def _tokenizer(start: StartConfig) -> KronosTokenizer:
     return KronosTokenizer.from_pretrained(name, revision=start.tokenizer_revision)
 
 
-def _max_context(config: FinetuneConfig) -> int:
-    """A model from scratch sees as many bars as its windows have."""
-    if isinstance(config.start.model, PredictorShape):
-        return config.data.window
-    return default_max_context(config.start.model)
-
-
-def _name(module: PretrainedModule) -> str:
-    return FROM_SCRATCH if module.checkpoint is None else module.checkpoint.id
-
-
-def _revision(module: PretrainedModule) -> str | None:
-    return None if module.checkpoint is None else module.checkpoint.revision
+def _origin(module: PretrainedModule) -> tuple[str, str | None]:
+    """Name and revision."""
+    source = module.checkpoint
+    return (FROM_SCRATCH, None) if source is None else (source.id, source.revision)

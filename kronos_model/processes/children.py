@@ -44,15 +44,14 @@ class ChildProcess:
 
     Args:
         sink: Called with ``(name, line)`` for every line of stdout and stderr, on a thread of its own.
-        error_sink: Called for the lines of stderr instead, on another thread; the tail then holds only these.
+        error_sink: Called for the lines of stderr instead, on another thread; the tail then has only these.
         stdin: Text for the child's standard input, such as secrets that must not be on a command line.
         holds_stdin: Keep the child's standard input open: it closes when this process ends.
         grace_s: Seconds between SIGTERM and SIGKILL.
         orphan_grace_s: Seconds between the two if this process is gone; ``grace_s`` by default.
         max_line_chars: A child that prints a longer line is killed.
 
-    Raises:
-        LocalStackError: The process cannot be started.
+    Raises LocalStackError if the process cannot be started.
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if error_sink is None else subprocess.PIPE,
-                text=True,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,
@@ -103,22 +101,20 @@ class ChildProcess:
         assert self._guard.stdin is not None
         self._guard.stdin.write(f"{self._process.pid}\n".encode())
         self._guard.stdin.flush()
-        has_errors_apart = self._process.stderr is not None
+        pipes = [(self._process.stdout, sink, error_sink is None), (self._process.stderr, error_sink, True)]
         self._readers = [
             threading.Thread(target=self._read, args=given, name=f"{name}-output", daemon=True)
-            for given in (
-                (self._process.stdout, sink, not has_errors_apart),
-                (self._process.stderr, error_sink, True),
-            )
+            for given in pipes
             if given[0] is not None
         ]
         for reader in self._readers:
             reader.start()
         assert self._process.stdin is not None
+        self._stdin = self._process.stdin
         # A child that has ended already shows in its exit status.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(stdin)
-            self._process.stdin.flush()
+            self._stdin.write(stdin)
+            self._stdin.flush()
         if not holds_stdin:
             self._close_stdin()
 
@@ -186,13 +182,10 @@ class ChildProcess:
             reader.join(timeout=1)
 
     def _close_stdin(self) -> None:
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
 
     def _dismiss_guard(self) -> None:
         # Kill it before its standard input closes: the process group's id may belong to others by then.
         self._guard.kill()
-        self._guard.wait()
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        self._guard.communicate()

@@ -26,11 +26,7 @@ Event = Mapping[str, Any]
 
 
 class ChildEnded(Exception):
-    """The child has ended, and all its events are read.
-
-    Attributes:
-        exit_status: If negative, the number of the signal that ended it.
-    """
+    """The child has ended, and all its events are read. A negative ``exit_status`` is a signal's number."""
 
     def __init__(self, name: str, exit_status: int) -> None:
         how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
@@ -41,13 +37,8 @@ class ChildEnded(Exception):
 class JsonChild(ChildProcess):
     """The parent's end of the pipe. If memory runs out, Linux kills the child first.
 
-    Args:
-        error_sink: Called with ``(name, line)`` for each line of text: stderr, and stdout that is no event.
-        grace_s: Seconds between SIGTERM and SIGKILL when it is stopped; 0 if it has nothing to save.
-        max_line_chars: A child that prints a longer line is killed.
-
-    Raises:
-        LocalStackError: The process, or a thread that reads its output, cannot be started.
+    ``error_sink`` receives all text: stderr, and lines of stdout that are no events. ``grace_s`` is 0 if the
+    child has nothing to save. Raises LocalStackError if a process or a thread cannot be started.
     """
 
     def __init__(
@@ -86,18 +77,13 @@ class JsonChild(ChildProcess):
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message and return at once, since a child that hangs reads nothing."""
-        given = (json.dumps(message), self._writer)
-        self._writer = threading.Thread(
-            target=self._write, args=given, name=f"{self.name}-input", daemon=True
-        )
+        given = json.dumps(message), self._writer
+        name = f"{self.name}-input"
+        self._writer = threading.Thread(target=self._write, args=given, name=name, daemon=True)
         self._writer.start()
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """The next event; None if none comes within the time.
-
-        Raises:
-            ChildEnded: All events are read, and no more will come.
-        """
+        """The next event; None if none comes within the time. Raises ChildEnded after the last one."""
         until = time.monotonic() + timeout_s
         while True:
             is_read = self.is_read  # read before the queue: no event may come between
@@ -120,16 +106,14 @@ class JsonChild(ChildProcess):
     def _write(self, line: str, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()
-        assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it has ended, which next_event reports
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
+            self._stdin.write(f"{line}\n")
+            self._stdin.flush()
 
     def _take(self, name: str, line: str) -> None:
-        try:
+        event = None
+        with suppress(ValueError, RecursionError):
             event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             self._events.put(event)
         else:
@@ -156,7 +140,6 @@ class JsonParent:
             raise TimeoutError from None
 
     def send(self, event: str, **content: Any) -> None:
-        """Send an event."""
         self._output.write(json.dumps({"event": event, **content}) + "\n")
         self._output.flush()
 

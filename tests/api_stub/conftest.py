@@ -13,7 +13,7 @@ from redis import Redis
 from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example_result, example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.core.stored import result_key
@@ -21,7 +21,7 @@ from kronos_client.redis.routing import announce
 
 ADDRESS = "http://127.0.0.1:8000"
 
-STATUS = WORKER_STATUS.validate_python(example_worker_status() | {"node": "worker@test"})
+STATUS = WORKER_STATUS.validate_python(example("worker-status") | {"node": "worker@test"})
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Jobs:
         self.publish(job_id, "FAILURE", error | {"exc_message": [code, message, field, details]})
 
     def finish(self, job_id: str, result: dict[str, Any] | None = None) -> dict[str, Any]:
-        result = result or example_result()
+        result = result or example("forecast-result")
         self.publish(job_id, "SUCCESS", result)
         return result
 

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from tests.api_process import ApiUnderTest
 from tests.api_stub.conftest import series
 
@@ -42,7 +42,7 @@ def test_waiting_requests_are_answered_with_the_jobs_address(service, jobs):
             threads.submit(httpx2.post, f"{address}/v1/predict/single", json=series(), timeout=TIMEOUT_S)
             for _ in range(NUM_WAITING)
         ]
-        job_id = httpx2.post(f"{address}/v1/forecasts", json=example_job()).json()["id"]
+        job_id = httpx2.post(f"{address}/v1/forecasts", json=example("forecast-job")).json()["id"]
         events = threads.submit(httpx2.get, f"{address}/v1/forecasts/{job_id}/events", timeout=TIMEOUT_S)
         # Every request has begun to wait.
         metric = f"kronos_http_jobs_waited_for {NUM_WAITING + 1}.0"

@@ -20,7 +20,7 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
@@ -44,7 +44,7 @@ def status(node: str, **changes: Any) -> AnyWorkerStatus:
     """An announcement as a worker makes it."""
     load = {"sequences_running": 2, "sequences_waiting": 5, "bars_per_s": 1234.5, "queue_wait_s": 0.25}
     own = {"node": node, "host": platform.node(), "uptime_s": 125.0, "jobs_done": 3, "jobs_running": []}
-    return WORKER_STATUS.validate_python(example_worker_status() | load | own | changes)
+    return WORKER_STATUS.validate_python(example("worker-status") | load | own | changes)
 
 
 @pytest.fixture

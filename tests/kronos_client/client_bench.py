@@ -13,7 +13,7 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle
@@ -22,7 +22,7 @@ from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 from worker.config import use_result_backend
 
-RESULT = ForecastResult.model_validate(example_result())
+RESULT = ForecastResult.model_validate(example("forecast-result"))
 
 KINDS: Final = ("real", "fake", "awaited real", "awaited fake")
 
@@ -73,7 +73,7 @@ class WorkerSide:
         self.backend: Any = app.backend
 
     def finish(self, job_id: str, result: Any = None) -> None:
-        self.backend.mark_as_done(job_id, result or example_result())
+        self.backend.mark_as_done(job_id, result or example("forecast-result"))
 
     def fail(self, job_id: str, error: JobError) -> None:
         self.backend.mark_as_failure(job_id, error)

@@ -13,7 +13,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_job, example_job
+from kronos_client.contract.examples import example
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_client.core.result_store import RedisResultStore
@@ -225,14 +225,14 @@ def test_many_items_with_a_bounded_number_at_a_time(bench, in_order):
 
 def test_jobs_in_the_contracts_own_form(bench):
     async def use(client: AsyncForecastClient) -> None:
-        handle = await client.submit_job(example_job(), job_id="a")
+        handle = await client.submit_job(example("forecast-job"), job_id="a")
         await handle.check()
         assert await handle.peek() is None
         bench.bench.finish("a")
         assert await handle.peek() == RESULT
         assert await code_of(client.submit_job({"pred_len": 5})) == ErrorCode.MISSING_FIELD
         assert await code_of(client.forecast_handle("nobody's").check()) == ErrorCode.LOST
-        trained = await client.submit_finetune_job(example_finetune_job(), job_id="b")
+        trained = await client.submit_finetune_job(example("finetune-job"), job_id="b")
         await trained.cancel()
         assert await code_of(client.finetune_handle("b").peek()) == ErrorCode.CANCELLED
 

@@ -17,7 +17,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.routing import announce
@@ -255,7 +255,7 @@ def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_
 
 def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow, backend):
     handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, job_id=str(number)) for number in range(3)]
-    backend.mark_as_done(handles[0].id, example_result())
+    backend.mark_as_done(handles[0].id, example("forecast-result"))
     assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(WAIT_S).series
     with pytest.raises(JobError, match=r"QUEUE_FULL.*submitted before"):
         narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="1")
@@ -303,7 +303,7 @@ def test_the_states_of_a_job_are_read_back(client, backend):
     assert handle.state() == JobState("STARTED")
     backend.store_result(handle.id, {"bars_done": 3, "bars_total": 10}, PROGRESS_STATE)
     assert handle.state() == JobState("PROGRESS", 3, 10)
-    backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example("forecast-result"))
     assert handle.state() == JobState("SUCCESS")
     failed = client.submit(CANDLES.as_dict(), pred_len=5)
     backend.mark_as_failure(failed.id, JobError(ErrorCode.DEADLINE, "too late"))
@@ -314,11 +314,11 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(JobError, match="TIMEOUT"):
         handle.wait(0.01)
-    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example_result()))
+    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example("forecast-result")))
     timer.start()
     result = handle.wait(WAIT_S)
     timer.join()
-    assert result.model_dump(mode="json") == example_result()
+    assert result.model_dump(mode="json") == example("forecast-result")
 
     failed = client.submit(CANDLES.as_dict(), pred_len=5)
     error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
@@ -342,7 +342,7 @@ def test_progress_goes_from_the_queue_to_the_end(client, backend):
         if state == JobState("PENDING"):
             set_progress(backend, handle.id, 3)
         else:
-            backend.mark_as_done(handle.id, example_result())
+            backend.mark_as_done(handle.id, example("forecast-result"))
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 3, 10), JobState("SUCCESS")]
     assert [state.has_ended for state in seen] == [False, False, True]
 
@@ -360,7 +360,7 @@ def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypa
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     states = handle.progress()
     assert next(states) == JobState("PENDING")
-    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example_result()))
+    timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example("forecast-result")))
     timer.start()
     assert list(states) == [JobState("SUCCESS")]
     timer.join()
@@ -379,8 +379,8 @@ def test_whoever_waits_is_told_of_each_new_state(client, backend):
             timer.start()
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
-    timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example_result()))
-    assert handle.wait(WAIT_S, on_progress=follow).model_dump(mode="json") == example_result()
+    timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example("forecast-result")))
+    assert handle.wait(WAIT_S, on_progress=follow).model_dump(mode="json") == example("forecast-result")
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 
@@ -394,7 +394,7 @@ def test_who_is_told_may_give_up_waiting(client, backend):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(Enough):
         handle.wait(WAIT_S, on_progress=give_up)
-    backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example("forecast-result"))
     assert handle.wait(WAIT_S).series
 
 
@@ -438,7 +438,7 @@ def test_a_result_of_which_nobody_told_is_found_all_the_same(client, redis):
     def store_unheard() -> None:
         redis.set(
             f"celery-task-meta-{handle.id}",
-            json.dumps({"status": "SUCCESS", "result": example_result(), "task_id": handle.id}),
+            json.dumps({"status": "SUCCESS", "result": example("forecast-result"), "task_id": handle.id}),
         )
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles
@@ -173,7 +173,7 @@ def test_a_misspelt_option_is_a_type_error(bench: ClientBench):
 
 
 def test_jobs_in_the_contracts_own_form(bench: ClientBench):
-    handle = bench.client.submit_job(example_job(), job_id="a")
+    handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")
     assert handle.wait(WAIT_S) == RESULT
 

@@ -15,7 +15,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress
 from kronos_client.contract.job_limits import Limits
@@ -29,8 +29,7 @@ from kronos_client.contract.names import (
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
-from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60)
@@ -205,10 +204,10 @@ def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis, backe
     first = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     assert redis.llen(NORMAL) == 2  # it is the worker's to see that the first is still under way
-    backend.mark_as_done(first.id, example_finetune_result())
+    backend.mark_as_done(first.id, example("finetune-result"))
     again = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     assert redis.llen(NORMAL) == 2
-    assert again.wait(WAIT_S).model_dump(mode="json") == example_finetune_result()
+    assert again.wait(WAIT_S).model_dump(mode="json") == example("finetune-result")
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.finetune(CONFIG, name="another", data="a.csv", job_id="my-job")
 
@@ -241,7 +240,7 @@ def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings, backe
         assert watched.state().progress == FinetuneProgress(**(PROGRESS | {"loss": None}))
         backend.store_result(handle.id, {"stage": 7}, PROGRESS_STATE)
         assert watched.state() == FinetuneState("PROGRESS")
-        backend.mark_as_done(handle.id, example_finetune_result())
+        backend.mark_as_done(handle.id, example("finetune-result"))
         assert watched.state() == FinetuneState("SUCCESS")
         assert watched.wait(WAIT_S).model.id == "crypto-hourly@3"
 
@@ -255,7 +254,7 @@ def test_progress_goes_from_the_queue_to_the_end(client, backend):
             backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
         elif state.name == PROGRESS_STATE:
             assert state.progress.epoch == 2
-            backend.mark_as_done(handle.id, example_finetune_result())
+            backend.mark_as_done(handle.id, example("finetune-result"))
     assert seen == ["PENDING", "PROGRESS", "SUCCESS"]
 
 

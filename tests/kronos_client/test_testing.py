@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_job, example_job
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import GPU_QUEUE
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.kinds import JobState
@@ -85,7 +85,7 @@ def test_another_device_than_was_asked_for_is_told(fake):
 
 def test_what_was_accepted_is_there_to_be_looked_at(fake):
     fake.submit(CANDLES, pred_len=5, job_id="a", seed=7)
-    fake.submit_job(example_job(), job_id="b")
+    fake.submit_job(example("forecast-job"), job_id="b")
     assert list(fake.jobs) == ["a", "b"]
     assert fake.jobs["a"]["sampling"]["seed"] == 7
     assert fake.jobs["b"]["series"][0]["id"] == "AAPL"
@@ -111,7 +111,7 @@ def test_the_next_submissions_are_refused_as_told(fake):
 
 
 def test_a_finetuned_model_has_a_version_each_time(fake):
-    results = [fake.submit_finetune_job(example_finetune_job()).wait(1) for _ in range(2)]
+    results = [fake.submit_finetune_job(example("finetune-job")).wait(1) for _ in range(2)]
     assert [result.model.id for result in results] == ["crypto-hourly@1", "crypto-hourly@2"]
 
 

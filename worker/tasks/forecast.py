@@ -152,7 +152,7 @@ class ForecastAttempt(Attempt):
             return self._process.isolation.compute(self._job_id, job, receipt, self._queue, self)
         except ChildEnded as ended:
             log.warning("job %s: %s while it computed only this job", self._job_id, ended)
-            num_lost = job_store.count_lost_alone(self._job_id, self._tag)
+            num_lost = job_store.count(self._job_id, self._tag, "lost_alone")
             if num_lost is None:
                 raise ClaimLost from None
             if num_lost >= MAX_LOST_ALONE:
@@ -160,7 +160,7 @@ class ForecastAttempt(Attempt):
             raise NotNow(str(ended)) from None
         except Unavailable as unavailable:
             log.warning("job %s: it cannot be computed in isolation now: %s", self._job_id, unavailable)
-            num_put_off = job_store.count_put_off(self._job_id, self._tag)
+            num_put_off = job_store.count(self._job_id, self._tag, "put_off")
             if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
                 raise unavailable.error from None
             raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_client.contract.instruments import PreparedInstrument
+from kronos_client.contract.preparing import PreparedInstrument
 from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError

@@ -18,7 +18,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, State, TrainingStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import finetune_queue_for
+from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
 from worker.broker.claims import Claims
@@ -92,7 +92,7 @@ class FinetuneProcess:
 
     @property
     def queue(self) -> str:
-        return finetune_queue_for(self.device)
+        return queue_for(self.device, "finetune")
 
     @property
     def limits(self) -> Limits:

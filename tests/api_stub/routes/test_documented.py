@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from api_stub.routes import documented
-from kronos_client.contract.examples import example_finetune_job, example_job
+from kronos_client.contract.examples import example
 from tests.api_stub.conftest import series
 
 
@@ -36,8 +36,8 @@ def seen(monkeypatch) -> list[bool]:
 BODIES = {
     "/v1/predict/single": series(),
     "/v1/predict/batch": {"items": [series()]},
-    "/v1/forecasts": example_job(),
-    "/v1/finetunes": example_finetune_job(),
+    "/v1/forecasts": example("forecast-job"),
+    "/v1/finetunes": example("finetune-job"),
 }
 
 

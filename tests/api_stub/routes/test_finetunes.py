@@ -1,12 +1,12 @@
 """The routes of finetuning jobs."""
 
-from kronos_client.contract.examples import example_finetune_job, example_finetune_result
+from kronos_client.contract.examples import example
 
 URL = "/v1/finetunes"
 
 
 def enqueue(http, **fields) -> str:
-    answer = http.post(URL, json=example_finetune_job() | fields)
+    answer = http.post(URL, json=example("finetune-job") | fields)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
@@ -15,14 +15,14 @@ def test_a_job_is_enqueued_unchanged(http, jobs):
     job_id = enqueue(http)
     (sent,) = jobs.sent()
     assert sent["id"] == job_id
-    assert {name: sent[name] for name in example_finetune_job()} == example_finetune_job()
+    assert {name: sent[name] for name in example("finetune-job")} == example("finetune-job")
 
 
 def test_an_invalid_job_is_refused_with_its_code(http, jobs):
     config = {"predictor": {"epochs": 0}}
-    problem = http.post(URL, json=example_finetune_job() | {"config": config}).json()
+    problem = http.post(URL, json=example("finetune-job") | {"config": config}).json()
     assert (problem["code"], problem["field"]) == ("INVALID_CONFIG", "config.predictor.epochs")
-    outside = http.post(URL, json=example_finetune_job() | {"data": {"path": "../secret.csv"}})
+    outside = http.post(URL, json=example("finetune-job") | {"data": {"path": "../secret.csv"}})
     assert (outside.status_code, outside.json()["code"]) == (422, "DATA_NOT_ALLOWED")
     assert jobs.sent() == []
 
@@ -36,7 +36,7 @@ def test_a_view_follows_training(http, jobs):
     assert progress.items() <= view["progress"].items()
     jobs.publish(job_id, "PROGRESS", {"epoch": "of another form"})
     assert http.get(f"{URL}/{job_id}").json()["progress"] is None
-    result = example_finetune_result()
+    result = example("finetune-result")
     jobs.finish(job_id, result)
     view = http.get(f"{URL}/{job_id}").json()
     assert (view["state"], view["result"]) == ("done", result)
@@ -51,9 +51,9 @@ def test_queued_training_is_cancelled_at_once(http):
 
 def test_a_repeated_job_is_answered_with_its_state(http, jobs):
     key = {"Idempotency-Key": "once"}
-    first = http.post(URL, json=example_finetune_job(), headers=key).json()
+    first = http.post(URL, json=example("finetune-job"), headers=key).json()
     assert first["state"] == "queued"
     job_id = first["id"]
-    jobs.finish(job_id, example_finetune_result())
-    again = http.post(URL, json=example_finetune_job(), headers=key)
+    jobs.finish(job_id, example("finetune-result"))
+    again = http.post(URL, json=example("finetune-job"), headers=key)
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, job_id, "done")

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 
 URL = "/v1/forecasts"
 
 
 def enqueue(http, **fields) -> str:
-    answer = http.post(URL, json=example_job() | fields)
+    answer = http.post(URL, json=example("forecast-job") | fields)
     assert answer.status_code == 202, answer.text
     assert answer.headers["location"] == answer.json()["url"]
     return str(answer.json()["id"])
@@ -30,7 +30,7 @@ def test_a_job_is_enqueued_unchanged(http, jobs):
     job_id = enqueue(http)
     (sent,) = jobs.sent()
     assert sent["id"] == job_id
-    assert {name: sent[name] for name in example_job()} == example_job()
+    assert {name: sent[name] for name in example("forecast-job")} == example("forecast-job")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_job_is_enqueued_unchanged(http, jobs):
     ],
 )
 def test_an_invalid_job_is_refused_with_its_code(http, jobs, change, status, code, field):
-    answer = http.post(URL, json=example_job() | change)
+    answer = http.post(URL, json=example("forecast-job") | change)
     problem = answer.json()
     assert (answer.status_code, problem["code"], problem["field"]) == (status, code, field)
     assert jobs.sent() == []
@@ -159,9 +159,9 @@ def test_every_unknown_id_is_not_found(http):
 
 def test_a_repeated_job_is_answered_with_its_state(http, jobs):
     key = {"Idempotency-Key": "once"}
-    first = http.post(URL, json=example_job(), headers=key).json()
+    first = http.post(URL, json=example("forecast-job"), headers=key).json()
     assert first["state"] == "queued"
     job_id = first["id"]
     jobs.finish(job_id)
-    again = http.post(URL, json=example_job(), headers=key)
+    again = http.post(URL, json=example("forecast-job"), headers=key)
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, job_id, "done")

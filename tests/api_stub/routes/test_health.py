@@ -11,7 +11,7 @@ from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
@@ -61,7 +61,7 @@ def test_one_ready_worker_is_enough_and_its_device_is_named(http, redis):
 
 def test_a_worker_on_a_gpu_is_named_before_one_on_the_cpu(http, redis):
     announce(redis, STATUS)
-    announce(redis, fake_worker("gpu", model=example_worker_status()["model"]))
+    announce(redis, fake_worker("gpu", model=example("worker-status")["model"]))
     assert http.get("/v1/readyz").json()["device"] == "cuda:0"
 
 
@@ -125,7 +125,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
     monkeypatch.setattr(backend, "POOL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
     monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setitem(connection.OPTIONS, "socket_timeout", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 

@@ -10,7 +10,7 @@ from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import SingleRequest
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example
 from tests.api_stub.conftest import ADDRESS, series
 
 SINGLE = "/v1/predict/single"
@@ -304,7 +304,7 @@ def test_the_header_names_at_most_16_jobs(http, settings):
 
 def test_the_answer_keeps_the_order_of_the_request(http, settings, jobs):
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
-    result = example_result()
+    result = example("forecast-result")
     result["series"][0] |= {"quantiles": {}, "paths": None}
 
     def work() -> None:

@@ -18,7 +18,7 @@ from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.core.handle import JobHandle
@@ -83,7 +83,7 @@ def enqueue(client: ForecastClient) -> FinetuneHandle:
 
 
 def end(worker_side: WorkerSide, job_id: str) -> None:
-    worker_side.finish(job_id, example_finetune_result())
+    worker_side.finish(job_id, example("finetune-result"))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_watching_as_json_prints_each_state_and_the_result(
     assert [line["state"] for line in lines] == ["PENDING", *["PROGRESS"] * 3, "SUCCESS"]
     assert lines[0]["progress"] == {}
     assert lines[1]["progress"] == PROGRESS | {"step": 1}
-    assert lines[-1]["result"] == example_finetune_result()
+    assert lines[-1]["result"] == example("finetune-result")
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -17,13 +17,13 @@ from kronos_cli.files.inputs import ForecastInput
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_worker_status
+from kronos_client.contract.examples import example
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
 
-READY = fake_worker(model=example_worker_status()["model"])
+READY = fake_worker(model=example("worker-status")["model"])
 TRAINING = fake_worker("cpu.finetune")
 
 
@@ -317,7 +317,7 @@ def test_the_default_lookback_of_a_registered_model_is_in_its_metadata(tmp_path:
         (folder / "metadata.json").write_text(json.dumps(metadata))
     assert default_lookback("mine", tmp_path, [READY]) == 88
     assert default_lookback("mine@1", tmp_path, [READY]) == 77
-    serving = [fake_worker(model=example_worker_status()["model"] | {"id": "mine@1"})]
+    serving = [fake_worker(model=example("worker-status")["model"] | {"id": "mine@1"})]
     assert default_lookback(None, tmp_path, serving) == 77
     assert default_lookback("mine", None, []) == DEFAULT_LOOKBACK
     (tmp_path / "mine" / "2" / "metadata.json").write_text("{")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kronos_cli.tables.finetune_job import WAITING, result_view, state_line, state_view
-from kronos_client.contract.examples import example_finetune_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.core.kinds import FinetuneState
 
@@ -87,7 +87,10 @@ def test_evaluation_lines_are_one() -> None:
 
 def test_the_result_shows_model_verdict_and_each_warning_once() -> None:
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
-    content = example_finetune_result() | {"device_warning": warning, "warnings": [warning, "few [bold]bars"]}
+    content = example("finetune-result") | {
+        "device_warning": warning,
+        "warnings": [warning, "few [bold]bars"],
+    }
     rows = rows_of(FinetuneResult.model_validate(content), width=120)
 
     assert ["Model", "crypto-hourly@3"] in [[name, rest.strip()] for name, rest in rows]

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kronos_client.contract.columns import ColumnError, decode_column, encode_column, num_values
+from kronos_client.contract.columns import decode_column, encode_column, num_values
+from kronos_client.contract.errors import JobError
 
 
 @given(values=arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
@@ -35,7 +36,7 @@ def test_an_array_of_numbers_is_read_as_it_is(values: list[float]) -> None:
     "column", ["%%%%", "AAA", "AAAA=A==", "AAAAAA\n==", "AAAAAA", "__-_", "ü", "AAAAAA==AAAA", "\ud800"]
 )
 def test_what_is_not_base64_is_refused(column: str) -> None:
-    with pytest.raises(ColumnError) as caught:
+    with pytest.raises(JobError) as caught:
         decode_column(column)
 
     assert caught.value.code == "BAD_ENCODING"
@@ -44,7 +45,7 @@ def test_what_is_not_base64_is_refused(column: str) -> None:
 
 @pytest.mark.parametrize("num_bytes", [1, 3, 5, 6, 7, 4001])
 def test_broken_values_are_refused(num_bytes: int) -> None:
-    with pytest.raises(ColumnError) as caught:
+    with pytest.raises(JobError) as caught:
         decode_column(base64.b64encode(bytes(num_bytes)).decode())
 
     assert caught.value.code == "BAD_ENCODING"
@@ -52,7 +53,7 @@ def test_broken_values_are_refused(num_bytes: int) -> None:
 
 
 def test_a_number_beyond_any_float_is_refused_with_its_row() -> None:
-    with pytest.raises(ColumnError) as caught:
+    with pytest.raises(JobError) as caught:
         decode_column([1.0, 2, 10**400])
 
-    assert (caught.value.code, caught.value.row) == ("VALUE_TOO_LARGE", 2)
+    assert (caught.value.code, caught.value.details["row"]) == ("VALUE_TOO_LARGE", 2)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_finetune_job
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import MAX_CONFIG_BYTES, FinetuneJob, parse_finetune_job
-from kronos_client.contract.instruments import prepare_instruments
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.preparing import prepare_instruments
 from kronos_client.contract.schemas import finetune_job_schema
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.finetuning.config import FinetuneConfig
@@ -66,7 +66,7 @@ def test_a_job_is_frozen() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [job(), job(data={"path": ["a.csv", "b/c.parquet"]}), inline(), example_finetune_job()]
+    "payload", [job(), job(data={"path": ["a.csv", "b/c.parquet"]}), inline(), example("finetune-job")]
 )
 def test_a_job_survives_the_way_through_json(payload: dict[str, Any]) -> None:
     read = parse_finetune_job(payload, LIMITS)

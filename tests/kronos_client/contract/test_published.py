@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import JOB_ID, example_error, example_job
+from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
@@ -73,13 +73,13 @@ def test_examples_are_read_by_the_models() -> None:
 
 
 def test_the_example_error_is_the_one_that_the_defect_gives() -> None:
-    payload = example_job()
+    payload = example("forecast-job")
     payload["series"][0]["high"][3] = 185.1
 
     with pytest.raises(JobError) as caught:
         prepare(parse_job(payload, Limits()), JOB_ID, Limits())
 
-    assert list(caught.value.args) == example_error()["exc_message"]
+    assert list(caught.value.args) == example("error")["exc_message"]
 
 
 @pytest.mark.parametrize("model", [ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult])
@@ -108,9 +108,9 @@ def test_the_contract_is_imported_without_torch() -> None:
         "import importlib, pkgutil, kronos_client.contract\n"
         "names = [module.name for module in pkgutil.iter_modules(kronos_client.contract.__path__)]\n"
         "for name in names: importlib.import_module(f'kronos_client.contract.{name}')\n"
-        "from kronos_client.contract.examples import JOB_ID, example_job\n"
+        "from kronos_client.contract.examples import JOB_ID, example\n"
         "from kronos_client.contract.jobs import Limits, parse_job, prepare\n"
-        "print(len(names), len(prepare(parse_job(example_job(), Limits()), JOB_ID, Limits())))"
+        "print(len(names), len(prepare(parse_job(example('forecast-job'), Limits()), JOB_ID, Limits())))"
     )
 
     done = subprocess.run(

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job, forecast_job
 from kronos_client.settings import ClientSettings
@@ -14,7 +14,7 @@ from kronos_client.testing import FakeForecastClient
 
 WAIT_S = 10
 SETTINGS = ClientSettings.model_construct()
-JOB = forecast_job(example_job(), "a", SETTINGS)
+JOB = forecast_job(example("forecast-job"), "a", SETTINGS)
 
 
 def make_job() -> Job:
@@ -106,7 +106,7 @@ def test_a_job_is_checked_and_written_as_json_once(monkeypatch):
         monkeypatch.setattr(f"{module}.{name}", _counted(f"{module}.{name}", checks))
     client = FakeForecastClient(hold=True)
     client.refuse_next(JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.01}), times=2)
-    client.submit_job(example_job(), retry_for_s=WAIT_S)
+    client.submit_job(example("forecast-job"), retry_for_s=WAIT_S)
     assert checks == ["parse_job", "canonical_json", "prepare"]
 
 

@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.bars.synthetic import candles
@@ -26,7 +26,7 @@ def client(settings):
 def done(client, backend):
     """A job that was done."""
     handle = client.submit(CANDLES, pred_len=5, job_id="done")
-    backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example("forecast-result"))
     return handle
 
 
@@ -37,7 +37,7 @@ def stored(redis):
 def test_a_result_is_deleted_as_it_is_read(done, redis):
     size = redis.memory_usage("celery-task-meta-done")
     result = done.wait(WAIT_S, forget=True)
-    assert result.model_dump(mode="json") == example_result()
+    assert result.model_dump(mode="json") == example("forecast-result")
     assert "mean" not in redis.get("celery-task-meta-done")
     assert redis.memory_usage("celery-task-meta-done") < min(size, 1000)
     with pytest.raises(JobError) as ended:
@@ -47,7 +47,9 @@ def test_a_result_is_deleted_as_it_is_read(done, redis):
 
 
 def test_without_being_asked_nothing_is_deleted(done):
-    assert [done.wait(WAIT_S).series[0].seed for _ in range(2)] == [example_result()["series"][0]["seed"]] * 2
+    assert [done.wait(WAIT_S).series[0].seed for _ in range(2)] == [
+        example("forecast-result")["series"][0]["seed"]
+    ] * 2
 
 
 def test_what_is_left_expires_when_the_result_would_have(done, redis):
@@ -69,7 +71,7 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     # Delivered once more, it is not begun.
     records = JobStore(redis, settings.result_ttl_s, "test.taken")
     assert records.begin("done", "celery-task-meta-done", "{}", "tag", 60.0) is None
-    backend.mark_as_done("done", example_result())
+    backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"
 
 
@@ -79,7 +81,7 @@ def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis, b
     assert not redis.exists("celery-task-meta-done")
     backend.store_result(handle.id, {}, "STARTED")
     assert not handle.forget()
-    backend.mark_as_done(handle.id, example_result())
+    backend.mark_as_done(handle.id, example("forecast-result"))
     assert handle.wait(WAIT_S).series
 
 
@@ -122,7 +124,7 @@ def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatc
 
     def submit_and_do(*arguments, **options):
         handle = submit(*arguments, **options)
-        backend.mark_as_done(handle.id, example_result())
+        backend.mark_as_done(handle.id, example("forecast-result"))
         return handle
 
     monkeypatch.setattr(client, "submit", submit_and_do)

@@ -16,6 +16,7 @@ from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored, result_key
 from kronos_client.redis.connection import connect
+from kronos_client.settings import ClientSettings
 
 TTL_S = 3600
 WAIT_S = 20
@@ -32,7 +33,8 @@ def with_events(url: str, body: Callable[[ResultEvents], Coroutine[Any, Any, Non
     """Run ``body`` with the events of that Redis."""
 
     async def run() -> None:
-        events = ResultEvents(RedisResultStore(url, TTL_S), **options)
+        settings = ClientSettings.load(redis_url=url, result_ttl_s=TTL_S)
+        events = ResultEvents(RedisResultStore(settings), **options)
         try:
             async with asyncio.timeout(WAIT_S + 10):
                 await body(events)

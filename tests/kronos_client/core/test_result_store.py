@@ -8,6 +8,7 @@ from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import JobStore
+from kronos_client.settings import ClientSettings
 
 
 def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, redis):
@@ -17,7 +18,7 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
 
     def absence() -> str | None:
         async def read() -> str | None:
-            store = RedisResultStore(redis_server.url, ttl_s)
+            store = RedisResultStore(ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s))
             (stored,) = await store.read(["a"])
             await store.close()
             assert stored._replace(absence=None) == NOTHING

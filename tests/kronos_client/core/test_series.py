@@ -105,19 +105,19 @@ RECORDS = pd.DataFrame(mapping()).to_dict("records")
 
 
 def test_a_list_of_records_is_one_series_and_a_list_of_lists_several():
-    (one,) = job_series(RECORDS, None, None, None, None)
+    (one,) = job_series(RECORDS)
     assert (one["id"], one["timestamps"]) == ("0", TEXTS)
     both = job_series([RECORDS, mapping()], ["a", "b"], None, None, None)
     assert [series["id"] for series in both] == ["a", "b"]
     assert [series["close"] for series in both] == [one["close"]] * 2
-    assert len(job_series([mapping()], None, None, None, None)) == 1
+    assert len(job_series([mapping()])) == 1
 
 
 def test_a_record_that_lacks_something_is_named_by_its_row():
     broken = [dict(record) for record in RECORDS]
     del broken[3]["close"]
     with pytest.raises(JobError) as refused:
-        job_series(broken, None, None, None, None)
+        job_series(broken)
     assert (refused.value.code, refused.value.field) == (ErrorCode.MISSING_FIELD, "series.0.close")
     assert refused.value.details["row"] == 3
 
@@ -233,7 +233,7 @@ def test_a_column_that_is_not_numbers_is_refused_by_name(values):
 @pytest.mark.parametrize("value", [10**400, -(10**400)])
 def test_an_integer_beyond_any_float_is_refused_by_its_row(value):
     with pytest.raises(JobError) as refused:
-        job_series([mapping(), mapping(close=[1, 2, 3, value, 5])], None, None, None, None)
+        job_series([mapping(), mapping(close=[1, 2, 3, value, 5])])
     assert (refused.value.code, refused.value.field, refused.value.details) == (
         ErrorCode.VALUE_TOO_LARGE,
         "series.1.close",
@@ -298,7 +298,7 @@ def test_whatever_candles_raise_is_one_coded_error(source):
 @pytest.mark.filterwarnings(LAZY)
 def test_what_cannot_be_read_says_why():
     with pytest.raises(JobError, match="LazyFrame") as refused:
-        job_series(pl.LazyFrame(mapping()), None, None, None, None)
+        job_series(pl.LazyFrame(mapping()))
     assert refused.value.field == "series.0"
     assert isinstance(refused.value.__cause__, TypeError)
 
@@ -319,8 +319,8 @@ def test_what_float32_cannot_hold_becomes_infinite_quietly():
 
 
 def test_optional_parts_are_sent_only_where_given():
-    payload = series_payload(mapping(), "x", timezone="Asia/Shanghai", seed=0)
-    assert (payload["timezone"], payload["seed"]) == ("Asia/Shanghai", 0)
+    payload = series_payload(mapping(), "x", timezone="Asia/Shanghai")
+    assert payload["timezone"] == "Asia/Shanghai"
     without = mapping()
     del without["volume"], without["amount"]
     assert series_payload(without, "x").keys() == {"id", "timestamps", "open", "high", "low", "close"}

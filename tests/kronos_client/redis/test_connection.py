@@ -49,7 +49,7 @@ def test_nobody_listening_is_an_error():
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch):
-    monkeypatch.setattr(connection, "ANSWER_TIMEOUT_S", 0.02)
+    monkeypatch.setitem(connection.OPTIONS, "socket_timeout", 0.02)
     monkeypatch.setattr(connection, "ConstantBackoff", lambda _: NoBackoff())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

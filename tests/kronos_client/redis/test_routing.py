@@ -22,9 +22,7 @@ from kronos_client.redis.routing import (
     WORKERS_KEY,
     TaskRouter,
     announce,
-    choose_finetune_queue,
     choose_queue,
-    finetune_queue_for,
     is_gpu_ready,
     live_workers,
     queue_for,
@@ -69,17 +67,17 @@ def test_finetuning_goes_to_finetuning_workers_only(is_ready, device, allow_fall
     pool = [worker(GPU_QUEUE), worker(CPU_FINETUNE_QUEUE), worker(GPU_FINETUNE_QUEUE, state)]
     if device in GPU_DEVICES and not is_ready and not allow_fallback:
         with pytest.raises(JobError, match="GPU worker for finetuning") as refused:
-            choose_finetune_queue(device, allow_fallback, pool)
+            choose_queue(device, allow_fallback, pool, "finetune")
         assert refused.value.code == ErrorCode.NO_GPU_WORKER
         return
     expected = GPU_FINETUNE_QUEUE if is_ready and device != "cpu" else CPU_FINETUNE_QUEUE
-    assert choose_finetune_queue(device, allow_fallback, pool) == expected
+    assert choose_queue(device, allow_fallback, pool, "finetune") == expected
     assert choose_queue("auto", True, pool[1:]) == CPU_QUEUE
 
 
 @pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])
 def test_the_queue_of_a_finetuning_workers_device(device, queue):
-    assert finetune_queue_for(device) == queue
+    assert queue_for(device, "finetune") == queue
 
 
 @pytest.mark.parametrize(

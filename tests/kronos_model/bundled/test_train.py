@@ -10,7 +10,7 @@ import pytest
 from kronos_model.bundled.held_out import FIRST_INSTRUMENT, NAME
 from kronos_model.bundled.train import CONFIG, SEEDS, train
 from kronos_model.checkpoints.source import is_trained, read_metadata
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import load_config
 from kronos_model.model_pair import load_pair
 
 QUICK = [

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from kronos_model.finetuning.config_file import load_config
+from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
 SHAPE = {"n_layers": 1, "d_model": 8, "n_heads": 2, "ff_dim": 8}
 TOKENIZER_SHAPE = {"d_model": 8, "n_heads": 2, "ff_dim": 8, "n_enc_layers": 2, "n_dec_layers": 2}

@@ -3,7 +3,7 @@
 import io
 import json
 
-from kronos_model.finetuning.reporting import JsonProgress, MetricsFile, ProgressBar, broadcast
+from kronos_model.finetuning.reporting import JsonProgress, MetricsFile, ProgressBar
 
 
 def step(number, stage="predictor", **fields):
@@ -83,9 +83,3 @@ def test_the_bar_shows_loss_rate_and_time_left():
     assert "lr=0.1" in text
     assert "epoch 1 of 2: loss 4.0000, validation 3.5000 (best)" in text
     assert text.rstrip().endswith("Not compared.")
-
-
-def test_broadcast_sends_to_all():
-    first, second = [], []
-    broadcast([first.append, second.append])({"event": "started"})
-    assert first == second == [{"event": "started"}]

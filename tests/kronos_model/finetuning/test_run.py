@@ -14,7 +14,7 @@ from kronos_model.checkpoints.source import is_trained
 from kronos_model.errors import DiskFull, FinetuningConfigError, RunLocked, TrainingDataError, TrainingStopped
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.stages import PredictorStage
+from kronos_model.finetuning.stages.stage import PredictorStage
 from kronos_model.finetuning.starting_point import with_revisions
 from kronos_model.model_pair import default_max_context, load_pair
 

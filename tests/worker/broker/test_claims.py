@@ -172,12 +172,12 @@ def test_only_attempts_lost_with_their_process_count(store, redis):
 
 def test_isolated_attempts_count_only_under_the_claim(store):
     begin(store, "x")
-    assert store.count_lost_alone("a", "y") is None
-    assert store.count_lost_alone("a", "x") == 1
-    assert store.count_lost_alone("a", "x") == 2
+    assert store.count("a", "y", "lost_alone") is None
+    assert store.count("a", "x", "lost_alone") == 1
+    assert store.count("a", "x", "lost_alone") == 2
     assert begin(store, "x").lost_alone == 2
     end(store, "x")
-    assert store.count_lost_alone("a", "x") is None
+    assert store.count("a", "x", "lost_alone") is None
 
 
 def test_a_job_sent_again_after_its_outcome_expired_is_not_a_suspect(store, redis):
@@ -185,7 +185,7 @@ def test_a_job_sent_again_after_its_outcome_expired_is_not_a_suspect(store, redi
     for _ in range(2):
         put_back(redis, "x")
         begin(store, "y")
-        store.count_lost_alone("a", "y")
+        store.count("a", "y", "lost_alone")
         put_back(redis, "y")
         begin(store, "x")
     end(store, "x")

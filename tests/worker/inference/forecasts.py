@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kronos_client.contract.examples import example_result
+from kronos_client.contract.examples import example
 from kronos_client.contract.results import ForecastResult
 
 
@@ -17,4 +17,6 @@ def result(close: float = 10.0, **changes: Any) -> ForecastResult:
         "paths": None,
         "seed": 7,
     }
-    return ForecastResult.model_validate(example_result() | {"series": [series], "warnings": []} | changes)
+    return ForecastResult.model_validate(
+        example("forecast-result") | {"series": [series], "warnings": []} | changes
+    )

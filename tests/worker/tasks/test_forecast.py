@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
@@ -97,7 +97,7 @@ def deliver(settings, process, compute):
             )
             task = SimpleNamespace(request=request, backend=own.backend)
             return forecast.ForecastAttempt(task, process).answer(
-                (), {"job": example_job() | (payload or {})}
+                (), {"job": example("forecast-job") | (payload or {})}
             )
 
         yield deliver

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kronos_client.contract.finetune import parse_finetune_job
-from kronos_client.contract.instruments import prepare_instruments
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.preparing import prepare_instruments
 from kronos_model.checkpoints.source import read_metadata
 from worker.training import job_folder
 from worker.training.job_folder import JobFolder, JobNotes
@@ -143,8 +143,8 @@ def test_a_link_is_put_in_place_of_an_earlier_workers(folder, tmp_path):
 
 
 def test_inline_candles_are_read_back_as_they_were_sent(folder):
-    from kronos_model.finetuning.candles import read_training_candles
     from kronos_model.finetuning.config import DataConfig
+    from kronos_model.finetuning.data import read_training_candles
 
     prices = [1.0, 1.5, 1 / 3]
     instruments = [

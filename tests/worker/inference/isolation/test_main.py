@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example_job
+from kronos_client.contract.examples import example
 from kronos_model.errors import CheckpointMissing
 from worker.inference.isolation import __main__ as main
 from worker.inference.isolation.isolation import EXIT_IDLE
@@ -18,7 +18,7 @@ class ScriptedWorker:
     """Sends messages, then none; keeps the events."""
 
     def __init__(self, num_jobs: int) -> None:
-        message = {"job_id": "a", "job": example_job(), "receipt": RECEIPT, "queue": "cpu"}
+        message = {"job_id": "a", "job": example("forecast-job"), "receipt": RECEIPT, "queue": "cpu"}
         self._messages = [message] * num_jobs
         self.events: list[tuple[str, dict[str, Any]]] = []
 

@@ -1,15 +1,52 @@
 """Windows as a torch dataset: scaled bars and their time features, in whole batches."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from kronos_model.bars.columns import STD_EPSILON, FloatArray
+from kronos_model.bars.columns import COLUMNS, STD_EPSILON, TIME_FEATURES, FloatArray, time_features
+from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning.bar_store import BarStore
+
+CHUNK_BARS: Final = 65_536
+"""Bars whose time features are computed at once, since the computation is in int64."""
+
+
+class BarStore:
+    """The N bars of I instruments in one array, in the order of the instruments. All datasets share it.
+
+    Attributes:
+        bars: (N, 6) float32.
+        stamps: their time features, (N, 5) int8.
+        first: each instrument's first row, (I,) int64.
+        num_bars: each instrument's number of bars, (I,) int64.
+        instruments: copies of the given instruments whose ``bars`` are views of the store. Use them instead
+            of the given ones, so that bars are in memory only once.
+    """
+
+    def __init__(self, instruments: Sequence[Instrument]) -> None:
+        self.num_bars: NDArray[np.int64] = np.array([len(each) for each in instruments], dtype=np.int64)
+        ends = np.cumsum(self.num_bars)
+        self.first: NDArray[np.int64] = ends - self.num_bars
+        total = int(self.num_bars.sum())
+        self.bars: FloatArray = np.empty((total, len(COLUMNS)), dtype=np.float32)
+        self.stamps: NDArray[np.int8] = np.empty((total, len(TIME_FEATURES)), dtype=np.int8)
+        kept = []
+        for each, first, end in zip(instruments, self.first.tolist(), ends.tolist(), strict=True):
+            bars, stamps = self.bars[first:end], self.stamps[first:end]
+            bars[:] = each.bars
+            for start in range(0, len(each), CHUNK_BARS):
+                chunk = slice(start, start + CHUNK_BARS)
+                stamps[chunk] = time_features(each.wall[chunk])
+            bars.flags.writeable = False
+            kept.append(replace(each, bars=bars))
+        self.bars.flags.writeable = self.stamps.flags.writeable = False  # all datasets share them
+        self.instruments: tuple[Instrument, ...] = tuple(kept)
 
 
 class WindowDataset(Dataset[dict[str, torch.Tensor]]):

@@ -11,7 +11,7 @@ from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.config import DataConfig
-from kronos_model.finetuning.splits import PARTS, Split, split_windows
+from kronos_model.finetuning.data import PARTS, Split, split_windows
 
 START = np.datetime64("2024-01-01T00:00:00")
 

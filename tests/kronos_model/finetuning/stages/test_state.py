@@ -10,8 +10,8 @@ from torch import nn
 
 from kronos_model.errors import CheckpointError, DiskFull
 from kronos_model.finetuning.config import OptimiserConfig
-from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
-from kronos_model.finetuning.state import Progress, load_progress, load_state, save_state
+from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.state import Progress, StageState, load_progress
 
 
 def make(seed=0, num_features=3):
@@ -35,9 +35,9 @@ def test_training_continues_as_if_it_had_not_stopped(tmp_path):
     ours = make()
     steps(ours, 5, seed=1)
     saved = Progress(epoch=1, step=5, best_loss=0.1, best_epoch=0, trained_s=2.5)
-    save_state(tmp_path / "state", saved, *ours)
+    StageState(*ours).save(tmp_path / "state", saved)
     theirs = make(seed=9)
-    assert load_state(tmp_path / "state", *theirs) == saved == load_progress(tmp_path / "state")
+    assert StageState(*theirs).load(tmp_path / "state") == saved == load_progress(tmp_path / "state")
     for parts in (ours, theirs):
         steps(parts, 5, seed=2)
     assert all(
@@ -50,15 +50,15 @@ def test_training_continues_as_if_it_had_not_stopped(tmp_path):
 
 def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     parts = make()
-    save_state(tmp_path / "state", Progress(step=1), *parts)
+    StageState(*parts).save(tmp_path / "state", Progress(step=1))
 
     def fail(tensors, path, metadata):
         Path(path).write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kronos_model.finetuning.state.save_file", fail)
+    monkeypatch.setattr("kronos_model.finetuning.stages.state.save_file", fail)
     with pytest.raises(DiskFull, match="No space left"):
-        save_state(tmp_path / "state", Progress(step=2), *parts)
+        StageState(*parts).save(tmp_path / "state", Progress(step=2))
     assert load_progress(tmp_path / "state") == Progress(step=1)
     assert list(tmp_path.iterdir()) == [tmp_path / "state"]
 
@@ -67,45 +67,44 @@ CRASH = """
 import os, sys
 from pathlib import Path
 import torch
-from kronos_model.finetuning import state
-from tests.kronos_model.finetuning.test_state import make
-from kronos_model.finetuning.state import Progress
+from tests.kronos_model.finetuning.stages.test_state import make
+from kronos_model.finetuning.stages.state import Progress, StageState
 
 replace = Path.replace
 def killed(self, target):
     os.kill(os.getpid(), 9)
 Path.replace = killed
-state.save_state(Path(sys.argv[1]), Progress(step=2), *make())
+StageState(*make()).save(Path(sys.argv[1]), Progress(step=2))
 """
 
 
 def test_a_kill_during_a_save_leaves_the_old_one(tmp_path):
-    save_state(tmp_path / "state", Progress(step=1), *make())
+    StageState(*make()).save(tmp_path / "state", Progress(step=1))
     done = subprocess.run(
-        [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[3]
+        [sys.executable, "-c", CRASH, str(tmp_path / "state")], cwd=Path(__file__).parents[4]
     )
     assert done.returncode == -9
     assert load_progress(tmp_path / "state") == Progress(step=1)
-    load_state(tmp_path / "state", *make())
+    StageState(*make()).load(tmp_path / "state")
 
 
 def test_a_foreign_or_missing_state_is_refused(tmp_path):
     (tmp_path / "junk").write_bytes(b"junk")
-    for read in (lambda path: load_state(path, *make()), load_progress):
+    for read in (StageState(*make()).load, load_progress):
         with pytest.raises(CheckpointError, match="no saved training state"):
             read(tmp_path / "junk")
-    save_state(tmp_path / "state", Progress(), *make())
+    StageState(*make()).save(tmp_path / "state", Progress())
     with pytest.raises(CheckpointError, match="does not fit"):
-        load_state(tmp_path / "state", *make(num_features=5))
+        StageState(*make(num_features=5)).load(tmp_path / "state")
     assert load_progress(tmp_path / "none") is None
 
 
 def test_a_truncated_state_is_refused(tmp_path):
-    save_state(tmp_path / "state", Progress(), *make())
+    StageState(*make()).save(tmp_path / "state", Progress())
     content = (tmp_path / "state").read_bytes()
     (tmp_path / "state").write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointError, match="no saved training state"):
-        load_state(tmp_path / "state", *make())
+        StageState(*make()).load(tmp_path / "state")
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 10, 34, 100])
@@ -129,7 +128,7 @@ def test_the_scale_of_half_precision_is_restored(tmp_path):
     scaler, fresh = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 65536.0))
     scaler.scale(torch.ones(1))  # as its first use does
     fresh.scale(torch.ones(1))
-    save_state(tmp_path / "state", Progress(), module, optimiser, schedule, scaler)
-    load_state(tmp_path / "state", *make(), fresh)
+    StageState(module, optimiser, schedule, scaler).save(tmp_path / "state", Progress())
+    StageState(*make(), fresh).load(tmp_path / "state")
     assert fresh.get_scale() == 8.0
-    load_state(tmp_path / "state", *make())  # one without asks for none
+    StageState(*make()).load(tmp_path / "state")  # one without asks for none

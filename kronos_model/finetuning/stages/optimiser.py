@@ -28,14 +28,5 @@ def make_schedule(optimiser: torch.optim.Optimizer, config: OptimiserConfig, num
     total_steps = max(num_steps, 2)
     if config.pct_start * total_steps == 1:  # else OneCycleLR divides by 0, the length of the first phase
         total_steps += 1
-    return OneCycleLR(
-        optimiser,
-        max_lr=config.learning_rate,
-        total_steps=total_steps,
-        pct_start=config.pct_start,
-        div_factor=config.div_factor,
-        final_div_factor=config.final_div_factor,
-        cycle_momentum=config.cycle_momentum,
-        base_momentum=config.base_momentum,
-        max_momentum=config.max_momentum,
-    )
+    names = {"pct_start", "div_factor", "final_div_factor", "cycle_momentum", "base_momentum", "max_momentum"}
+    return OneCycleLR(optimiser, config.learning_rate, total_steps, **config.model_dump(include=names))

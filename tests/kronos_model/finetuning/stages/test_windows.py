@@ -10,8 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from kronos_model.bars.columns import FloatArray, Scaling, time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.windows import WindowDataset, scale
+from kronos_model.finetuning.stages.windows import BarStore, WindowDataset, scale
 
 LOOKBACK, PRED_LEN = 12, 5
 LENGTH = LOOKBACK + PRED_LEN

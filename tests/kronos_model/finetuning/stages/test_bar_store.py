@@ -4,9 +4,8 @@ import pytest
 from kronos_model.bars.columns import time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning import bar_store
-from kronos_model.finetuning.bar_store import BarStore
-from kronos_model.finetuning.windows import WindowDataset
+from kronos_model.finetuning.stages import windows
+from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 
 
 def instrument(name: str, num_bars: int) -> Instrument:
@@ -19,7 +18,7 @@ SOME = [instrument("A", 40), instrument("B", 0), instrument("C", 301)]
 
 
 def test_bars_and_time_features_are_in_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bar_store, "CHUNK_BARS", 100)
+    monkeypatch.setattr(windows, "CHUNK_BARS", 100)
 
     store = BarStore(SOME)
 

@@ -1,30 +1,34 @@
 """The training loop of one stage; HuggingFace Accelerate runs it on any device."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from kronos_model.atomic_write import disk_errors
 from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
-from kronos_model.finetuning.batches import EpochOrder, make_loader, steps_per_epoch
-from kronos_model.finetuning.config import FinetuneConfig, OptimiserConfig, StageConfig
-from kronos_model.finetuning.cpu_products import fast_products
-from kronos_model.finetuning.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.config import FinetuneConfig, StageConfig
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.seeding import VALIDATION, seed_step
-from kronos_model.finetuning.stage_events import StageEvents
-from kronos_model.finetuning.stages import Stage
-from kronos_model.finetuning.state import Progress, load_state, save_state
+from kronos_model.finetuning.stages.batches import (
+    VALIDATION,
+    EpochOrder,
+    seed_step,
+    steps_per_epoch,
+)
+from kronos_model.finetuning.stages.cpu_products import fast_products
+from kronos_model.finetuning.stages.events import StageEvents
+from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.stage import Stage
+from kronos_model.finetuning.stages.state import Progress, StageState
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""
@@ -44,10 +48,7 @@ class StageResult:
 class StageLoop:
     """Trains one stage to its end, from its saved state if there is one.
 
-    Args:
-        listener: receives steps and epochs, in the main process only.
-        should_stop: called after each step.
-        clock: the time in seconds.
+    In the main process, ``listener`` receives steps and epochs. ``should_stop`` is called after each step.
     """
 
     def __init__(
@@ -70,43 +71,44 @@ class StageLoop:
         self._should_stop = should_stop
         self._clock = clock
         self._started_s = 0.0  # of a run without interruptions
-        self._stage_config: StageConfig = getattr(config, stage.name)
-        optimiser_config: OptimiserConfig = getattr(config, stage.name).optimiser
-        self._clip_norm = optimiser_config.clip_norm
-
-        steps = self._stage_config
+        self._uncounted: list[dict[str, Tensor]] = []
+        steps: StageConfig = getattr(config, stage.name)
+        self._stage_config = steps
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
         num_windows = len(training)  # type: ignore[arg-type]
-        self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, accelerator.num_processes)
         windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
+        self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, windows_per_step)
         self._order = EpochOrder(
             config.seed, stage.name, num_windows, self.steps_per_epoch * windows_per_step
         )
-        loaded = steps.batch_size, config.num_workers, accelerator.device
-        self._training: Any = accelerator.prepare(make_loader(training, *loaded, self._order))
-        self._validation: Any = accelerator.prepare(make_loader(validation, *loaded))
+        load = partial(
+            DataLoader,
+            batch_size=steps.batch_size,
+            collate_fn=_as_it_is,  # the dataset makes whole batches
+            num_workers=config.num_workers,
+            pin_memory=accelerator.device.type == "cuda",
+        )
+        self._training: Any = accelerator.prepare(load(training, sampler=self._order))
+        self._validation: Any = accelerator.prepare(load(validation))
         stage.trained.to(accelerator.device)
-        optimiser = make_optimiser(stage.trained, optimiser_config)
-        num_steps = self.steps_per_epoch * steps.epochs
-        self._schedule = make_schedule(optimiser, optimiser_config, num_steps)
+        optimiser = make_optimiser(stage.trained, steps.optimiser)
+        self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress(num_processes=accelerator.num_processes)
+        self._state = StageState(stage.trained, optimiser, self._schedule, accelerator.scaler)
         if (path := folder.state(stage.name)).exists():
-            self._progress = load_state(path, stage.trained, optimiser, self._schedule, accelerator.scaler)
-            self._check_num_processes()
+            self._progress = self._state.load(path)
+            theirs, ours = self._progress.num_processes, accelerator.num_processes
+            if theirs != ours:
+                raise FinetuningConfigError(
+                    f"the run in {folder.root} was started by {theirs} processes and cannot continue with "
+                    f"{ours}: start {theirs}, or choose another folder",
+                    field="num_processes",
+                    details={"num_processes": theirs},
+                )
         self._events = StageEvents(stage.name, steps.epochs, self.steps_per_epoch, self._progress, listener)
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
-
-    def _check_num_processes(self) -> None:
-        theirs, ours = self._progress.num_processes, self._accelerator.num_processes
-        if theirs != ours:
-            raise FinetuningConfigError(
-                f"the run in {self._folder.root} was started by {theirs} processes and cannot continue with "
-                f"{ours}: start {theirs}, or choose another folder",
-                field="num_processes",
-                details={"num_processes": theirs},
-            )
 
     def train(self) -> StageResult:
         """Train to the end. The stage's module then has its best weights.
@@ -114,10 +116,19 @@ class StageLoop:
         Raises: TrainingStopped, TrainingDiverged, OutOfMemory, DiskFull. The best checkpoint so far is kept.
         """
         self._started_s = self._clock() - self._progress.trained_s
-        with _out_of_memory_named(), fast_products(self._accelerator.device):
-            while not self._is_over():
-                self._train_epoch()
-                self._end_epoch()
+        try:
+            with fast_products(self._accelerator.device):
+                while not self._is_over():
+                    self._train_epoch()
+                    self._end_epoch()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise OutOfMemory(
+                f"the device has too little memory for a training step ({reason}): lower batch_size and "
+                "raise gradient_accumulation_steps as much"
+            ) from error
         if not self._progress.is_finished:
             self._progress.is_finished = True
             self._save()
@@ -143,42 +154,46 @@ class StageLoop:
         first_step, timer = progress.step, self._clock()
         saved_s = timer
         batches = self._accelerator.skip_first_batches(self._training, step_of_epoch * num_batches)
-        losses: list[dict[str, Tensor]] = []
         for index, batch in enumerate(batches):
             # A step's losses are read once it is complete.
-            losses.append(self._train_batch(batch, progress.step * num_batches + index % num_batches))
+            self._uncounted.append(
+                self._train_batch(batch, progress.step * num_batches + index % num_batches)
+            )
             if (index + 1) % num_batches:
                 continue
             progress.step += 1
             is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self._events.num_steps
             if is_logged or self._accelerator.device.type == "cpu":
                 seconds_per_step = (self._clock() - timer) / (progress.step - first_step)
-                self._report_step(losses[-num_batches:], seconds_per_step, is_logged=is_logged)
-            if len(losses) >= LOG_INTERVAL_STEPS * num_batches:
-                self._count(losses)
-            self._stop_if_asked(losses)
-            if self._clock() - saved_s > self._config.save_interval_s:
-                self._count(losses)
+                self._report_step(self._uncounted[-num_batches:], seconds_per_step, is_logged)
+            if len(self._uncounted) >= LOG_INTERVAL_STEPS * num_batches:
+                self._count()
+            self._stop_if_asked()
+            if self._any(self._clock() - saved_s > self._config.save_interval_s):
                 self._save()
                 saved_s = self._clock()
-        self._count(losses)
+        self._count()
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
         """Train on batch number ``index`` of this process; returns its losses."""
         accelerator = self._accelerator
-        seed_step(self._config.seed, self._stage.name, index, accelerator.process_index, accelerator.device)
+        self._seed(index)
         with accelerator.accumulate(self._module):
             with accelerator.autocast():
                 losses = self._stage.losses(self._module, batch)
             accelerator.backward(losses["loss"])
             if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(self._module.parameters(), self._clip_norm)
+                accelerator.clip_grad_norm_(self._module.parameters(), self._stage_config.optimiser.clip_norm)
             self._learning_rate = float(self._schedule.get_last_lr()[0])
             self._optimiser.step()
             if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
                 self._schedule.step()
             self._optimiser.zero_grad()
         return {name: value.detach() for name, value in losses.items()}
+
+    def _seed(self, step: int | str) -> None:
+        accelerator = self._accelerator
+        seed_step(self._config.seed, self._stage.name, step, accelerator.process_index, accelerator.device)
 
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
@@ -202,34 +217,28 @@ class StageLoop:
     def _validate(self) -> dict[str, float]:
         accelerator = self._accelerator
         self._module.eval()
-        # The same draws each time make epochs comparable.
-        seed_step(
-            self._config.seed, self._stage.name, VALIDATION, accelerator.process_index, accelerator.device
-        )
+        self._seed(VALIDATION)  # the same draws each time make epochs comparable
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
-            self._stop_if_asked([])
+            self._stop_if_asked()
             with accelerator.autocast():
                 losses = self._stage.validation_losses(self._module, batch)
             for name, value in accelerator.gather_for_metrics(losses).items():
                 collected.setdefault(name, []).append(value.float())
         return {name: float(torch.cat(values).mean()) for name, values in collected.items()}
 
-    def _report_step(
-        self, losses: Sequence[dict[str, Tensor]], seconds_per_step: float, *, is_logged: bool
-    ) -> None:
-        means = {
-            name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]
-        }  # over the batches of this process
+    def _report_step(self, losses: list[dict[str, Tensor]], seconds_per_step: float, is_logged: bool) -> None:
+        # Over the batches of this process.
+        means = {name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]}
         if self._accelerator.num_processes > 1:
             means = self._accelerator.reduce(means, reduction="mean")
         values = {name: float(value) for name, value in means.items()}
         self._events.check_finite(values["loss"])
         self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)
 
-    def _count(self, losses: list[dict[str, Tensor]]) -> None:
-        """Add the losses to the epoch's sum, and empty the list."""
-        if losses:
+    def _count(self) -> None:
+        """Add the losses of the batches since the last call to the epoch's sum."""
+        if losses := self._uncounted:
             total_of_process = torch.stack([one["loss"] for one in losses]).sum()
             total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
             self._events.check_finite(total)
@@ -237,33 +246,25 @@ class StageLoop:
             self._progress.epoch_num_losses += len(losses)
             losses.clear()
 
-    def _stop_if_asked(self, losses: list[dict[str, Tensor]]) -> None:
-        """If a stop is requested, save and raise TrainingStopped; ``losses`` are not counted yet."""
-        if self._is_to_stop():
-            self._count(losses)
+    def _stop_if_asked(self) -> None:
+        """If a stop is requested, save and raise TrainingStopped."""
+        if self._any(self._should_stop()):
             self._save()
             raise TrainingStopped("training was stopped on request: start it again to continue from here")
 
-    def _is_to_stop(self) -> bool:
-        """Whether any process has a request to stop: all must stop at the same step."""
+    def _any(self, is_so: bool) -> bool:
+        """Whether it is so in any process: all must stop, or save, at the same step."""
         if self._accelerator.num_processes == 1:
-            return self._should_stop()
-        if self._should_stop():
+            return is_so
+        if is_so:
             self._accelerator.set_trigger()
         return bool(self._accelerator.check_trigger())
 
     def _save(self) -> None:
+        self._count()
         self._progress.trained_s = self._clock() - self._started_s
         if self._accelerator.is_main_process:
-            optimiser = self._optimiser.optimizer  # Accelerate's wrapper has the same state, and more
-            save_state(
-                self._folder.state(self._stage.name),
-                self._progress,
-                self._stage.trained,
-                optimiser,
-                self._schedule,
-                self._accelerator.scaler,
-            )
+            self._state.save(self._folder.state(self._stage.name), self._progress)
 
     def _result(self) -> StageResult:
         progress = self._progress
@@ -280,15 +281,5 @@ class StageLoop:
         )
 
 
-@contextmanager
-def _out_of_memory_named() -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise OutOfMemory(
-            f"the device has too little memory for a training step ({reason}): lower batch_size and raise "
-            "gradient_accumulation_steps as much"
-        ) from error
+def _as_it_is(batch: Any) -> Any:
+    return batch

@@ -48,7 +48,7 @@ class OneDnnProducts(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is F.linear and not kwargs and _is_float32_on_cpu(args[0], args[1]):
+        if func is F.linear and not kwargs and _is_float32_on_cpu(*args[:2]):
             return _Linear.apply(*args, *[None] * (3 - len(args)))  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 

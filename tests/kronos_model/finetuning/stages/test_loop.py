@@ -13,15 +13,15 @@ from torch.utils.data import Dataset
 
 from kronos_model.errors import FinetuningConfigError, TrainingDiverged, TrainingStopped
 from kronos_model.finetuning.config import parse_config
-from kronos_model.finetuning.loop import StageLoop
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.seeding import window_order
-from kronos_model.finetuning.stages import PredictorStage, TokenizerStage
-from kronos_model.finetuning.state import load_progress
+from kronos_model.finetuning.stages.batches import window_order
+from kronos_model.finetuning.stages.loop import StageLoop
+from kronos_model.finetuning.stages.stage import PredictorStage, TokenizerStage
+from kronos_model.finetuning.stages.state import load_progress
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
-PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
+PARITY = Path(__file__).parents[3] / "data" / "parity" / "a"
 
 
 class Rows(Dataset[Any]):
@@ -303,20 +303,42 @@ def test_a_stop_during_validation_takes_effect(accelerator, tmp_path):
     assert ours == pytest.approx(theirs, abs=1e-6)
 
 
-def test_another_number_of_processes_is_refused(accelerator, tmp_path):
-    class OneOfTwo:
-        """An accelerator that reports two processes; only the saved state uses the number here."""
+class OneOfTwo:
+    """An accelerator that reports two processes; ``asked`` are the answers of the other one, else no."""
 
-        num_processes = 2
+    num_processes = 2
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(accelerator, name)
+    def __init__(self, accelerator: Any, asked: tuple[bool, ...] = ()) -> None:
+        self._accelerator = accelerator
+        self._asked = iter(asked)
 
-        def reduce(self, value: Any, reduction: str) -> Any:
-            return value
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._accelerator, name)
 
+    def reduce(self, value: Any, reduction: str) -> Any:
+        return value
+
+    def check_trigger(self) -> bool:
+        return bool(self._accelerator.check_trigger()) or next(self._asked, False)
+
+
+def test_all_processes_save_at_the_step_at_which_one_does(accelerator, tmp_path):
+    saved: list[int] = []
+
+    def listener(event):
+        progress = load_progress(tmp_path / "predictor/state.safetensors")
+        saved.append(progress.step if progress else 0)
+
+    # At each step whether to stop and whether to save: the other one saves after 2 steps, and stops after 3.
+    other = OneOfTwo(accelerator, asked=(False, False, False, True, True))
     with pytest.raises(TrainingStopped):
-        small_loop(OneOfTwo(), tmp_path, [], should_stop=lambda: True).train()
+        small_loop(other, tmp_path, [], listener=listener).train()
+    assert saved == [0, 0, 2]
+
+
+def test_another_number_of_processes_is_refused(accelerator, tmp_path):
+    with pytest.raises(TrainingStopped):
+        small_loop(OneOfTwo(accelerator), tmp_path, [], should_stop=lambda: True).train()
     assert load_progress(tmp_path / "predictor/state.safetensors").num_processes == 2
     with pytest.raises(FinetuningConfigError, match="2 processes"):
         small_loop(accelerator, tmp_path, [])

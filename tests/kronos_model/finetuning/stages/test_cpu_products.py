@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kronos_model.finetuning import cpu_products
-from kronos_model.finetuning.cpu_products import OneDnnProducts, fast_products, is_onednn_faster
+from kronos_model.finetuning.stages import cpu_products
+from kronos_model.finetuning.stages.cpu_products import OneDnnProducts, fast_products, is_onednn_faster
 
 CPU = torch.device("cpu")
 AMD = {"cpu_name": "AMD EPYC", "avx512_f": True}

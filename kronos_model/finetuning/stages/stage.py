@@ -1,0 +1,80 @@
+"""The two stages of training: the trained module, and the losses of a batch.
+
+A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; see ``windows.py``.
+``losses`` is the training pass: ``loss``, which is minimised, and its parts, all scalars.
+``validation_losses`` is in eval mode, per window: ``loss``, which selects the best weights, and its parts,
+each (B,). The ``module`` of both is ``trained`` itself, or its wrapper for several processes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kronos_model.finetuning.config import StageName
+from kronos_model.model import Kronos, token_loss
+from kronos_model.tokenizer import KronosTokenizer
+
+Batch = Mapping[str, Tensor]
+Losses = dict[str, Tensor]
+
+
+class TokenizerStage:
+    """Both reconstructions and the quantiser's own loss. Validation is the full reconstruction's error."""
+
+    name: StageName = "tokenizer"
+
+    def __init__(self, tokenizer: KronosTokenizer) -> None:
+        self.trained = tokenizer
+
+    def losses(self, module: nn.Module, batch: Batch) -> Losses:
+        x = batch["x"]
+        (coarse, full), quantizer_loss, _, _ = module(x)
+        coarse_loss, full_loss = F.mse_loss(coarse, x), F.mse_loss(full, x)
+        loss = (coarse_loss + full_loss + quantizer_loss) / 2
+        return {"loss": loss, "coarse": coarse_loss, "full": full_loss, "quantizer": quantizer_loss}
+
+    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
+        x = batch["x"]
+        (coarse, full), _, _, _ = module(x)
+        coarse_loss, full_loss = ((one - x).square().mean(dim=(1, 2)) for one in (coarse, full))
+        return {"loss": full_loss, "coarse": coarse_loss}
+
+
+class PredictorStage:
+    """Cross-entropy of the next bar's two tokens; no position sees its own. The tokenizer is not trained."""
+
+    name: StageName = "predictor"
+
+    def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: str) -> None:
+        self.trained = model
+        self._tokenizer = tokenizer
+        self._teacher_forcing = sibling == "teacher_forced"
+
+    def losses(self, module: nn.Module, batch: Batch) -> Losses:
+        logits, targets = self.predict(module, batch)
+        loss, s1_loss, s2_loss = token_loss(*logits, *targets)
+        return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
+
+    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
+        logits, targets = self.predict(module, batch)
+        s1_loss, s2_loss = (
+            F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
+            for one, target in zip(logits, targets, strict=True)
+        )
+        return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
+
+    def predict(self, module: nn.Module, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
+        # In float32 for any precision of training: forecasts encode in float32 too.
+        with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):
+            s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
+        targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()
+        given = s1[:, :-1], s2[:, :-1], batch["stamp"][:, :-1]
+        logits: Any = module(*given, use_teacher_forcing=self._teacher_forcing, s1_targets=targets[0])
+        return logits, targets
+
+
+Stage = TokenizerStage | PredictorStage
