@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from uvicorn.config import LOGGING_CONFIG, STARTUP_FAILURE
 
 from api_stub.main import create_app
-from api_stub.settings import ApiSettings, get_settings
+from api_stub.settings import ApiSettings
 from kronos_client.logs import uvicorn_config
 from kronos_client.settings import SettingsError
 
@@ -20,13 +20,10 @@ STOP_S = 10
 class Server(uvicorn.Server):
     """A uvicorn server that answers requests waiting for jobs as soon as it stops. The jobs go on."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._app = app
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End all waiting, then shut down. uvicorn signals the app only after all requests are answered."""
-        self._app.state.backend.release()
+        assert isinstance(self.config.app, FastAPI)
+        self.config.app.state.backend.events.release()
         await super().shutdown(sockets)
 
 
@@ -40,7 +37,7 @@ def log_config(settings: ApiSettings) -> dict[str, Any]:
 def main() -> None:
     """Serve until a signal stops the process."""
     try:
-        settings = get_settings()
+        settings = ApiSettings.load()
         app = create_app(settings)
     except SettingsError as error:
         sys.exit(str(error))
@@ -54,7 +51,7 @@ def main() -> None:
         proxy_headers=False,  # a sender could forge the address that a request comes from
         timeout_graceful_shutdown=STOP_S,
     )
-    server = Server(config, app)
+    server = Server(config)
     server.run()
     if not server.started:
         sys.exit(STARTUP_FAILURE)

@@ -11,11 +11,10 @@ from typing import Annotated, Final, ParamSpec, Self, TypeVar
 
 from fastapi import Depends, Request
 
-from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import Priority
-from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.reachable import reachable, unanswered
@@ -50,6 +49,11 @@ class Pool:
     workers: list[AnyWorkerStatus]
     lengths: Mapping[str, Mapping[Priority, int]]
 
+    @property
+    def forecasting(self) -> list[ForecastWorkerStatus]:
+        """The workers for forecasts."""
+        return [worker for worker in self.workers if isinstance(worker, ForecastWorkerStatus)]
+
 
 class Backend:
     """Sends jobs and waits for them, on one event loop. Use it as an async context."""
@@ -60,12 +64,13 @@ class Backend:
         self.dispatcher = RedisDispatcher(settings)
         store = RedisResultStore(settings, MAX_CONNECTIONS)
         self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
+        self.events = self.core.events
         # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "kronos-api")
         self._probes = ThreadPoolExecutor(1, "kronos-api-probe")
         self.reading_datasets = asyncio.Semaphore(MAX_READINGS)
-        self._uploads = asyncio.Semaphore(MAX_UPLOADS)
-        self._pool: asyncio.Task[Pool] | None = None
+        self.uploads = asyncio.Semaphore(MAX_UPLOADS)
+        self._pool: asyncio.Future[Pool] | None = None
         self._pool_read_at = float("-inf")
 
     async def __aenter__(self) -> Self:
@@ -73,20 +78,9 @@ class Backend:
 
     async def __aexit__(self, *_: object) -> None:
         await self.core.close()
-        if self._pool is not None:
-            self._pool.cancel()
         for threads in (self._threads, self._probes):
             threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.dispatcher.close)
-
-    def release(self) -> None:
-        """End all waiting for jobs, because this process stops. The jobs go on."""
-        self.core.events.release()
-
-    @property
-    def is_released(self) -> bool:
-        """Whether all waiting has ended."""
-        return self.core.events.is_released
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on one of the threads.
@@ -110,7 +104,7 @@ class Backend:
             JobError: LOST if there is no such job, RESULT_EXPIRED if it is not kept, BROKER_UNREACHABLE.
         """
         async with _answered(JOB_TIMEOUT_S, job_id):
-            stored = await self.core.events.read(job_id)
+            stored = await self.events.read(job_id)
         stored.raise_absence()
         return stored
 
@@ -121,7 +115,7 @@ class Backend:
         """
         last = NOTHING
         try:
-            async with aclosing(self.core.events.states(job_id, timeout_s)) as states:
+            async with aclosing(self.events.states(job_id, timeout_s)) as states:
                 async for stored in states:
                     last = stored
         except JobError as error:
@@ -136,40 +130,22 @@ class Backend:
             await self.call(self.dispatcher.cancel, job_id)
         return await self.read(job_id)
 
-    @asynccontextmanager
-    async def uploading(self) -> AsyncIterator[None]:
-        """Reserve room for an upload. Raises HttpError OVERLOADED if there is none."""
-        if self._uploads.locked():
-            raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
-        async with self._uploads:
-            yield
-
-    @property
-    def num_waiting(self) -> int:
-        """The number of jobs that requests wait for now."""
-        return self.core.events.num_jobs
-
     async def pool(self) -> Pool:
         """The workers and queues, read at most once a second for all requests.
 
         Raises JobError BROKER_UNREACHABLE.
         """
-        now = time.monotonic()
-        if self._pool is None or (self._pool.done() and now - self._pool_read_at > POOL_CACHE_S):
-            self._pool = asyncio.create_task(self._read_pool())
+        if self._pool is None or (self._pool.done() and time.monotonic() - self._pool_read_at > POOL_CACHE_S):
+            self._pool = asyncio.wrap_future(self._probes.submit(self._read_pool))
             # If all requests are gone when reading fails, asyncio would log the unread exception.
-            self._pool.add_done_callback(lambda task: task.cancelled() or task.exception())
-        reading = self._pool
+            self._pool.add_done_callback(lambda pool: pool.cancelled() or pool.exception())
         async with _answered(POOL_TIMEOUT_S):
-            return await asyncio.shield(reading)
+            return await asyncio.shield(self._pool)
 
-    async def _read_pool(self) -> Pool:
-        def read() -> Pool:
+    def _read_pool(self) -> Pool:
+        try:
             with reachable():
                 return Pool(live_workers(self.dispatcher.redis), queue_lengths(self.dispatcher.redis))
-
-        try:
-            return await asyncio.wrap_future(self._probes.submit(read))
         finally:
             self._pool_read_at = time.monotonic()
 

@@ -1,13 +1,12 @@
 """Candles in prediction requests: one record per bar, or one array per column."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.columns import COLUMNS
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512
@@ -63,32 +62,17 @@ Candles = Annotated[
     | Annotated[CandleColumns, Tag(CANDLE_KINDS[1])],
     Discriminator(_kind),
 ]
+Times = Annotated[list[datetime], Field(min_length=1, fail_fast=True)]
 Timestamps = Annotated[
-    list[datetime],
-    Field(
-        min_length=1,
-        max_length=MAX_CANDLES,
-        fail_fast=True,
-        description="ISO 8601, one per candle, strictly ascending",
-    ),
+    Times, Field(max_length=MAX_CANDLES, description="ISO 8601, one per candle, strictly ascending")
 ]
 FutureTimestamps = Annotated[
-    list[datetime],
+    Times,
     Field(
-        min_length=1,
         max_length=MAX_PREDICTION_TIMESTAMPS,
-        fail_fast=True,
         description="times of the bars to forecast, strictly ascending, after the last candle",
     ),
 ]
-
-_TIMES: Final = TypeAdapter(list[datetime])
-
-
-def as_texts(times: Sequence[datetime]) -> list[str]:
-    """Times in the contract's format, which answers use too."""
-    texts: list[str] = _TIMES.dump_python(list(times), mode="json")
-    return texts
 
 
 def num_candles(candles: list[Candle] | CandleColumns) -> int:
@@ -99,11 +83,10 @@ def num_candles(candles: list[Candle] | CandleColumns) -> int:
 def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float]]:
     """The contract's columns. Volume and amount are left out if no record has them; a gap becomes 0."""
     if isinstance(candles, CandleColumns):
-        given = {name: getattr(candles, name) for name in COLUMNS}
-        return {name: values for name, values in given.items() if values is not None}
+        return candles.model_dump(exclude_none=True)
     columns = {name: [getattr(candle, name) for candle in candles] for name in COLUMNS}
     return {
         name: [0.0 if value is None else value for value in values]
         for name, values in columns.items()
-        if name in PRICE_COLUMNS or any(value is not None for value in values)
+        if any(value is not None for value in values)
     }

@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from api_stub.addresses import PROBES
 from api_stub.problems import MEDIA_TYPE, Problem
-from api_stub.routes.job_views import FINETUNES_URL, FORECASTS_URL, finetune_view, forecast_view
+from api_stub.routes.job_views import FINETUNES, FORECASTS, FinetuneView, ForecastView
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from kronos_client.contract.examples import JOB_ID, example
@@ -39,20 +39,14 @@ def _complete(description: dict[str, Any], *, needs_keys: bool) -> None:
     components["securitySchemes"] = {
         SCHEME: {"type": "http", "scheme": "bearer", "description": "a key of KRONOS_API_KEYS"}
     }
-    bodies, answers = _examples()
     for path, operations in description["paths"].items():
-        for method, operation in operations.items():
-            if path not in PROBES:
-                # The empty entry means that no key is needed.
-                operation["security"] = [{SCHEME: []}] if needs_keys else [{}, {SCHEME: []}]
-            if (method, path) in bodies:
-                _set_example(operation["requestBody"], bodies[method, path])
-            if (method, path) in answers:
-                _set_example(operation["responses"]["200"], answers[method, path])
-
-
-def _set_example(part: dict[str, Any], example: Any) -> None:
-    part["content"]["application/json"]["example"] = example
+        for operation in operations.values() if path not in PROBES else ():
+            # The empty entry means that no key is needed.
+            operation["security"] = [{SCHEME: []}] if needs_keys else [{}, {SCHEME: []}]
+    for path, method, part, shown in _examples():
+        operation = description["paths"][path][method]
+        content = (operation | operation["responses"])[part]["content"]
+        content["application/json"]["example"] = shown
 
 
 def problem_response(description: str, **example: Any) -> dict[str, Any]:
@@ -61,29 +55,25 @@ def problem_response(description: str, **example: Any) -> dict[str, Any]:
     return {"description": description, "content": {MEDIA_TYPE: {"schema": schema} | example}}
 
 
-def _examples() -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
-    """Examples of request bodies and of answers, by method and path."""
+def _examples() -> list[tuple[str, str, str, Any]]:
+    """Examples of request bodies and of answers: path, method, body or status, and the example."""
     request = _request()
     result = ForecastResult.model_validate(example("forecast-result"))
-    item = SingleRequest.model_validate(request)
-    job = PredictionJob([item], [0], "")
+    job = PredictionJob(JOB_ID, [SingleRequest.model_validate(request)], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
-    done = Stored(states.SUCCESS, example("forecast-result"))
-    trained = Stored(states.SUCCESS, example("finetune-result"))
-    bodies = {
-        ("post", "/v1/predict/single"): request,
-        ("post", "/v1/predict/batch"): {"items": [request]},
-        ("post", FORECASTS_URL): example("forecast-job"),
-        ("post", FINETUNES_URL): example("finetune-job"),
-    }
-    answers = {
-        ("post", "/v1/predict/single"): answer,
-        ("post", "/v1/predict/batch"): [answer],
-        ("get", f"{FORECASTS_URL}/{{job_id}}"): forecast_view(JOB_ID, done).model_dump(mode="json"),
-        ("get", f"{FINETUNES_URL}/{{job_id}}"): finetune_view(JOB_ID, trained).model_dump(mode="json"),
-    }
-    return bodies, answers
+    forecast = ForecastView.of(JOB_ID, Stored(states.SUCCESS, example("forecast-result")))
+    trained = FinetuneView.of(JOB_ID, Stored(states.SUCCESS, example("finetune-result")))
+    return [
+        ("/v1/predict/single", "post", "requestBody", request),
+        ("/v1/predict/single", "post", "200", answer),
+        ("/v1/predict/batch", "post", "requestBody", {"items": [request]}),
+        ("/v1/predict/batch", "post", "200", [answer]),
+        (FORECASTS, "post", "requestBody", example("forecast-job")),
+        (f"{FORECASTS}/{{job_id}}", "get", "200", forecast.model_dump(mode="json")),
+        (FINETUNES, "post", "requestBody", example("finetune-job")),
+        (f"{FINETUNES}/{{job_id}}", "get", "200", trained.model_dump(mode="json")),
+    ]
 
 
 def _request() -> dict[str, Any]:

@@ -2,31 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from api_stub import problems
-from api_stub.addresses import page_addresses
+from api_stub import page_files, problems
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.guards import BodyLimit, Keys, read_keys
-from api_stub.middleware.methods import Methods, PageMount
 from api_stub.middleware.request_log import RequestLog
-from api_stub.page_files import PageFiles
-from api_stub.routes import datasets, finetunes, forecasts, health, metrics, models, predict, workers
+from api_stub.routes import datasets, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-PAGE: Final = Path(__file__).parent / "page"
-VERSION: Final = "1"
-PARTS: Final = (predict, forecasts, finetunes, models, datasets, workers, health, metrics)
-EXPOSED_HEADERS: Final = ("X-Job-Id", "X-Request-Id", "Location", "Retry-After")
+PARTS: Final = (predict, jobs, models, datasets, health, metrics, page_files)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),
@@ -41,7 +33,6 @@ def create_app(settings: ApiSettings) -> FastAPI:
         SettingsError: the keys cannot be used, or the address needs keys and there are none.
     """
     keys = read_keys(settings)
-    http_metrics = metrics.HttpMetrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,44 +42,35 @@ def create_app(settings: ApiSettings) -> FastAPI:
 
     app = FastAPI(
         title="Kronos",
-        version=VERSION,
+        version="1",
         summary="Candlestick forecasts as jobs",
         lifespan=lifespan,
         docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
         openapi_url="/v1/openapi.json",
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",  # names clients' methods
         responses=PROBLEMS,
         redirect_slashes=False,  # the page is mounted at / and answers for the other address
     )
     describe(app, needs_keys=bool(keys))
-    app.state.metrics = http_metrics
-    app.state.methods = Methods(app)
+    app.state.metrics = metrics.HttpMetrics()
     app.add_exception_handler(JobError, problems.on_job_error)
-    app.add_exception_handler(problems.JobFailure, problems.on_job_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
     for part in PARTS:
         app.include_router(part.router)
-    if page := page_addresses(PAGE):
-        app.router.routes.append(PageMount("/", PageFiles(directory=PAGE, html=True), name="page"))
     # The middleware added last receives a request first.
     app.add_middleware(
         BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
     )
-    app.add_middleware(Keys, keys=keys, page=page)
+    app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
     if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Request-Id"],
-            expose_headers=EXPOSED_HEADERS,
+            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After"],
         )
-    app.add_middleware(RequestLog, metrics=http_metrics)
+    app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    """A short operation id, which generated clients use as a method name."""
-    return f"{route.tags[0] if route.tags else 'api'}_{route.name}"

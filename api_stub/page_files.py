@@ -1,10 +1,14 @@
 """The web page's files, with headers that forbid it to load or run anything else."""
 
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
-from fastapi.staticfiles import StaticFiles
-from starlette.responses import Response
+from fastapi import APIRouter, Depends, Response
 
+FOLDER: Final = Path(__file__).parent / "page"
+ADDRESSES: Final = frozenset(
+    {"/", *(f"/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*") if path.is_file())}
+)
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -17,11 +21,9 @@ HEADERS: Final = {
 }
 
 
-class PageFiles(StaticFiles):
-    """Static files with ``HEADERS`` on each."""
+async def _add_headers(response: Response) -> None:
+    response.headers.update(HEADERS)
 
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """Starlette's response, with ``HEADERS``."""
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(HEADERS)
-        return response
+
+router = APIRouter(dependencies=[Depends(_add_headers)])
+router.frontend("/", directory=FOLDER, fallback=None, check_dir=False)

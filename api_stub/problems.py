@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -11,7 +11,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
+from api_stub.addresses import address_of
 from api_stub.candles import CANDLE_KINDS
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.text import dotted
@@ -69,13 +71,12 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
 }
 """The status of each code. A code that this version does not know is answered like INTERNAL."""
 
-_CODES_OF_STATUSES: Final = {
-    400: HttpCode.BAD_REQUEST,
-    401: HttpCode.UNAUTHORIZED,
-    404: HttpCode.NOT_FOUND,
-    405: HttpCode.METHOD_NOT_ALLOWED,
-    413: HttpCode.BODY_TOO_LARGE,
-    415: HttpCode.UNSUPPORTED_MEDIA_TYPE,
+_CODES_OF_STATUSES: Final[Mapping[int, HttpCode]] = {STATUSES[code]: code for code in HttpCode}
+"""For Starlette's own errors. Of two codes with one status, the last counts."""
+_CODES_OF_KINDS: Final = {
+    "missing": ErrorCode.MISSING_FIELD,
+    "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
+    "length_mismatch": ErrorCode.LENGTH_MISMATCH,
 }
 _DETAILS_OF_STATUSES: Final = {
     404: "nothing is at this address; see /v1/openapi.json for those that exist",
@@ -97,36 +98,51 @@ class Problem(BaseModel):
 
 
 class HttpError(HTTPException):
-    """An error that only HTTP requests have. FastAPI lets HTTPExceptions pass while it reads a body."""
+    """An error that a request ends with. FastAPI lets HTTPExceptions pass while it reads a body."""
 
     def __init__(
         self,
-        code: HttpCode,
+        code: str,
         message: str,
         field: str | None = None,
         details: Mapping[str, Any] | None = None,
+        *,
+        job_id: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(STATUSES[code], message, dict(headers or {}))
+        super().__init__(status_of(code), message, headers)
         self.code = code
-        self.message = message
         self.field = field
         self.details = dict(details or {})
-
-
-class JobFailure(Exception):
-    """A job's error with the job's id, which the problem and its headers contain."""
-
-    def __init__(self, error: JobError, job_id: str) -> None:
-        super().__init__(str(error))
-        self.error = error
         self.job_id = job_id
 
-    def with_others(self, job_ids: list[str]) -> "JobFailure":
-        """This failure, with the ids of the other jobs of the same request in its details."""
-        error = self.error
-        details = error.details | {"other_jobs": job_ids}
-        return JobFailure(JobError(error.code, error.message, error.field, details), self.job_id)
+    @classmethod
+    def of(cls, error: JobError, job_id: str | None = None) -> Self:
+        """A job's error, with the job's id."""
+        job_id = job_id or error.details.get("job_id")
+        return cls(error.code, error.message, error.field, error.details, job_id=job_id)
+
+    def response(self) -> Response:
+        """The problem document."""
+        status = HTTPStatus(self.status_code)
+        content = Problem(
+            type=f"{TYPE_PREFIX}{self.code}",
+            title=status.phrase,
+            status=status,
+            detail=self.detail,
+            code=self.code,
+            field=self.field,
+            details=self.details,
+            job_id=self.job_id,
+        )
+        headers = dict(self.headers or {})
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            headers["Retry-After"] = str(self.details.get("retry_after_s", UNAVAILABLE_RETRY_S))
+        elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers["Retry-After"] = str(UNAVAILABLE_RETRY_S)
+        if self.job_id is not None:
+            headers["X-Job-Id"] = self.job_id
+        return Response(to_json(content), status, headers, MEDIA_TYPE)
 
 
 def status_of(code: str) -> HTTPStatus:
@@ -134,69 +150,42 @@ def status_of(code: str) -> HTTPStatus:
     return STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def problem(
-    code: str,
-    message: str,
-    field: str | None = None,
-    details: Mapping[str, Any] | None = None,
-    *,
-    job_id: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """The problem document for a code, as a response."""
-    status = status_of(code)
-    content = Problem(
-        type=f"{TYPE_PREFIX}{code}",
-        title=status.phrase,
-        status=status,
-        detail=message,
-        code=code,
-        field=field,
-        details=dict(details or {}),
-        job_id=job_id,
-    )
-    all_headers = dict(headers or {})
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        all_headers["Retry-After"] = str(content.details.get("retry_after_s", UNAVAILABLE_RETRY_S))
-    elif status == HTTPStatus.SERVICE_UNAVAILABLE:
-        all_headers["Retry-After"] = str(UNAVAILABLE_RETRY_S)
-    if job_id is not None:
-        all_headers["X-Job-Id"] = job_id
-    return Response(to_json(content), int(status), all_headers, MEDIA_TYPE)
-
-
 def example_problem() -> dict[str, Any]:
     """A sample problem for the OpenAPI description."""
-    code, field = ErrorCode.HIGH_BELOW_LOW, "candles.3.high"
+    field = "candles.3.high"
     message = f"{field}, row 3: 185.1 is below the low of the same bar"
-    example: dict[str, Any] = from_json(bytes(problem(code, message, field, {"row": 3}).body))
+    error = HttpError(ErrorCode.HIGH_BELOW_LOW, message, field, {"row": 3})
+    example: dict[str, Any] = from_json(bytes(error.response().body))
     return example
 
 
 async def on_job_error(request: Request, error: Exception) -> Response:
-    """Answer a request that raised JobError or JobFailure."""
-    job_id: str | None = None
-    if isinstance(error, JobFailure):
-        job_id = error.job_id
-        error = error.error
+    """Answer a request that raised JobError."""
     assert isinstance(error, JobError)
-    job_id = job_id or error.details.get("job_id")
-    return problem(error.code, error.message, error.field, error.details, job_id=job_id)
+    return HttpError.of(error).response()
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised HTTPException: our ``HttpError``, or one of Starlette or FastAPI."""
     assert isinstance(error, HTTPException)
     if isinstance(error, HttpError):
-        return problem(error.code, error.message, error.field, error.details, headers=error.headers)
+        return error.response()
     code = _CODES_OF_STATUSES.get(error.status_code, HttpCode.BAD_REQUEST)
     message = _DETAILS_OF_STATUSES.get(error.status_code, str(error.detail))
     headers = dict(error.headers or {})
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (
-        methods := request.app.state.methods.of(request.scope)
-    ):
-        headers["Allow"] = ", ".join(methods)
-    return problem(code, message, headers=headers)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # For the page's files FastAPI names none.
+        headers["Allow"] = ", ".join(_methods(request)) or headers.get("Allow", "GET, HEAD")
+    return HttpError(code, message, headers=headers).response()
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of an address over all its routes. Starlette names those of one route."""
+    address = address_of(request.scope)
+    for template, operations in request.app.openapi()["paths"].items():
+        if compile_path(template)[0].match(address):
+            return sorted(method.upper() for method in operations)
+    return []
 
 
 async def on_validation_error(request: Request, error: Exception) -> Response:
@@ -208,7 +197,7 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
     context = first.get("ctx", {})
     if kind == "json_invalid":
         reason = str(context.get("error", ""))[:MAX_REASON_CHARS]
-        return problem(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}")
+        return HttpError(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}").response()
     if "field" in context:  # a check of several fields names the one at fault
         path.append(context["field"])
     # After "candles" pydantic names the kind that it read, which the request does not contain.
@@ -216,15 +205,6 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
     parts = [part for before, part in pairs if before != "candles" or part not in CANDLE_KINDS]
     field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(place)
     reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return problem(_code_of(kind), f"{field}: {reason[:MAX_REASON_CHARS]}", field)
-
-
-def _code_of(kind: str) -> ErrorCode:
-    if kind == "missing":
-        return ErrorCode.MISSING_FIELD
-    if kind == "extra_forbidden":
-        return ErrorCode.UNKNOWN_FIELD
-    if kind == "length_mismatch":
-        return ErrorCode.LENGTH_MISMATCH
-    is_type = kind.endswith(("_type", "_parsing")) or kind == "model_attributes_type"
-    return ErrorCode.BAD_TYPE if is_type else ErrorCode.BAD_VALUE
+    is_type = kind.endswith(("_type", "_parsing"))
+    code = ErrorCode.BAD_TYPE if is_type else _CODES_OF_KINDS.get(kind, ErrorCode.BAD_VALUE)
+    return HttpError(code, f"{field}: {reason[:MAX_REASON_CHARS]}", field).response()

@@ -1,7 +1,5 @@
 """Settings that only the HTTP API reads from the environment."""
 
-from functools import cache
-
 from pydantic import Field, SecretStr
 
 from kronos_client.settings import ServiceSettings
@@ -24,9 +22,3 @@ class ApiSettings(ServiceSettings):
         None,
         description="origins whose pages may use the API, separated by commas, such as `https://example.org`",
     )
-
-
-@cache
-def get_settings() -> ApiSettings:
-    """This API process's settings, read on first use."""
-    return ApiSettings.load()

@@ -1,25 +1,26 @@
-"""How much faster is the engine than recomputing everything for each bar?
+"""How much faster is the engine than recomputing everything for each bar, by series and paths?
 
-Kronos-small's shape with random weights, 400 bars of lookback, 100 bars ahead. The naive loop, in float32, is
-timed on a few steps across the horizon and scaled to all steps; several series are one batch. The engine is
-timed as a whole, from submission to bars. The last lines compare a decode step of one path with the time to
-read its weights once, at the memory bandwidth of the same run.
+Random weights of a published shape, 400 bars of lookback, 100 bars ahead. The case 4x10 is 4 series with 10
+paths each. The naive loop, in float32, is timed on a few steps across the horizon and scaled to all steps;
+several series are one batch. The engine is timed as a whole, from submission to bars; its step is the mean
+of those in which all paths decode. The last lines compare a step of one path with the time to read
+its weights once, at the memory bandwidth of the same run.
 
     python -m benchmarks.decode [--cases 1x1 1x10 1x64 64x1] [--dtypes float32 bfloat16] [--runs 5]
+                                [--device cuda] [--shape small] [--max-naive 64]
 """
 
 import argparse
 import os
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
 
 from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.engine.build import build_engine
+from kronos_model.engine.build import CPU_SLOTS, build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.model import Kronos
@@ -30,13 +31,11 @@ NAIVE_STEPS_AT = (0, 33, 66, 99)
 BANDWIDTH_BYTES = 512 * 2**20
 
 
-@dataclass(frozen=True)
-class Run:
-    """Seconds of one run of the engine."""
-
-    total_s: float
-    prefill_s: float
-    step_s: float  # median over its decode steps
+def moment(device: torch.device) -> float:
+    """The time at which the device has done all work so far."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def naive_s(model: Kronos, tokenizer: KronosTokenizer, requests: list[SeriesRequest]) -> float:
@@ -47,23 +46,39 @@ def naive_s(model: Kronos, tokenizer: KronosTokenizer, requests: list[SeriesRequ
     for step in NAIVE_STEPS_AT:
         generated = prompt[..., -1:].repeat(1, 1, step)  # the time does not depend on the tokens
         forecaster.tokens = torch.cat((prompt, generated), dim=-1)
-        start = time.perf_counter()
+        start = moment(prompt.device)
         forecaster.step()
-        steps.append(time.perf_counter() - start)
+        steps.append(moment(prompt.device) - start)
     return statistics.mean(steps) * HORIZON
 
 
-def engine_run(engine: Engine, requests: list[SeriesRequest]) -> Run:
-    """The whole forecast: tokenizer, prefill, every bar, and decoding to prices."""
-    start = time.perf_counter()
-    prefill_s, steps = 0.0, []
+def start_decoding(engine: Engine, requests: list[SeriesRequest]) -> float:
+    """Submit the series and step until all their paths decode. Returns the seconds of prefill."""
     for request in requests:
         engine.submit(request)
+    prefill_s, num_paths = 0.0, sum(request.sampling.sample_count for request in requests)
     while engine.has_work:
         engine.step()
         prefill_s += engine.last_step.prefill_s
-        steps.append(engine.last_step.decode_s)
-    return Run(time.perf_counter() - start, prefill_s, statistics.median(steps))
+        if engine.last_step.num_bars == num_paths:
+            return prefill_s
+    raise RuntimeError("the first series end before the last ones decode: take fewer of them")
+
+
+def engine_run(
+    engine: Engine, requests: list[SeriesRequest], device: torch.device
+) -> tuple[float, float, float]:
+    """Seconds of the whole forecast, from tokenizer to prices, of its prefill, and of a step."""
+    start = moment(device)
+    prefill_s = start_decoding(engine, requests)
+    num_paths, num_steps, all_decode = engine.last_step.num_bars, 0, moment(device)
+    while engine.last_step.num_bars == num_paths:
+        engine.step()
+        num_steps += 1
+    step_s = (moment(device) - all_decode) / num_steps
+    while engine.has_work:
+        engine.step()
+    return moment(device) - start, prefill_s, step_s
 
 
 def requests_of(case: str) -> list[SeriesRequest]:
@@ -75,14 +90,14 @@ def requests_of(case: str) -> list[SeriesRequest]:
     ]
 
 
-def read_bandwidth() -> float:
+def read_bandwidth(device: torch.device) -> float:
     """Bytes per second read from memory, outside of caches. The best of several passes."""
-    data = torch.ones(BANDWIDTH_BYTES // 4)
+    data = torch.ones(BANDWIDTH_BYTES // 4, device=device)
     passes = []
     for _ in range(10):
-        start = time.perf_counter()
+        start = moment(device)
         data.sum()
-        passes.append(time.perf_counter() - start)
+        passes.append(moment(device) - start)
     return BANDWIDTH_BYTES / min(passes)
 
 
@@ -99,46 +114,54 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--naive-runs", type=int, default=2)
+    parser.add_argument("--max-naive", type=int, default=64, help="most paths for the naive loop")
     parser.add_argument("--shape", default="small")
-    arguments = parser.parse_args()
+    parser.add_argument("--device", default="cpu", type=torch.device)
+    given = parser.parse_args()
 
-    model, tokenizer = random_pair(arguments.shape)
+    device = given.device
+    model, tokenizer = (module.to(device) for module in random_pair(given.shape))
+    cases = {case: requests_of(case) for case in given.cases}
+    num_paths = {case: sum(each.sampling.sample_count for each in cases[case]) for case in cases}
+    max_slots = max(CPU_SLOTS, *num_paths.values())
     engines = {
-        dtype: build_engine(model, tokenizer, max_context=MAX_CONTEXT, dtype=getattr(torch, dtype))
-        for dtype in arguments.dtypes
+        name: build_engine(
+            model, tokenizer, max_context=MAX_CONTEXT, max_slots=max_slots, dtype=getattr(torch, name)
+        )
+        for name in given.dtypes
     }
+    where = f"{torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, "
-        f"shape {arguments.shape}, {LOOKBACK} → {HORIZON} bars, medians of {arguments.runs} runs"
-    )
-    print(
-        f"{'case':>6} {'dtype':>9} {'naive s':>9} {'engine s':>9} {'min–max s':>13} {'prefill s':>9} "
-        f"{'step ms':>8} {'times':>7}"
+        f"torch {torch.__version__}, {where}, shape {given.shape}, {LOOKBACK} → {HORIZON} bars, "
+        f"medians of {given.runs} runs\n{'case':>6} {'dtype':>9} {'naive s':>9} {'engine s':>9} "
+        f"{'min–max s':>13} {'prefill s':>9} {'step ms':>8} {'bars/s':>7} {'times':>7}"
     )
     steps_of_one_path: dict[str, float] = {}
-    for case in arguments.cases:
-        requests = requests_of(case)
-        naive = [naive_s(model, tokenizer, requests) for _ in range(arguments.naive_runs)]
-        slow = statistics.median(naive)
-        for dtype, engine in engines.items():
-            engine_run(engine, requests)  # warm up
-            runs = [engine_run(engine, requests) for _ in range(arguments.runs)]
-            totals = [run.total_s for run in runs]
-            fast = statistics.median(totals)
-            prefill = statistics.median(run.prefill_s for run in runs)
-            step = statistics.median(run.step_s for run in runs)
-            if case == "1x1":
-                steps_of_one_path[dtype] = step
+    for case, requests in cases.items():
+        paths = num_paths[case]
+        slow = statistics.median(
+            naive_s(model, tokenizer, requests) if paths <= given.max_naive else float("nan")
+            for _ in range(given.naive_runs)
+        )
+        for name, engine in engines.items():
+            engine_run(engine, requests, device)  # warm up
+            runs = [engine_run(engine, requests, device) for _ in range(given.runs)]
+            totals = [total_s for total_s, _, _ in runs]
+            fast, prefill, step = (statistics.median(column) for column in zip(*runs, strict=True))
+            if paths == 1:
+                steps_of_one_path[name] = step
             print(
-                f"{case:>6} {dtype:>9} {slow:>9.2f} {fast:>9.3f} {min(totals):>6.3f}–{max(totals):<6.3f} "
-                f"{prefill:>9.3f} {step * 1000:>8.2f} {slow / fast:>7.1f}",
+                f"{case:>6} {name:>9} {slow:>9.2f} {fast:>9.3f} {min(totals):>6.3f}–{max(totals):<6.3f} "
+                f"{prefill:>9.3f} {step * 1000:>8.2f} {paths / step:>7.0f} {slow / fast:>7.1f}",
                 flush=True,
             )
-    bandwidth, weights = read_bandwidth(), multiplied_bytes(model)
-    read_s = weights / bandwidth
-    print(f"\nmemory is read at {bandwidth / 1e9:.1f} GB/s, {weights / 1e6:.1f} MB in {read_s * 1000:.2f} ms")
-    for dtype, step in steps_of_one_path.items():
-        print(f"a {dtype} step of one path: {step * 1000:.2f} ms, {step / read_s:.2f} × that (of float32)")
+    bandwidth, size = read_bandwidth(device), multiplied_bytes(model)
+    read_s = size / bandwidth
+    print(f"\nmemory is read at {bandwidth / 1e9:.1f} GB/s, {size / 1e6:.1f} MB in {read_s * 1000:.2f} ms")
+    for name, step in steps_of_one_path.items():
+        print(f"a {name} step of one path: {step * 1000:.2f} ms, {step / read_s:.2f} × that (of float32)")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ float32 chose, which makes the distributions comparable bar by bar. Means over a
 """
 
 import argparse
-import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +22,7 @@ from torch import Tensor
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
+from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
@@ -34,7 +33,10 @@ from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_CONTEXT, NUM_SERIES, NUM_PATHS, HORIZON = 512, 4, 8, 48
-CLOSE = 3
+CASES: list[tuple[str, int, torch.dtype, ContextPolicy]] = [
+    ("bfloat16, 400 bars", 400, torch.bfloat16, "exact"),
+    ("rolling, 512 bars", MAX_CONTEXT, torch.float32, "rolling"),
+]
 
 
 @dataclass
@@ -85,45 +87,33 @@ def run(
 
 def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:
     """The series, each with its own seed."""
-    return [
-        replace(
-            series_request(
-                index, lookback, HORIZON, SamplingParams(sample_count=NUM_PATHS, seed=seed + index)
-            ),
-            context_policy=context_policy,
-        )
-        for index in range(NUM_SERIES)
-    ]
+    requests = []
+    for index in range(NUM_SERIES):
+        sampling = SamplingParams(sample_count=NUM_PATHS, seed=seed + index)
+        request = series_request(index, lookback, HORIZON, sampling)
+        requests.append(replace(request, context_policy=context_policy))
+    return requests
 
 
 def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple[list[Any], ...]) -> None:
     """Print one row."""
 
-    def mean_of(distance: Callable[[Tensor, Tensor, Tensor], Tensor], first: int) -> float:
-        draws = list(zip(exact.probabilities, forced.probabilities, exact.tokens, strict=True))[first::2]
-        return statistics.mean(float(distance(p, q, tokens).mean()) for p, q, tokens in draws)
+    def distances(first: int) -> tuple[float, float]:
+        p, q = (torch.stack(one.probabilities[first::2]) for one in (exact, forced))  # (draws, rows, tokens)
+        chosen = torch.stack(exact.tokens[first::2]).unsqueeze(-1)
+        log_p, log_q = (one.gather(-1, chosen).clamp(min=1e-12).log() for one in (p, q))
+        return float((log_p - log_q).abs().mean()), float((p - q).abs().sum(-1).mean()) / 2
 
-    def log_p(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-        both = [one.gather(-1, tokens[:, None]).clamp(min=1e-12).log() for one in (p, q)]
-        return (both[0] - both[1]).abs()
+    def shift(ours: list[Any], others: list[Any]) -> float:
+        a, b = (np.stack(paths)[..., CLOSE] for paths in (ours, others))  # (series, paths, bars)
+        return float((np.abs(a.mean(1) - b.mean(1)) / a.std(1).clip(min=1e-9)).mean())
 
-    def total_variation(p: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
-        return (p - q).abs().sum(-1) / 2
-
-    same = statistics.mean(
-        float((a == b).float().mean()) for a, b in zip(exact.tokens, free.tokens, strict=True)
-    )
-    ours, theirs, other_seed = paths
-    moved, spread = (
-        statistics.mean(
-            float((np.abs(a.mean(0) - b.mean(0)) / a.std(0).clip(min=1e-9))[:, CLOSE].mean())
-            for a, b in zip(ours, others, strict=True)
-        )
-        for others in (theirs, other_seed)
-    )
+    same = float((torch.stack(exact.tokens) == torch.stack(free.tokens)).float().mean())
+    moved, spread = shift(paths[0], paths[1]), shift(paths[0], paths[2])
+    (log_p_1, variation_1), (log_p_2, variation_2) = distances(0), distances(1)
     print(
-        f"{name:>28} {mean_of(log_p, 0):>9.1e} {mean_of(log_p, 1):>9.1e} {mean_of(total_variation, 0):>9.1e} "
-        f"{mean_of(total_variation, 1):>9.1e} {same:>8.1%} {moved:>10.3f} {spread:>8.3f}",
+        f"{name:>28} {log_p_1:>9.1e} {log_p_2:>9.1e} {variation_1:>9.1e} {variation_2:>9.1e} "
+        f"{same:>8.1%} {moved:>10.3f} {spread:>8.3f}",
         flush=True,
     )
 
@@ -138,22 +128,12 @@ def main() -> None:
         f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
         f"{'spread':>8}"
     )
-    pairs: dict[str, tuple[Kronos, KronosTokenizer]] = {}
-    for name in arguments.models:
-        if name == "tiny":
-            loaded = load_pair("kronos-tiny", None)
-            pairs[name] = loaded.model.eval(), loaded.tokenizer.eval()
-        else:
-            pairs[f"{name}, random"] = random_pair(name)
-    for folder in arguments.folder:
-        loaded = load_pair(folder, None)
-        pairs[folder] = loaded.model.eval(), loaded.tokenizer.eval()
+    pairs = {f"{name}, random": random_pair(name) for name in arguments.models if name != "tiny"}
+    for name in (*(["kronos-tiny"] if "tiny" in arguments.models else []), *arguments.folder):
+        loaded = load_pair(name)
+        pairs[name] = loaded.model, loaded.tokenizer
     for name, pair in pairs.items():
-        cases: list[tuple[str, int, torch.dtype, ContextPolicy]] = [
-            ("bfloat16, 400 bars", 400, torch.bfloat16, "exact"),
-            ("rolling, 512 bars", MAX_CONTEXT, torch.float32, "rolling"),
-        ]
-        for case, lookback, dtype, policy in cases:
+        for case, lookback, dtype, policy in CASES:
             exact, paths = run(pair, requests_for(lookback, 1), torch.float32)
             _, other_seed = run(pair, requests_for(lookback, 1001), torch.float32)
             requests = requests_for(lookback, 1, policy)

@@ -7,8 +7,8 @@ weights in turn, so that no cache holds them all. The last lines time training's
 """
 
 import statistics
-import time
-from collections.abc import Callable
+import timeit
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
 
@@ -31,13 +31,7 @@ def microseconds(call: Callable[[], object], num_calls: int = 64) -> float:
     """Microseconds of one call, the median of several rounds."""
     for _ in range(8):
         call()
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        for _ in range(num_calls):
-            call()
-        rounds.append((time.perf_counter() - start) / num_calls)
-    return statistics.median(rounds) * 1e6
+    return statistics.median(timeit.repeat(call, number=num_calls, repeat=ROUNDS)) / num_calls * 1e6
 
 
 def rotating(layers: list[Callable[[Tensor], Tensor]], x: Tensor) -> Callable[[], Tensor]:
@@ -79,18 +73,18 @@ def training_gflops(context: AbstractContextManager[object], dtype: torch.dtype)
     return 3 * 2 * bars * d_model**2 / microseconds(both, num_calls=16) / 1e3
 
 
-def main() -> None:
+def show(name: str, values: Iterable[float]) -> None:
+    print(f"{name:<34} " + " ".join(f"{value:>10.1f}" for value in values))
+
+
+def show_engine() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; µs")
     print(f"{'':<34} {'1 row':>10} {'64 rows':>10}")
-
-    def show(name: str, values: list[float]) -> None:
-        print(f"{name:<34} " + " ".join(f"{value:>10.1f}" for value in values))
-
     for dtype in (torch.float32, torch.bfloat16):
         plain, ours = zip(*(linears(rows, dtype) for rows in (1, 64)), strict=True)
         name = str(dtype).removeprefix("torch.")
-        show(f"{name}: F.linear, a block", list(plain))
-        show(f"{name}: as the engine", list(ours))
+        show(f"{name}: F.linear, a block", plain)
+        show(f"{name}: as the engine", ours)
         show(f"{name}: attention, {BARS} bars", [attention(rows, dtype) for rows in (1, 64)])
 
     turns = [(torch.randn(rows, 2 * HEADS, HEAD_DIM), torch.randn(rows, 1, HEAD_DIM)) for rows in (1, 64)]
@@ -105,15 +99,12 @@ def main() -> None:
 
 def show_training() -> None:
     print("\ntraining's products, GFLOP/s")
-    for name, context, dtype in (
-        ("float32, MKL", nullcontext(), torch.float32),
-        ("float32, oneDNN", OneDnnProducts(), torch.float32),
-        ("bfloat16", nullcontext(), torch.bfloat16),
-    ):
-        print(f"{name:<34} {training_gflops(context, dtype):>10.0f}")
+    show("float32, MKL", [training_gflops(nullcontext(), torch.float32)])
+    show("float32, oneDNN", [training_gflops(OneDnnProducts(), torch.float32)])
+    show("bfloat16", [training_gflops(nullcontext(), torch.bfloat16)])
 
 
 if __name__ == "__main__":
     with torch.inference_mode():
-        main()
+        show_engine()
     show_training()

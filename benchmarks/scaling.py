@@ -17,62 +17,33 @@ import os
 import statistics
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 from benchmarks.support.shapes import save_random_pair
-from benchmarks.support.traffic import BACKLOG, Traffic, job_payload
+from benchmarks.support.traffic import Traffic, job_payload
 from benchmarks.support.workers import REAL, Workers
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
 
 LOOKBACK, HORIZON = 400, 96
-WAIT_S: Final = 600
 
 
-@dataclass
-class Setting:
-    """A number of worker processes, and the seconds that each run took."""
-
-    name: str
-    workers: Workers
-    traffic: Traffic
-    runs_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-
-    def run(self, payloads: list[dict[str, Any]]) -> None:
-        ids = [self.traffic.send(payload, BACKLOG) for payload in payloads]
-        used_s = self.workers.cpu_s()
-        start = self.traffic.release_backlog()
-        self.runs_s.append(max(self.traffic.await_outcomes(ids, WAIT_S)) - start)
-        self.cpu_s.append(self.workers.cpu_s() - used_s)
-
-
-def model_settings(size: str, folder: Path) -> dict[str, str]:
-    return {"KRONOS_MODEL": BUNDLED_MODEL} if size == "tiny" else save_random_pair(size, folder)
-
-
-def measure(given: argparse.Namespace) -> list[Setting]:
-    """Start all settings at once. Those that are not measured wait for jobs, which costs nothing."""
+def measure(given: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Wall-clock and CPU seconds of each run, by setting. All start at once; idle workers cost nothing."""
     payloads = [job_payload(seed, LOOKBACK, HORIZON) for seed in range(given.jobs)]
-    for payload in payloads:
-        payload["sampling"]["sample_count"] = given.samples
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in given.settings}
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-        variables = {"KRONOS_MAX_CONTEXT": "512"} | model_settings(given.size, folder)
-        settings = []
+        model = {"KRONOS_MODEL": BUNDLED_MODEL} if given.size == "tiny" else save_random_pair("small", folder)
+        traffic = {}
         for name in given.settings:
-            num_workers, num_threads = map(int, name.split("x"))
-            threads = {"OMP_NUM_THREADS": str(num_threads)}
-            workers = exits.enter_context(Workers(REAL, variables | threads, num_workers=num_workers))
-            settings.append(Setting(name, workers, exits.enter_context(Traffic(workers.url))))
-        for number in range(1 + given.runs):
-            for setting in settings:
-                setting.run(payloads)
-                if number == 0:  # the first run warms up
-                    setting.runs_s.clear()
-                    setting.cpu_s.clear()
-    return settings
+            num_workers, num_threads = name.split("x")
+            variables = {"KRONOS_MAX_CONTEXT": "512", "OMP_NUM_THREADS": num_threads, **model}
+            workers = exits.enter_context(Workers(REAL, variables, num_workers=int(num_workers)))
+            traffic[name] = exits.enter_context(Traffic(workers))
+        for _ in range(1 + given.runs):
+            for name in given.settings:
+                runs[name].append(traffic[name].run_backlog(payloads))
+    return {name: measured[1:] for name, measured in runs.items()}  # the first run warms up
 
 
 def main() -> None:
@@ -83,23 +54,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=64, help="in each run")
     parser.add_argument("--size", choices=("tiny", "small"), default="tiny")
-    parser.add_argument("--samples", type=int, default=1, help="sample paths of each job")
     given = parser.parse_args()
-    before = os.getloadavg()[0]
-    settings = measure(given)
-    after = os.getloadavg()[0]
+    before, runs, after = os.getloadavg()[0], measure(given), os.getloadavg()[0]
     print(
-        f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, {given.samples} paths each, "
+        f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, "
         f"model {given.size}; load average before {before:.1f}, after {after:.1f}"
     )
-    print(f"{'setting':>8} {'jobs/s':>8} {'lowest':>8} {'highest':>8} {'bars/s':>8} {'cores used':>11}")
-    for setting in settings:
-        rates = [given.jobs / run_s for run_s in setting.runs_s]
-        median = statistics.median(rates)
-        cores = statistics.median(used / run for used, run in zip(setting.cpu_s, setting.runs_s, strict=True))
-        bars = median * HORIZON * given.samples
-        low, high = min(rates), max(rates)
-        print(f"{setting.name:>8} {median:>8.2f} {low:>8.2f} {high:>8.2f} {bars:>8.0f} {cores:>11.2f}")
+    print(f"{'setting':>8} {'jobs/s':>8} {'lowest':>8} {'highest':>8} {'cores used':>11}")
+    for name, measured in runs.items():
+        rates = [given.jobs / run_s for run_s, _ in measured]
+        print(
+            f"{name:>8} {statistics.median(rates):>8.2f} {min(rates):>8.2f} {max(rates):>8.2f} "
+            f"{statistics.median(cpu_s / run_s for run_s, cpu_s in measured):>11.2f}"
+        )
 
 
 if __name__ == "__main__":

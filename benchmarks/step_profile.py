@@ -7,13 +7,14 @@ operation (self time in PyTorch's profiler), and the rest of the step: Python an
 """
 
 import argparse
+import itertools
 import statistics
 import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.decode import HORIZON, MAX_CONTEXT, requests_of
+from benchmarks.decode import HORIZON, MAX_CONTEXT, requests_of, start_decoding
 from benchmarks.support.shapes import random_pair
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
@@ -25,50 +26,42 @@ KINDS = {
     "into the cache": ("index_put",),
     "norms": ("rms_norm", "aten::pow", "aten::mean", "aten::rsqrt"),
     "noise": ("aten::exponential_",),
+    "other operations": ("",),
 }
-"""Parts of the operations' names. All others are "other operations"."""
+"""Parts of the operations' names; the first kind with a part of a name counts."""
 
 
-def step_times(engine: Engine) -> list[float]:
-    seconds = []
+def step_ms(engine: Engine) -> list[float]:
+    moments = [time.perf_counter()]
     for _ in range(NUM_STEPS):
-        start = time.perf_counter()
         engine.step()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        moments.append(time.perf_counter())
+    return [1000 * (end - start) for start, end in itertools.pairwise(moments)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=["1x1", "1x64", "64x1"])
     parser.add_argument("--dtype", default="float32")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     pair = random_pair("small")
-    names = [*KINDS, "other operations", "between them"]
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {arguments.dtype}; ms per step")
-    print(f"{'case':>6} {'step':>7} " + " ".join(f"{name:>16}" for name in names))
-    for case in arguments.cases:
-        engine = build_engine(*pair, max_context=MAX_CONTEXT, dtype=getattr(torch, arguments.dtype))
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {given.dtype}; ms per step")
+    print(f"{'case':>6} {'step':>7} " + " ".join(f"{name:>16}" for name in (*KINDS, "between them")))
+    for case in given.cases:
+        engine = build_engine(*pair, max_context=MAX_CONTEXT, dtype=getattr(torch, given.dtype))
         requests = requests_of(case)
-        for request in requests:
-            engine.submit(request)
-        num_paths = sum(request.sampling.sample_count for request in requests)
-        while engine.last_step.num_bars < num_paths:  # until all lookbacks are read
-            engine.step()
+        start_decoding(engine, requests)
         for _ in range(min(20, HORIZON - 2 * NUM_STEPS - len(requests))):
             engine.step()
-        step_ms = statistics.median(step_times(engine)) * 1000
+        median_ms = statistics.median(step_ms(engine))
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            profiled_ms = sum(step_times(engine)) * 1000 / NUM_STEPS
-        by_kind = dict.fromkeys(names, 0.0)
+            profiled_ms = statistics.mean(step_ms(engine))
+        by_kind = dict.fromkeys(KINDS, 0.0)
         for event in profiler.key_averages():
-            kind = next(
-                (kind for kind, parts in KINDS.items() if any(part in event.key for part in parts)), None
-            )
-            by_kind[kind or "other operations"] += event.self_cpu_time_total / 1000 / NUM_STEPS
-        by_kind["between them"] = profiled_ms - sum(by_kind.values())
-        columns = " ".join(f"{by_kind[name]:>16.2f}" for name in names)
-        print(f"{case:>6} {step_ms:>7.2f} {columns}", flush=True)
+            kind = next(kind for kind, parts in KINDS.items() if any(part in event.key for part in parts))
+            by_kind[kind] += event.self_cpu_time_total / 1000 / NUM_STEPS
+        columns = (*by_kind.values(), profiled_ms - sum(by_kind.values()))
+        print(f"{case:>6} {median_ms:>7.2f} " + " ".join(f"{ms:>16.2f}" for ms in columns), flush=True)
 
 
 if __name__ == "__main__":

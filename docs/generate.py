@@ -3,7 +3,7 @@
 A test holds the committed pages to what this writes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType, SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
@@ -37,20 +37,16 @@ BOUNDS = {"ge": "≥", "gt": ">", "le": "≤"}
 TYPES = {int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    head = tuple(head)
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
 def errors() -> str:
     """The page of error codes."""
-    codes = table(
-        ("code", "HTTP", "meaning and remedy"),
-        ((f"`{code}`", str(int(status_of(code))), code.meaning) for code in ErrorCode),
-    )
-    own = table(("code", "HTTP"), ((f"`{code}`", str(int(status_of(code)))) for code in HttpCode))
+    rows = ((f"`{code}`", f"{status_of(code):d}", code.meaning) for code in ErrorCode)
+    codes = table(("code", "HTTP", "meaning and remedy"), rows)
+    own = table(("code", "HTTP"), ((f"`{code}`", f"{status_of(code):d}") for code in HttpCode))
     return f"""{NOTE}
 # Errors
 
@@ -149,13 +145,9 @@ def values_of(field: FieldInfo) -> str:
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(annotation))
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
-    bounds = [
-        f"{sign} {getattr(bound, name):g}"
-        for bound in field.metadata
-        for name, sign in BOUNDS.items()
-        if hasattr(bound, name)
-    ]
-    return " ".join([TYPES[kinds[0]], ", ".join(bounds)]).strip()
+    limits = ((sign, getattr(bound, name, None)) for bound in field.metadata for name, sign in BOUNDS.items())
+    bounds = ", ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
+    return f"{TYPES[kinds[0]]} {bounds}".strip()
 
 
 PAGES: dict[str, Callable[[], str]] = {"errors.md": errors, "metrics.md": metrics, "settings.md": settings}

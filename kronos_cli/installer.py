@@ -32,17 +32,13 @@ REMEDIES = {
 }
 # pip's options, and uv's for them. Variables, since every user of the machine can read a command's flags.
 UV_VARIABLES = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_EXTRA_INDEX_URL",
-    "find-links": "UV_FIND_LINKS",
-    "constraint": "UV_CONSTRAINT",
-    "cert": "SSL_CERT_FILE",
-    "proxy": "ALL_PROXY",
-}
+    "index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_EXTRA_INDEX_URL", "find-links": "UV_FIND_LINKS",
+    "constraint": "UV_CONSTRAINT", "cert": "SSL_CERT_FILE", "proxy": "ALL_PROXY",
+}  # fmt: skip
 
 
 class SetupError(Exception):
-    """The installation cannot continue. The message names the cause and the remedy."""
+    """The message has the cause and the remedy."""
 
 
 def torch_flavour() -> str:
@@ -55,8 +51,8 @@ def torch_flavour() -> str:
 
 def requirements(venv: Path, flavour: str, dev: bool) -> list[Path]:
     """The files to install from, with what tests and checks need if ``dev``."""
-    names = ["requirements-cuda.txt"] if flavour == "cuda" else []
-    return [venv.with_name(name) for name in ["requirements.txt", *names, *["requirements-dev.txt"] * dev]]
+    kinds = ["", *["-cuda"] * (flavour == "cuda"), *["-dev"] * dev]
+    return [venv.with_name(f"requirements{kind}.txt") for kind in kinds]
 
 
 def mark(venv: Path, flavour: str, dev: bool) -> str:
@@ -76,11 +72,7 @@ def is_installed(venv: Path, dev: bool) -> bool:
 
 
 def run(title: str, *command: str, **variables: str) -> None:
-    """Run a command with these variables added, and show its main lines.
-
-    Raises:
-        SetupError: The command failed.
-    """
+    """Run a command with these variables added, and show its main lines. Raises SetupError if it fails."""
     print(f"  {title}", file=sys.stderr)
     lines = []
     # The command inherits the lock, in case this process is killed.
@@ -102,12 +94,11 @@ def uv_settings(python: str) -> tuple[list[str], dict[str, str]]:
     for section in ("global", "install", ":env:"):  # the last one counts
         for name, value in re.findall(rf"^{section}\.(\S+?)=(.*)$", listed, re.MULTILINE):
             options[name] = ast.literal_eval(value).split()
-    # As for pip, no index goes before another.
-    variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    variables = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as for pip, no index goes before another
     for name in options.keys() & UV_VARIABLES:
         variables[UV_VARIABLES[name]] = ("," if name == "find-links" else " ").join(options[name])
-    no_index = options.get("no-index", ["no"])[0].lower() in ("1", "true", "yes", "on")
-    return ["--no-index"] if no_index else [], variables
+    has_index = options.get("no-index", ["no"])[0].lower() not in ("1", "true", "yes", "on")
+    return [] if has_index else ["--no-index"], variables
 
 
 def install_packages(venv: Path, dev: bool) -> None:
@@ -117,19 +108,19 @@ def install_packages(venv: Path, dev: bool) -> None:
     files = [f"--requirement={file}" for file in requirements(venv, flavour, dev)]
     uv = [python, "-m", "uv", "pip", "install", "--no-config", "--python", python, *flags, *files]
     pip = [python, "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off", *files]
-    attempts = [("packages", uv), ("packages, by pip", pip)]
+    attempts = {"packages": uv, "packages, by pip": pip}
     if flavour == "cpu":
         text = venv.with_name("requirements.txt").read_text()
         pin = re.findall(r"^torch==[^\s;]+", text, re.MULTILINE)[0] + "+cpu"
-        extra_index = f"--extra-index-url={CPU_INDEX}"
-        attempts = [
-            ("packages", [*uv, pin]),
-            (f"packages, torch from {CPU_INDEX}", [*uv, pin, "--torch-backend=cpu"]),
-            ("packages, by pip", [*pip, pin]),
-            (f"packages, torch from {CPU_INDEX}, by pip", [*pip, pin, "--retries=0", extra_index]),
-            ("packages, torch with CUDA (several GB), since no CPU build was found", pip),
-        ]
-    for title, command in attempts:
+        attempts = {
+            "packages": [*uv, pin],
+            f"packages, torch from {CPU_INDEX}": [*uv, pin, "--torch-backend=cpu"],
+            "packages, by pip": [*pip, pin],
+            f"packages, torch from {CPU_INDEX}, by pip":
+                [*pip, pin, "--retries=0", f"--extra-index-url={CPU_INDEX}"],
+            "packages, torch with CUDA (several GB), since no CPU build was found": pip,
+        }  # fmt: skip
+    for title, command in attempts.items():
         try:
             run(title, *command, **variables)
             return
@@ -159,11 +150,7 @@ def install(venv: Path, dev: bool) -> None:
 
 
 def ensure_installed(venv: Path, dev: bool) -> None:
-    """Install what is missing. Of two launchers started at once, the second waits for the first.
-
-    Raises:
-        SetupError: The installation failed. The message ends with the remedy.
-    """
+    """Install what is missing, one launcher after the other. Raises SetupError with the remedy."""
     if is_installed(venv, dev):
         return
     if not os.access(venv.parent, os.W_OK):

@@ -15,10 +15,10 @@ class Commands(OneLineErrors):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Replace the listed entry by the command itself."""
-        name, entry, rest = super().resolve_command(ctx, args)
-        if name is None or entry is None:
-            return name, entry, rest
-        command: click.Command = getattr(import_module(f"kronos_cli.commands.{name}"), name)
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            ctx.invoked_subcommand = name  # for the message about a package that the import misses
+            command = getattr(import_module(f"kronos_cli.commands.{name}"), name)
         return name, command, rest
 
 

@@ -14,7 +14,9 @@ from kronos_model.processes.children import LocalStackError
 
 OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model", "worker")
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
-"""Packages that the extra [worker] does not install."""
+CLI_PACKAGES: Final = ("httpx2", "huggingface_hub", "packaging", "pandas", "pyarrow", "rich", "yaml")
+COMPUTING_COMMANDS: Final = ("demo", "devices", "flower", "up", "worker")
+"""Commands for which the extra [cli] is not enough."""
 
 EXPECTED: Final = (
     click.ClickException, click.Abort, ModuleNotFoundError,
@@ -40,17 +42,15 @@ class OneLineErrors(click.Group):
         except KeyboardInterrupt:  # click would exit with 1, as for a failure
             raise SystemExit(130) from None
         except EXPECTED as error:
-            if isinstance(error, ModuleNotFoundError) and _is_defect(error):
-                raise
+            if isinstance(error, ModuleNotFoundError) and _package(error) in ("None", *OWN_PACKAGES):
+                raise  # a defect
+            content = error_as_json(error)
             if ctx.meta[_AS_JSON]:
-                click.echo(json.dumps({"error": error_as_json(error)}))
+                click.echo(json.dumps({"error": content}))
             if isinstance(error, click.ClickException | click.Abort):
                 raise
-            raise click.ClickException(message_of(error)) from error
-
-
-def _is_defect(error: ModuleNotFoundError) -> bool:
-    return error.name is None or error.name.partition(".")[0] in OWN_PACKAGES
+            has_code = isinstance(error, KronosError | JobError)
+            raise click.ClickException(str(error) if has_code else content["message"]) from error
 
 
 def error_is_printed(ctx: click.Context) -> None:
@@ -59,36 +59,39 @@ def error_is_printed(ctx: click.Context) -> None:
 
 
 def error_as_json(error: Exception) -> dict[str, str]:
-    """``code`` and ``message``. The code is from the contract or from ``code_of``."""
-    message = error.message if isinstance(error, KronosError | JobError) else message_of(error)
-    return {"code": code_of(error), "message": message}
+    """``code`` and ``message`` of an error that ends a command. docs/use/cli.md lists all codes."""
+    code, message = "FAILED", str(error)
+    match error:
+        case KronosError() | JobError():
+            code, message = error.code, error.message
+        case AuthenticationError():
+            code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
+        case RedisError():
+            code = ErrorCode.BROKER_UNREACHABLE
+            message = f"Redis (KRONOS_REDIS_URL) does not answer as it should: {error}"
+        case SettingsError():
+            code = "SETTINGS"
+        case LocalStackError():
+            code = "LOCAL_STACK"
+        case ModuleNotFoundError():
+            code, package = "NOT_INSTALLED", _package(error)
+            remedy = f'./kronos setup, or pip install ".[{_extra(package)}]", in the checkout'
+            message = f"{package} is not installed: {remedy}"
+        case click.Abort():
+            code, message = "ABORTED", "Aborted!"
+        case click.ClickException():
+            code = "USAGE" if isinstance(error, click.UsageError) else code
+            message = error.format_message()
+    return {"code": str(code), "message": message}
 
 
-def code_of(error: Exception) -> str:
-    """The code of an error that ends a command. docs/use/cli.md lists all codes."""
-    if isinstance(error, KronosError | JobError):
-        return error.code
-    codes = (
-        (RedisError, str(ErrorCode.BROKER_UNREACHABLE)),
-        (SettingsError, "SETTINGS"),
-        (LocalStackError, "LOCAL_STACK"),
-        (ModuleNotFoundError, "NOT_INSTALLED"),
-        (click.UsageError, "USAGE"),
-        (click.Abort, "ABORTED"),
-    )
-    return next((code for kind, code in codes if isinstance(error, kind)), "FAILED")
+def _package(error: ModuleNotFoundError) -> str:
+    return str(error.name).partition(".")[0]
 
 
-def message_of(error: Exception) -> str:
-    """The message of an error for the user."""
-    if isinstance(error, AuthenticationError):
-        return f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
-    if isinstance(error, RedisError):
-        return f"Redis (KRONOS_REDIS_URL) does not answer as it should: {error}"
-    if isinstance(error, ModuleNotFoundError):
-        package = str(error.name).partition(".")[0]
-        extra = "api" if package in API_PACKAGES else "worker"
-        return f'{package} is not installed: ./kronos setup, or pip install ".[{extra}]", in the checkout'
-    if isinstance(error, click.ClickException):
-        return error.format_message()
-    return "Aborted!" if isinstance(error, click.Abort) else str(error)
+def _extra(package: str) -> str:
+    """The smallest extra with this package that the running command can do with."""
+    command = click.get_current_context().find_root().invoked_subcommand
+    if package in API_PACKAGES or command == "api":
+        return "api"
+    return "cli" if package in CLI_PACKAGES and command not in COMPUTING_COMMANDS else "worker"

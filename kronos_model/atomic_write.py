@@ -17,9 +17,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a path to write to; the file there replaces ``path`` at the end of the block.
 
     A failure leaves the old file as it is.
-
-    Raises:
-        OSError: it cannot be written.
     """
     staging = path.with_name(STAGING.format(name=path.name, unique=uuid.uuid4().hex))
     try:
@@ -39,9 +36,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
     """Raise DiskFull with a remedy for every error of writing ``path`` in the block.
 
-    Args:
-        path: the file or folder to write, for the message.
-        further: errors that stand for the system's; safetensors wraps those in its own.
+    ``further`` are errors that stand for the system's; safetensors wraps those in its own.
     """
     kinds: tuple[type[Exception], ...] = (OSError, *further)
     try:

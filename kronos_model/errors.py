@@ -35,6 +35,10 @@ class KronosError(Exception):
 
     code = "INTERNAL"
 
+    def __init_subclass__(cls, code: str | None = None) -> None:
+        if code is not None:
+            cls.code = code
+
     def __init__(
         self,
         message: str,
@@ -51,10 +55,8 @@ class KronosError(Exception):
             self.code = code
 
 
-class InputError(KronosError, ValueError):
+class InputError(KronosError, ValueError, code="INVALID_INPUT"):
     """A request that cannot be computed; also a ``ValueError``, as in the reference."""
-
-    code = "INVALID_INPUT"
 
 
 class CandleFileError(InputError):
@@ -73,93 +75,65 @@ class TimestampError(InputError):
     """A defect in the timestamps: ``details["row"]`` is the first row at fault."""
 
 
-class DeviceError(KronosError, ValueError):
+class DeviceError(KronosError, ValueError, code="INVALID_DEVICE"):
     """An unknown device name: not auto, cpu, cuda, cuda:N or mps."""
 
-    code = "INVALID_DEVICE"
 
-
-class CheckpointError(KronosError):
+class CheckpointError(KronosError, code="CHECKPOINT_INVALID"):
     """An unusable checkpoint."""
 
-    code = "CHECKPOINT_INVALID"
 
-
-class CheckpointMissing(CheckpointError):
+class CheckpointMissing(CheckpointError, code="CHECKPOINT_MISSING"):
     """A missing folder, repository, revision, file or tensor."""
 
-    code = "CHECKPOINT_MISSING"
 
-
-class CheckpointUnreachable(CheckpointError):
+class CheckpointUnreachable(CheckpointError, code="CHECKPOINT_UNREACHABLE"):
     """A checkpoint that is not cached, while the hub does not answer."""
 
-    code = "CHECKPOINT_UNREACHABLE"
 
-
-class CheckpointMismatch(CheckpointError):
+class CheckpointMismatch(CheckpointError, code="CHECKPOINT_MISMATCH"):
     """Model and tokenizer that do not fit each other."""
 
-    code = "CHECKPOINT_MISMATCH"
 
-
-class OutOfMemory(KronosError):
+class OutOfMemory(KronosError, code="OUT_OF_MEMORY"):
     """The device has too little memory."""
-
-    code = "OUT_OF_MEMORY"
 
 
 class ForecastStopped(KronosError):
     """A forecast that was stopped before it was done."""
 
 
-class Cancelled(ForecastStopped):
+class Cancelled(ForecastStopped, code="CANCELLED"):
     """The forecast was cancelled."""
 
-    code = "CANCELLED"
 
-
-class DeadlineExceeded(ForecastStopped):
+class DeadlineExceeded(ForecastStopped, code="DEADLINE"):
     """The forecast did not finish before its deadline."""
-
-    code = "DEADLINE"
 
 
 class FinetuningError(KronosError):
     """A finetuning run that cannot start or continue."""
 
 
-class FinetuningConfigError(FinetuningError, ValueError):
+class FinetuningConfigError(FinetuningError, ValueError, code="INVALID_CONFIG"):
     """An unusable config; ``field`` is the dotted path at fault."""
 
-    code = "INVALID_CONFIG"
 
-
-class TrainingDataError(FinetuningError):
+class TrainingDataError(FinetuningError, code="TRAINING_DATA_INVALID"):
     """Files without usable candles, or with too few bars for the configured windows."""
 
-    code = "TRAINING_DATA_INVALID"
 
-
-class TrainingDiverged(FinetuningError):
+class TrainingDiverged(FinetuningError, code="TRAINING_DIVERGED"):
     """A loss that is not finite. The best checkpoint so far is kept."""
 
-    code = "TRAINING_DIVERGED"
 
-
-class DiskFull(FinetuningError):
+class DiskFull(FinetuningError, code="DISK_FULL"):
     """Too little room, or no permission, to save the results of training."""
 
-    code = "DISK_FULL"
 
-
-class RunLocked(FinetuningError):
+class RunLocked(FinetuningError, code="RUN_LOCKED"):
     """Another process trains in the same folder."""
 
-    code = "RUN_LOCKED"
 
-
-class TrainingStopped(FinetuningError):
+class TrainingStopped(FinetuningError, code="TRAINING_STOPPED"):
     """Training stopped on request and saved its state; it can be resumed."""
-
-    code = "TRAINING_STOPPED"

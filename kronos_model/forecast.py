@@ -28,12 +28,10 @@ class Forecast:
     @property
     def mean(self) -> NDArray[np.float64]:
         """Mean over the paths, (H, 6)."""
-        mean: NDArray[np.float64] = self.paths.mean(axis=0, dtype=np.float64)
-        return mean
+        return np.asarray(self.paths.mean(axis=0, dtype=np.float64))
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
         """Quantiles over the paths, (len(levels), H, 6), interpolated linearly."""
         if len(self.paths) == 1:  # each quantile is the path itself; NumPy would take long for that
             return np.repeat(self.paths.astype(np.float64), len(levels), axis=0)
-        quantiles: NDArray[np.float64] = np.quantile(self.paths.astype(np.float64), levels, axis=0)
-        return quantiles
+        return np.asarray(np.quantile(self.paths.astype(np.float64), levels, axis=0))

@@ -92,8 +92,7 @@ def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 def check_fit(model: Kronos, tokenizer: KronosTokenizer, model_id: str, tokenizer_id: str) -> None:
     """Raise CheckpointMismatch if the tokens of the two differ in bits."""
-    ours = {key: model.config[key] for key in ("s1_bits", "s2_bits")}
-    theirs = {key: tokenizer.config[key] for key in ("s1_bits", "s2_bits")}
+    ours, theirs = ({key: half.config[key] for key in ("s1_bits", "s2_bits")} for half in (model, tokenizer))
     if ours == theirs:
         return
     raise CheckpointMismatch(

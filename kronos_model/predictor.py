@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from kronos_model.bars.columns import COLUMNS, time_features, to_bars
+from kronos_model.bars.columns import COLUMNS, column_error, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
-from kronos_model.errors import CandleError, InputError, TimestampError
+from kronos_model.errors import InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
 from kronos_model.seeds import MAX_SEED, derive_series_seed
@@ -118,18 +118,8 @@ class KronosPredictor:
         Series 0 uses ``seed``, series i a seed derived from (seed, i). Each forecast equals that of the
         series alone with its own seed. The rest is as in ``predict``.
         """
-        forecasts = self.forecast_batch(
-            df_list,
-            x_timestamp_list,
-            y_timestamp_list,
-            pred_len,
-            T=T,
-            top_k=top_k,
-            top_p=top_p,
-            sample_count=sample_count,
-            seed=seed,
-            verbose=verbose,
-        )
+        series = (df_list, x_timestamp_list, y_timestamp_list, pred_len)
+        forecasts = self.forecast_batch(*series, T, top_k, top_p, sample_count, seed, verbose=verbose)
         frames = []
         for forecast, y_timestamp in zip(forecasts, y_timestamp_list, strict=True):
             frame = pd.DataFrame(forecast.mean, columns=list(COLUMNS), index=pd.Index(y_timestamp))
@@ -143,12 +133,12 @@ class KronosPredictor:
         x_timestamp_list: Sequence[Timestamps],
         y_timestamp_list: Sequence[Timestamps],
         pred_len: int | Sequence[int],
-        *,
         T: float = 1.0,
         top_k: int = 0,
         top_p: float = 0.9,
         sample_count: int = 1,
         seed: int | None = None,
+        *,
         repair: bool = False,
         context_policy: ContextPolicy = "exact",
         verbose: bool = False,
@@ -162,8 +152,7 @@ class KronosPredictor:
             horizons = [int(pred_len)] * len(df_list)
         else:
             horizons = list(pred_len)
-        counts = {len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}
-        if len(counts) != 1:
+        if len({len(df_list), len(x_timestamp_list), len(y_timestamp_list), len(horizons)}) != 1:
             raise InputError("df_list, x_timestamp_list, y_timestamp_list and pred_len differ in length")
         if seed is None:
             seed = int(torch.randint(2**63 - 1, ()).item())
@@ -181,18 +170,15 @@ class KronosPredictor:
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)
             )
         ]
-        forecasts = [
-            Forecast(generation.paths, generation.request.sampling.seed)
-            for generation in self._generate(requests, verbose)
-        ]
+        ended = self._generate(requests, verbose)
+        forecasts = [Forecast(one.paths, one.request.sampling.seed) for one in ended]
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
 
     def _generate(self, requests: Sequence[SeriesRequest], verbose: bool) -> list[Generation]:
         generations: list[Generation] = []
         with self._engine_lock:
             try:
-                for request in requests:
-                    generations.append(self._engine.submit(request))
+                generations.extend(map(self._engine.submit, requests))
                 total = sum(generation.num_bars_total for generation in generations)
                 with tqdm(total=total, unit="bar", disable=not verbose) as progress:
                     while self._engine.has_work:
@@ -206,39 +192,26 @@ class KronosPredictor:
 
 def _bars(df: pd.DataFrame) -> NDArray[np.float32]:
     columns = {}
-    for name in COLUMNS:
-        if name not in df.columns:
-            continue
+    for name in [name for name in COLUMNS if name in df.columns]:
         try:
             values = columns[name] = df[name].to_numpy(dtype=np.float64)
         except (TypeError, ValueError):
-            raise CandleError(
-                f"column {name!r} holds something that is not a number", code="BAD_TYPE", field=name
-            ) from None
-        bad_rows = np.flatnonzero(~np.isfinite(values))
-        if len(bad_rows):
-            row = int(bad_rows[0])
-            raise CandleError(
-                f"column {name!r} holds {values[row]} in row {row}: drop or fill such rows first",
-                code="NOT_FINITE",
-                field=name,
-                details={"row": row},
-            )
+            raise column_error("BAD_TYPE", name, " holds something that is not a number") from None
+        if not np.isfinite(values).all():
+            row = int(np.isfinite(values).argmin())
+            text = f" holds {values[row]} in row {row}: drop or fill such rows first"
+            raise column_error("NOT_FINITE", name, text, row=row)
     return to_bars(columns)
 
 
 def _stamps(timestamps: Timestamps, expected: int, field: str) -> NDArray[np.int64]:
     """Time features (T, 5) of the wall clock as written, in any zone."""
     if len(timestamps) != expected:
-        raise TimestampError(
-            f"{field} has {len(timestamps)} entries, but {expected} are needed",
-            code="LENGTH_MISMATCH",
-            field=field,
-        )
+        text = f"{field} has {len(timestamps)} entries, but {expected} are needed"
+        raise TimestampError(text, code="LENGTH_MISMATCH", field=field)
     index = pd.DatetimeIndex(pd.Index(timestamps))
     if index.hasnans:
         row = int(np.flatnonzero(index.isna())[0])
-        raise TimestampError(
-            f"{field} has no time in row {row}", code="BAD_TIMESTAMP", field=field, details={"row": row}
-        )
+        text = f"{field} has no time in row {row}"
+        raise TimestampError(text, code="BAD_TIMESTAMP", field=field, details={"row": row})
     return time_features(index.tz_localize(None).to_numpy(dtype="datetime64[s]"))

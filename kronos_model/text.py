@@ -1,5 +1,6 @@
 """Text from outside, made safe for messages, logs and terminals. No torch."""
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -29,9 +30,8 @@ def printable(text: str, instead: str = "�") -> str:
 
 def escaped(text: str, max_chars: int) -> str:
     """Write unprintable characters as escapes, and cut the text."""
-    return cut(
-        "".join(char if char.isprintable() else _escape(char) for char in text[: max_chars + 1]), max_chars
-    )
+    start = text[: max_chars + 1]
+    return cut("".join(char if char.isprintable() else _escape(char) for char in start), max_chars)
 
 
 def one_line(text: str) -> str:
@@ -47,7 +47,7 @@ def dotted(parts: Iterable[object], max_part_chars: int = MAX_EXCERPT_CHARS) -> 
 def excerpt(value: Any) -> str:
     """Show a JSON value in a message: short, escaped, without the content of a container."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     if isinstance(value, str):
         return ascii(value[:MAX_EXCERPT_CHARS]) + ("…" if len(value) > MAX_EXCERPT_CHARS else "")
     if isinstance(value, int):
@@ -79,5 +79,5 @@ def _escape(text: str) -> str:
 
 def _last_name(path: re.Match[str]) -> str:
     text = path[0].rstrip("/")
-    end = text[len(text.rstrip(".:!?")) :]  # of the sentence
-    return f"…/{text.rstrip('.:!?').rpartition('/')[2]}{end}" if text else path[0]
+    name = text.rstrip(".:!?")  # less the end of the sentence
+    return f"…/{name.rpartition('/')[2]}{text[len(name) :]}" if text else path[0]

@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, NoReturn, ParamSpec
 
@@ -39,6 +38,7 @@ from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.monitoring.job_log import OUTCOMES, log_job
 from worker.monitoring.node_name import node_name
+from worker.process import current
 from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
@@ -48,25 +48,6 @@ app.steps["consumer"].update(
 )
 
 P = ParamSpec("P")
-
-
-@dataclass
-class Current:
-    """This process. ``process`` is a WorkerProcess, which needs torch, or a FinetuneProcess."""
-
-    process: Any = None
-    num_children: int = 0  # of the prefork pool; 0 if this process holds the model itself
-    is_ending: bool = False
-
-
-current = Current()
-
-
-def current_process() -> Any:
-    """The WorkerProcess or FinetuneProcess; each process that runs tasks has one."""
-    if current.process is None:
-        raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
-    return current.process
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -93,23 +74,20 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 
 
 def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, index: int = 0) -> Any:
-    """Resolve the device and load the models in this process, one of ``num_processes``."""
-    from worker.inference.process import WorkerProcess
-
+    """Start this process, the one of ``num_processes`` with this index, and load its models."""
     settings = get_settings()
-    if settings.metrics_port is not None:
-        # Each child serves its own metrics.
-        settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
-    current.process = WorkerProcess(settings, node, on_engine_death=end_process)
+    if settings.role == "finetune":
+        from worker.training.finetune_process import FinetuneProcess
+
+        current.process = FinetuneProcess(settings, node, probed_device())
+    else:
+        from worker.inference.forecast_process import ForecastProcess  # imports torch
+
+        if settings.metrics_port is not None:
+            # Each child serves its own metrics.
+            settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
+        current.process = ForecastProcess(settings, node, on_engine_death=end_process)
     current.process.start(num_processes)
-    return current.process
-
-
-def _start_finetuning(node: str) -> Any:
-    from worker.training.process import FinetuneProcess
-
-    current.process = FinetuneProcess(get_settings(), node, probed_device())
-    current.process.start()
     return current.process
 
 
@@ -209,7 +187,7 @@ class FinetuningPool(WaitingThreadsPool):
 
 def _choose_finetuning_pool(sender: Any, pool: type) -> None:
     """Use one thread, which waits for the training process. Check the folders before the slow probe."""
-    from worker.training.process import checked_data_folder, checked_model_folder
+    from worker.training.finetune_process import checked_data_folder, checked_model_folder
 
     checked_model_folder(get_settings())
     checked_data_folder(get_settings())
@@ -225,8 +203,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
     if current.num_children:
         queue = queue_for(probed_device()["device"])
     else:
-        is_finetuning = get_settings().role == "finetune"
-        process = _start_finetuning(sender) if is_finetuning else _start(sender, end_worker)
+        process = _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc
         queue, instance.capacity, instance.claims = process.queue, process.capacity, process.claims
     instance.app.amqp.queues.select([queue])

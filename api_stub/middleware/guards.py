@@ -10,12 +10,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.addresses import PROBES, UPLOADS, address_of
-from api_stub.problems import HttpCode, HttpError, problem
+from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 
 MIN_KEY_CHARS: Final = 16
-LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9a-f:]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?", re.IGNORECASE)
 
@@ -68,7 +67,7 @@ class Keys:
         if scope["type"] == "http":
             refusal = self._refuse(scope)
             if refusal is not None:
-                await problem(refusal.code, refusal.message, headers=refusal.headers)(scope, receive, send)
+                await refusal.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -97,7 +96,7 @@ def _refuse_others(scope: Scope) -> HttpError | None:
     is_reachable = server is not None and server[1] is not None and not is_local(server[0])
     match = _HOST.fullmatch(Headers(scope=scope).get("host", "localhost"))
     name = None if match is None else (match["v6"] or match["name"])
-    if not is_reachable and name is not None and (name.lower() in LOCAL_NAMES or is_local(name)):
+    if not is_reachable and name is not None and is_local(name.lower()):
         return None
     return HttpError(
         HttpCode.HOST_NOT_ALLOWED,
@@ -118,11 +117,15 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         limit = self._max_upload_bytes if address_of(scope) == UPLOADS else self._max_bytes
+        too_large = HttpError(
+            HttpCode.BODY_TOO_LARGE,
+            f"the body has more than {limit} bytes; split the request",
+            details={"limit": limit},
+            headers={"Connection": "close"},  # the rest of the body is not read
+        )
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
-            error = _too_large(limit)  # which closes the connection: the rest of the body is not read
-            response = problem(error.code, error.message, None, error.details, headers=error.headers)
-            await response(scope, receive, send)
+            await too_large.response()(scope, receive, send)
             return
         num_bytes = 0
 
@@ -132,17 +135,7 @@ class BodyLimit:
             if message["type"] == "http.request":
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > limit:
-                    raise _too_large(limit)
+                    raise too_large
             return message
 
         await self._app(scope, counted, send)
-
-
-def _too_large(limit: int) -> HttpError:
-    return HttpError(
-        HttpCode.BODY_TOO_LARGE,
-        f"the body has more than {limit} bytes; split the request",
-        None,
-        {"limit": limit},
-        {"Connection": "close"},
-    )

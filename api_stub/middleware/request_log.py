@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.addresses import METRICS, PROBES, address_of
-from api_stub.problems import HttpCode, problem
+from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.metrics import HttpMetrics
 from kronos_client.contract.errors import ErrorCode
 
@@ -61,17 +61,15 @@ class RequestLog:
         except asyncio.CancelledError:  # the server is stopping and its grace period is over
             if not status:
                 message = "the service is stopping; send the request again"
-                await problem(HttpCode.OVERLOADED, message)(scope, receive, send_noted)
+                await HttpError(HttpCode.OVERLOADED, message).response()(scope, receive, send_noted)
             raise
         except Exception:
             # A defect must still be answered, and the answer must not reveal its cause.
             log.exception("request %s failed", request_id)
             if status:
                 raise  # part of the answer is sent: the server closes the connection
-            response = problem(
-                ErrorCode.INTERNAL, "the service failed; see its log, and report it with the X-Request-Id"
-            )
-            await response(scope, receive, send_noted)
+            message = "the service failed; see its log, and report it with the X-Request-Id"
+            await HttpError(ErrorCode.INTERNAL, message).response()(scope, receive, send_noted)
         finally:
             elapsed_s = time.perf_counter() - started
             self._metrics.count(scope, status or DISCONNECTED, elapsed_s)

@@ -1,15 +1,14 @@
 """Files of candles for finetuning. An upload is stored complete and readable, or not at all."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpCode, HttpError
-from api_stub.routes.job_views import Json
-from api_stub.uploads.dataset_folder import DATASET_NAME, DatasetFolder, StoredFile
+from api_stub.routes.documented import media_type_of
+from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, store, stored_files
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS
 
@@ -21,6 +20,7 @@ MEDIA_TYPES: Final = {
     "application/octet-stream": (".csv", ".parquet", ".pq"),
 }
 """Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
+BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 
 
 def _checked_name(given: str) -> str:
@@ -85,25 +85,17 @@ class DatasetsView(BaseModel):
     datasets: list[StoredFile]
 
 
-@router.get("", response_model=DatasetsView)
-async def datasets(backend: BackendDependency) -> Response:
+@router.get("")
+async def datasets(backend: BackendDependency) -> DatasetsView:
     """The files that finetuning jobs may name, including those in subfolders."""
-    folder = DatasetFolder.of(backend.settings)
-    return Json(DatasetsView(datasets=await backend.call(folder.list)))
+    return DatasetsView(datasets=await backend.call(stored_files, data_folder(backend.settings)))
 
 
 @router.post(
     "",
     status_code=201,
     response_model=DatasetReport,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in MEDIA_TYPES
-            },
-        }
-    },
+    openapi_extra={"requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, BINARY)}},
 )
 async def upload(
     request: Request,
@@ -112,26 +104,21 @@ async def upload(
     replace: Annotated[bool, Query(description="whether to replace a file of that name")] = False,
     instrument_column: InstrumentColumn = None,
     column: MappedColumns = None,
-) -> Response:
+) -> dict[str, Any]:
     """Store the body, one CSV or Parquet file. Jobs can use it once it has been read and checked."""
-    _check_media_type(request, name)
-    config = {"instrument_column": instrument_column, "columns": _columns(column)}
-    folder = DatasetFolder.of(backend.settings)
-    async with backend.uploading():
-        report = await folder.store(
-            name, request.stream(), config, may_replace=replace, reading=backend.reading_datasets
-        )
-    return Json(DatasetReport.model_validate(report), 201)
-
-
-def _check_media_type(request: Request, name: str) -> None:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not name.endswith(MEDIA_TYPES.get(media_type, ())):
+    if not name.endswith(MEDIA_TYPES.get(media_type_of(request), ())):
         raise HttpError(
             HttpCode.UNSUPPORTED_MEDIA_TYPE,
             "the Content-Type does not fit the file: send a .csv as text/csv, a .parquet or .pq as "
             "application/vnd.apache.parquet, or any as application/octet-stream; not as a form",
         )
+    config = {"instrument_column": instrument_column, "columns": _columns(column)}
+    folder = data_folder(backend.settings)
+    if backend.uploads.locked():
+        raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
+    async with backend.uploads:
+        body, reading = request.stream(), backend.reading_datasets
+        return await store(folder, name, body, config, may_replace=replace, reading=reading)
 
 
 def _columns(mapped: list[str] | None) -> dict[str, str]:

@@ -5,27 +5,30 @@ Reading megabytes takes a large part of a second, in which the event loop must a
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
 from api_stub.problems import HttpCode, HttpError
 
 
+def media_type_of(request: Request) -> str:
+    """A body's media type without its parameters, in lower case."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def json_only(request: Request) -> None:
     """Refuse a body not declared as JSON: a page of another site could send it without a preflight."""
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_json = media_type == "application/json" or (
-        media_type.startswith("application/") and media_type.endswith("+json")
-    )
-    if request.method == "POST" and not is_json:
+    if request.method == "POST" and not re.fullmatch(r"application/(.*\+)?json", media_type_of(request)):
         message = "the body is not declared as JSON: send JSON with the header Content-Type: application/json"
         raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, message)
 
@@ -60,27 +63,20 @@ class LargeBodies(APIRoute):
 
 async def checked(model: type[Body], content: dict[str, Any]) -> Body:
     """Check a body as FastAPI would, but on a thread. Raises RequestValidationError."""
-    return await asyncio.to_thread(_checked, model, content)
-
-
-def _checked(model: type[Body], content: dict[str, Any]) -> Body:
     try:
-        return model.model_validate(content)
+        return await asyncio.to_thread(model.model_validate, content)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)
         raise RequestValidationError([one | {"loc": ("body", *one["loc"])} for one in found]) from None
 
 
+@dataclass(frozen=True)
 class AsDocumented:
     """Annotates a ``dict`` body: any object passes now; OpenAPI describes it as ``model``."""
 
-    def __init__(self, model: type[BaseModel]) -> None:
-        self._model = model
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.dict_schema()
+    model: type[BaseModel]
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return handler(self._model.__pydantic_core_schema__)
+        return handler(self.model.__pydantic_core_schema__)

@@ -1,23 +1,19 @@
-"""Health of this service, and readiness of the workers."""
+"""The live workers, and the health of this service."""
 
 import shutil
 import time
-from collections.abc import Iterable
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import psutil
-from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency, Pool
-from api_stub.routes.job_views import Json
+from api_stub.routes.predictions import version_of
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import GPU_QUEUE
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -42,6 +38,13 @@ class QueueView(BaseModel):
     workers: int
     ready: int
     lengths: dict[str, int] = Field(examples=[{"high": 0, "normal": 3, "low": 0}])
+
+
+class WorkersView(BaseModel):
+    """The live workers and all queues."""
+
+    workers: list[dict[str, Any]] = Field(description="each as `kronos status --json` prints it")
+    queues: dict[str, QueueView]
 
 
 class Ready(BaseModel):
@@ -101,7 +104,14 @@ class Detailed(BaseModel):
     checks: Checks
 
 
-@router.get("/healthz", response_model=Alive)
+@router.get("/workers")
+async def workers(backend: BackendDependency) -> WorkersView:
+    """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
+    pool = await backend.pool()
+    return WorkersView(workers=[worker.as_json() for worker in pool.workers], queues=queue_views(pool))
+
+
+@router.get("/healthz")
 async def healthz() -> Alive:
     """Whether this service answers. Redis and the workers are not checked."""
     return Alive()
@@ -109,38 +119,47 @@ async def healthz() -> Alive:
 
 @router.get(
     "/readyz",
-    response_model=Ready,
     responses={503: {"model": Ready, "description": "no worker is ready, or Redis does not answer"}},
 )
-async def readyz(backend: BackendDependency) -> Response:
+async def readyz(backend: BackendDependency, response: Response) -> Ready:
     """Whether a forecast worker is ready."""
-    try:
-        ready = readiness(await backend.pool())
-    except JobError:  # Redis does not answer; /v1/workers reports it
-        ready = Ready(status="loading", model_loaded=False)
-    return Json(ready) if ready.model_loaded else Json(ready, 503, {"Retry-After": str(RETRY_S)})
+    ready = await _ready(backend)
+    if not ready.model_loaded:
+        response.status_code = 503
+        response.headers["Retry-After"] = str(RETRY_S)
+    return ready
 
 
-@router.get("/healthz/detailed", response_model=Detailed)
+@router.get("/healthz/detailed")
 async def detailed(backend: BackendDependency) -> Detailed:
     """Checks of the workers' model, and of this machine's memory and disk."""
-    checks = Checks(model=await _check_model(backend), memory=_check_memory(), disk=_check_disk(backend))
+    ready = await _ready(backend)
+    model = ModelCheck(status="unhealthy", loaded=False, version=None)
+    if ready.model_loaded:
+        model = ModelCheck(status="healthy", loaded=True, version=ready.model)
+    checks = Checks(model=model, memory=_check_memory(), disk=_check_disk(backend.settings.data_folder))
     found = (checks.model.status, checks.memory.status, checks.disk.status)
     status = max(found, key=("healthy", "degraded", "unhealthy").index)
     uptime_s = round(time.monotonic() - backend.started, 3)
     return Detailed(status=status, timestamp=datetime.now(UTC), uptime_seconds=uptime_s, checks=checks)
 
 
-def readiness(pool: Pool) -> Ready:
-    """Readiness of the forecast workers. Those on a GPU come first, as they do for jobs on any device."""
-    first = _first_ready(pool.workers)
-    shown = first or next(iter(_forecasting(pool.workers)), None)
+async def _ready(backend: Backend) -> Ready:
+    """Readiness of the forecast workers, with the device and model of a worker that is ready, if any is."""
+    try:
+        pool = await backend.pool()
+    except JobError:  # Redis does not answer; /v1/workers reports it
+        return Ready(status="loading", model_loaded=False)
+    # A GPU comes first, as it does for jobs on any device.
+    shown = max(pool.forecasting, key=lambda one: (one.is_ready, one.queue == GPU_QUEUE), default=None)
+    if shown is None:
+        return Ready(status="loading", model_loaded=False, queues=queue_views(pool))
     return Ready(
-        status="loading" if first is None else "ok",
-        model_loaded=first is not None,
-        device=None if shown is None else shown.device,
-        device_warning=None if shown is None else shown.device_warning,
-        model=None if shown is None else model_version(shown),
+        status="ok" if shown.is_ready else "loading",
+        model_loaded=shown.is_ready,
+        device=shown.device,
+        device_warning=shown.device_warning,
+        model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
         queues=queue_views(pool),
     )
 
@@ -156,34 +175,6 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
     return views
 
 
-def model_version(worker: ForecastWorkerStatus) -> str | None:
-    """The id of a worker's own model, as in predictions; None while it loads."""
-    model = worker.model
-    if model is None:
-        return None
-    return model.id if model.revision is None else f"{model.id}@{model.revision}"
-
-
-def _forecasting(workers: Iterable[AnyWorkerStatus]) -> list[ForecastWorkerStatus]:
-    return sorted(
-        (worker for worker in workers if isinstance(worker, ForecastWorkerStatus)),
-        key=lambda worker: worker.queue != GPU_QUEUE,
-    )
-
-
-def _first_ready(workers: Iterable[AnyWorkerStatus]) -> ForecastWorkerStatus | None:
-    return next((worker for worker in _forecasting(workers) if worker.is_ready), None)
-
-
-async def _check_model(backend: Backend) -> ModelCheck:
-    worker = None
-    with suppress(JobError):  # Redis does not answer: no worker is known
-        worker = _first_ready((await backend.pool()).workers)
-    if worker is None:
-        return ModelCheck(status="unhealthy", loaded=False, version=None)
-    return ModelCheck(status="healthy", loaded=True, version=model_version(worker))
-
-
 def _check_memory() -> MemoryCheck:
     system = psutil.virtual_memory()
     return MemoryCheck(
@@ -195,8 +186,7 @@ def _check_memory() -> MemoryCheck:
     )
 
 
-def _check_disk(backend: Backend) -> DiskCheck:
-    folder = backend.settings.data_folder
+def _check_disk(folder: Path | None) -> DiskCheck:
     disk = shutil.disk_usage(folder if folder is not None and folder.is_dir() else Path.cwd())
     percent = round(100 * disk.used / disk.total, 1) if disk.total else 0.0
     return DiskCheck(

@@ -1,12 +1,10 @@
 """Jobs in answers: their address, state, progress, and result or error."""
 
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from celery import states
-from fastapi.responses import Response
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
@@ -17,8 +15,10 @@ from kronos_client.core.stored import Stored
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 
-FORECASTS_URL: Final = "/v1/forecasts"
-FINETUNES_URL: Final = "/v1/finetunes"
+FORECASTS: Final = "/v1/forecasts"
+FINETUNES: Final = "/v1/finetunes"
+
+Result = TypeVar("Result", ForecastResult, FinetuneResult)
 
 
 class JobProblem(BaseModel):
@@ -38,6 +38,11 @@ class Accepted(BaseModel):
     url: str = Field(description="address of its state and result", examples=["/v1/forecasts/9b2f…"])
     queue: str | None = Field(default=None, description="the queue that it waits in", examples=["cpu"])
 
+    @classmethod
+    def of(cls, job_id: str, queue: str, url: str, stored: Stored, **fields: Any) -> Self:
+        """A job below this address."""
+        return cls(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue, **fields)
+
 
 class ForecastView(BaseModel):
     """A forecast job."""
@@ -51,6 +56,14 @@ class ForecastView(BaseModel):
     )
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
+    @classmethod
+    def of(cls, job_id: str, stored: Stored) -> Self:
+        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
+        progress = progress_of(stored)
+        counts = {name: progress.get(name) for name in ("bars_done", "bars_total")}
+        bars: dict[str, Any] = {name: count for name, count in counts.items() if isinstance(count, int)}
+        return cls(**_fields(job_id, stored, ForecastResult), **bars)
+
 
 class FinetuneView(BaseModel):
     """A finetuning job."""
@@ -61,17 +74,21 @@ class FinetuneView(BaseModel):
     result: FinetuneResult | None = Field(default=None, description="once it is done")
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
+    @classmethod
+    def of(cls, job_id: str, stored: Stored) -> Self:
+        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
+        progress = None
+        with suppress(ValidationError):  # from a worker of another version; the state itself still counts
+            if published := progress_of(stored):
+                progress = FinetuneProgress.model_validate(published)
+        return cls(**_fields(job_id, stored, FinetuneResult), progress=progress)
 
-Result = TypeVar("Result", ForecastResult, FinetuneResult)
 
-
-class Json(Response):
-    """A model as JSON. FastAPI would check each number of a result again."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return to_json(content)
+def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str, Any]:
+    """The fields that both views have."""
+    state = state_of(stored)
+    error = problem_of(stored.value) if state in ("failed", "cancelled") else None
+    return {"id": job_id, "state": state, "result": result_of(result_type, stored), "error": error}
 
 
 def state_of(stored: Stored) -> State:
@@ -81,34 +98,6 @@ def state_of(stored: Stored) -> State:
     if stored.has_ended:
         return "cancelled" if stored.value.code == ErrorCode.CANCELLED else "failed"
     return "running" if stored.status in (states.STARTED, PROGRESS_STATE) else "queued"
-
-
-def forecast_view(job_id: str, stored: Stored) -> ForecastView:
-    """The view of a forecast job. Raises JobError LOST if the job is of another kind."""
-    progress = progress_of(stored)
-    return ForecastView(
-        id=job_id,
-        state=state_of(stored),
-        bars_done=_count(progress.get("bars_done")),
-        bars_total=_count(progress.get("bars_total")),
-        result=result_of(ForecastResult, stored),
-        error=_problem(stored),
-    )
-
-
-def finetune_view(job_id: str, stored: Stored) -> FinetuneView:
-    """The view of a finetuning job. Raises JobError LOST if the job is of another kind."""
-    progress = None
-    with suppress(ValidationError):  # from a worker of another version; the state itself still counts
-        if published := progress_of(stored):
-            progress = FinetuneProgress.model_validate(published)
-    return FinetuneView(
-        id=job_id,
-        state=state_of(stored),
-        progress=progress,
-        result=result_of(FinetuneResult, stored),
-        error=_problem(stored),
-    )
 
 
 def result_of(kind: type[Result], stored: Stored) -> Result | None:
@@ -124,19 +113,6 @@ def result_of(kind: type[Result], stored: Stored) -> Result | None:
         ) from None
 
 
-def accepted(job_id: str, queue: str | None, url: str, stored: Stored) -> Accepted:
-    """The answer for a job that goes on."""
-    return Accepted(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue)
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
-
-
 def problem_of(error: JobError) -> JobProblem:
     """An error as part of a view."""
     return JobProblem(code=error.code, message=error.message, field=error.field, details=error.details)
-
-
-def _problem(stored: Stored) -> JobProblem | None:
-    return problem_of(stored.value) if state_of(stored) in ("failed", "cancelled") else None

@@ -1,22 +1,25 @@
-"""The parts that the routes of forecast and finetuning jobs share: enqueueing, and following by events."""
+"""Routes of forecast and finetuning jobs: enqueue, read, follow, cancel."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Depends, Path
-from fastapi.responses import Response
-from fastapi.sse import ServerSentEvent
+from fastapi import APIRouter, Depends, Path, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
-from api_stub.backend import Backend, BackendDependency
-from api_stub.routes.job_views import Json, accepted, problem_of
+from api_stub.backend import BackendDependency
+from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
+from api_stub.routes.job_views import FINETUNES, FORECASTS, Accepted, FinetuneView, ForecastView, problem_of
+from api_stub.routes.submission import SubmissionDependency
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.finetune import FinetuneJob
+from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import MAX_ID_CHARS
-from kronos_client.core.job import Job
-from kronos_client.core.stored import NOTHING, Stored
+from kronos_client.core.job import Job, finetune_job, forecast_job
+from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
 
@@ -27,39 +30,63 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
     return job_id
 
 
-ExistingId = Annotated[str, Depends(_existing_id)]
-
-
-async def enqueue_job(
-    backend: Backend,
-    make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
-    payload: dict[str, Any],
-    job_id: str,
+def _router(
     url: str,
-    *,
-    is_repeated: bool,
-) -> Response:
-    """Check and send a job, and answer with its address. Raises JobError."""
-    make = partial(make_job, payload, job_id, backend.settings)
-    job, queue = await backend.core.send(make, may_stay=True)
-    # A new job waits in its queue. Only a job that was sent before may have progressed.
-    stored = await backend.read(job.id) if is_repeated else NOTHING
-    content = accepted(job.id, queue, url, stored)
-    return Json(content, 202, {"X-Job-Id": job.id, "Location": content.url})
+    kind: str,
+    job_model: type[BaseModel],
+    make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
+    view: type[ForecastView | FinetuneView],
+    cancelling: str,
+) -> APIRouter:
+    tag = url.rpartition("/")[2]
+    router = APIRouter(prefix=url, tags=[tag], dependencies=[Depends(json_only)], route_class=LargeBodies)
+    enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
+    cancelling = f"{cancelling} A job that has ended stays as it is."
+
+    @router.post("", status_code=202, description=enqueuing)
+    async def enqueue(
+        job: Annotated[dict[str, Any], AsDocumented(job_model)],
+        backend: BackendDependency,
+        submission: SubmissionDependency,
+        response: Response,
+    ) -> Accepted:
+        make = partial(make_job, job, submission.job_id, backend.settings)
+        sent, queue = await backend.core.send(make, may_stay=True)
+        # A new job waits in its queue. Only a job that was sent before may have progressed.
+        stored = await backend.read(sent.id) if submission.is_repeatable else NOTHING
+        content = Accepted.of(sent.id, queue, submission.root + url, stored)
+        response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
+        return content
+
+    @router.get("/{job_id}", response_model=view)
+    async def look(job_id: AnyId, backend: BackendDependency) -> BaseModel:
+        """The job's state and progress, and its result once it is done."""
+        return view.of(job_id, await backend.read(job_id))
+
+    @router.delete("/{job_id}", status_code=202, response_model=view, description=cancelling)
+    async def cancel(job_id: AnyId, backend: BackendDependency) -> BaseModel:
+        return view.of(job_id, await backend.cancel(job_id))
+
+    @router.get("/{job_id}/events", response_class=EventSourceResponse)
+    async def events(
+        job_id: Annotated[str, Depends(_existing_id)], backend: BackendDependency
+    ) -> AsyncIterator[ServerSentEvent]:
+        """The job's states as they change: `progress` events, then one `end` event with result or error."""
+        # A job that is lost ends the stream with one `problem` event. If this process stops before the job
+        # ends, the stream ends without either, and the client must ask again.
+        try:
+            async with aclosing(backend.events.states(job_id)) as states:
+                async for stored in states:
+                    event = "end" if stored.has_ended else "progress"
+                    yield ServerSentEvent(data=view.of(job_id, stored), event=event)
+        except JobError as error:  # the response has begun, so its status cannot change
+            yield ServerSentEvent(data=problem_of(error), event="problem")
+
+    return router
 
 
-async def job_events(
-    backend: Backend, job_id: str, view: Callable[[str, Stored], BaseModel]
-) -> AsyncIterator[ServerSentEvent]:
-    """Yield `progress` events, and one `end` event once the job has ended. Each has the job's whole view.
-
-    If the job is lost, one `problem` event ends the stream. If this process stops before the job ends, the
-    stream ends without either, and the client must ask again.
-    """
-    try:
-        async with aclosing(backend.core.events.states(job_id)) as states:
-            async for stored in states:
-                content = view(job_id, stored).model_dump_json()
-                yield ServerSentEvent(raw_data=content, event="end" if stored.has_ended else "progress")
-    except JobError as error:  # the response has begun, so its status cannot change
-        yield ServerSentEvent(raw_data=problem_of(error).model_dump_json(), event="problem")
+router = APIRouter()
+cancelling = "Cancel the job."
+router.include_router(_router(FORECASTS, "forecast", ForecastJob, forecast_job, ForecastView, cancelling))
+cancelling = "Cancel training; its best checkpoint is kept."
+router.include_router(_router(FINETUNES, "finetuning", FinetuneJob, finetune_job, FinetuneView, cancelling))

@@ -1,18 +1,10 @@
 """Prometheus metrics: requests by route, and the queues and workers."""
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, exposition
 from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
@@ -25,7 +17,6 @@ router = APIRouter(tags=["operation"])
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS_S: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-NO_ROUTE: Final = ""
 PLAIN_TEXT: Final[dict[int | str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 
@@ -60,21 +51,17 @@ class HttpMetrics:
     def count(self, scope: Scope, status: int, elapsed_s: float) -> None:
         """Count a finished request."""
         method = scope["method"] if scope["method"] in METHODS else "other"
-        route = getattr(scope.get("route"), "path", NO_ROUTE)
+        route = getattr(scope.get("route"), "path", "")
         self._requests.labels(method, route, str(status)).inc()
         self._request_s.labels(method, route).observe(elapsed_s)
 
 
-async def _metrics(request: Request) -> HttpMetrics:
-    metrics: HttpMetrics = request.app.state.metrics
-    return metrics
-
-
 @router.get("/v1/metrics", response_class=Response, responses=PLAIN_TEXT)
 @router.get("/metrics", include_in_schema=False, response_class=Response)
-async def metrics(backend: BackendDependency, shown: Annotated[HttpMetrics, Depends(_metrics)]) -> Response:
+async def metrics(request: Request, backend: BackendDependency) -> Response:
     """Metrics for Prometheus. If Redis does not answer, those of queues and workers are left out."""
-    shown.waiting.set(backend.num_waiting)
+    shown: HttpMetrics = request.app.state.metrics
+    shown.waiting.set(backend.events.num_jobs)
     for gauge in (shown.queue_jobs, shown.workers, shown.workers_ready, shown.jobs_training):
         gauge.clear()
     try:
@@ -89,11 +76,9 @@ async def metrics(backend: BackendDependency, shown: Annotated[HttpMetrics, Depe
             for priority, length in view.lengths.items():
                 shown.queue_jobs.labels(queue, priority).set(length)
         for queue in ROLE_QUEUES["finetune"]:
-            training = (
-                worker.training
-                for worker in pool.workers
-                if isinstance(worker, FinetuneWorkerStatus) and worker.queue == queue
-            )
+            shown.jobs_training.labels(queue).set(0)
+        for worker in pool.workers:
             # A worker announces its job only after training has reported progress once.
-            shown.jobs_training.labels(queue).set(sum(job is not None for job in training))
-    return Response(generate_latest(shown.registry), media_type=CONTENT_TYPE_LATEST)
+            if isinstance(worker, FinetuneWorkerStatus) and worker.training is not None:
+                shown.jobs_training.labels(worker.queue).inc()
+    return Response(exposition.generate_latest(shown.registry), media_type=exposition.CONTENT_TYPE_LATEST)

@@ -3,21 +3,19 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from celery import Celery
-from fastapi import APIRouter, Depends
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.routes.documented import json_only
-from api_stub.routes.job_views import JobProblem, Json
+from api_stub.routes.job_views import JobProblem
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.reachable import reachable
 from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
@@ -29,6 +27,9 @@ ANSWER_S: Final = 3.0
 """Seconds that workers have to answer a request."""
 ASK_INTERVALS_S: Final = (0.05, 1.0)
 """Seconds between two requests to a worker that is still loading: at first, and at most."""
+NO_ANSWER: Final = JobProblem(
+    code=ErrorCode.TIMEOUT, message="no worker answered in time; check /v1/workers, and try again"
+)
 
 
 class ModelView(BaseModel):
@@ -79,17 +80,26 @@ class LoadView(BaseModel):
     workers: list[LoadedBy]
 
 
-@router.get("", response_model=ModelsView)
-async def models(backend: BackendDependency) -> Response:
+@router.get("")
+async def models(backend: BackendDependency) -> ModelsView:
     """The workers' own models, the further ones, and those registered by finetuning."""
-    workers = (await backend.pool()).workers
-    registered = await backend.call(_registered, backend)
-    return Json(ModelsView(models=_known(workers, backend, registered)))
+    workers = (await backend.pool()).forecasting
+    known: dict[str, ModelView] = {}
+    for worker in workers:
+        for place, model in enumerate(worker.models):
+            known.setdefault(model.id, ModelView(id=model.id, kind="further" if place else "own"))
+    for name in backend.settings.further_models:
+        known.setdefault(name, ModelView(id=name, kind="further"))
+    known |= {view.id: view for view in await backend.call(_registered, backend.settings.model_folder)}
+    for worker in workers:
+        for model in worker.models:
+            if model.state == "ready":
+                known[model.id].loaded_by.append(worker.node)
+    return ModelsView(models=list(known.values()))
 
 
 @router.post(
     "/load",
-    response_model=LoadView,
     responses={
         202: {
             "model": LoadView,
@@ -97,37 +107,31 @@ async def models(backend: BackendDependency) -> Response:
         }
     },
 )
-async def load(request: LoadRequest, backend: BackendDependency) -> Response:
+async def load(request: LoadRequest, backend: BackendDependency, response: Response) -> LoadView:
     """Load a model in the workers now, so that the first job with it does not wait.
 
     If no worker can load it, the problem is the first one reported, or TIMEOUT if no worker answers.
     """
-    workers = [worker for worker in (await backend.pool()).workers if _can_load(worker, request.device)]
-    if not workers:
+    ready = [worker for worker in (await backend.pool()).forecasting if worker.is_ready]
+    queue = None if request.device == "auto" else queue_for(request.device)
+    nodes = [worker.node for worker in ready if queue in (None, worker.queue)]
+    if not nodes:
         raise JobError(
             ErrorCode.MODEL_CAPACITY,
             "no worker with that device is ready; start one, or wait until one is ready",
             "device",
         )
-    answers = await _ask(backend, request.model, [worker.node for worker in workers])
+    answers = await _ask(backend, request.model, nodes)
     views = [
-        LoadedBy.model_validate({"state": "silent", **answers.get(worker.node, {}), "worker": worker.node})
-        for worker in workers
+        LoadedBy.model_validate({"state": "silent", **answers.get(node, {}), "worker": node})
+        for node in nodes
     ]
     states = {view.state for view in views}
     if not states & {"ready", "loading"}:
-        raise _load_error(views)
-    return Json(LoadView(model=request.model, workers=views), 202 if states & {"loading", "silent"} else 200)
-
-
-def _load_error(views: Sequence[LoadedBy]) -> JobError:
-    """The first error that a worker reported, or TIMEOUT."""
-    names = [view.worker for view in views]
-    first = next((view.error for view in views if view.error is not None), None)
-    if first is None:
-        message = "no worker answered in time; check /v1/workers, and try again"
-        return JobError(ErrorCode.TIMEOUT, message, None, {"workers": names})
-    return JobError(first.code, first.message, first.field, first.details | {"workers": names})
+        first = next((view.error for view in views if view.error is not None), NO_ANSWER)
+        raise JobError(first.code, first.message, first.field, first.details | {"workers": nodes})
+    response.status_code = 202 if states & {"loading", "silent"} else 200
+    return LoadView(model=request.model, workers=views)
 
 
 async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
@@ -136,11 +140,11 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
     ask = uuid.uuid4().hex
     answers: dict[str, dict[str, Any]] = {}
     pause_s, longest_s = ASK_INTERVALS_S
+    asked = nodes
     while True:
-        missing = [node for node in nodes if answers.get(node, {}).get("state", "loading") == "loading"]
-        answers |= await backend.call(_broadcast, backend.dispatcher.app, model, ask, missing)
-        is_done = all(answers.get(node, {}).get("state") in ("ready", "failed") for node in nodes)
-        if is_done or backend.is_released or time.monotonic() + pause_s > deadline:
+        answers |= await backend.call(_broadcast, backend.dispatcher.app, model, ask, asked)
+        asked = [node for node in nodes if answers.get(node, {}).get("state") not in ("ready", "failed")]
+        if not asked or backend.events.is_released or time.monotonic() + pause_s > deadline:
             return answers
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, longest_s)
@@ -165,20 +169,10 @@ def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str,
     }
 
 
-def _can_load(worker: AnyWorkerStatus, device: str) -> bool:
-    """Whether a worker is ready to forecast on the device."""
-    if not worker.is_ready or not isinstance(worker, ForecastWorkerStatus):
-        return False
-    return device == "auto" or worker.queue == queue_for(device)
-
-
-def _registered(backend: Backend) -> list[ModelView]:
+def _registered(folder: Path | None) -> list[ModelView]:
     """The models in the folder. Blocks."""
-    folder = backend.settings.model_folder
-    if folder is None:
-        return []
     try:
-        found = ModelRegistry(folder).list()
+        found = [] if folder is None else ModelRegistry(folder).list()
     except CheckpointError as error:
         raise JobError.from_kronos(error) from None
     views = []
@@ -190,23 +184,3 @@ def _registered(backend: Backend) -> list[ModelView]:
             view.metadata = model.metadata.model_dump(mode="json", exclude={"sha256"})
         views.append(view)
     return views
-
-
-def _known(
-    workers: Iterable[AnyWorkerStatus], backend: Backend, registered: Iterable[ModelView]
-) -> list[ModelView]:
-    """All models, with the workers that have loaded them."""
-    known: dict[str, ModelView] = {}
-    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
-    for worker in forecasting:
-        for place, model in enumerate(worker.models):
-            known.setdefault(model.id, ModelView(id=model.id, kind="further" if place else "own"))
-    for name in backend.settings.further_models:
-        known.setdefault(name, ModelView(id=name, kind="further"))
-    for view in registered:
-        known[view.id] = view
-    for worker in forecasting:
-        for model in worker.models:
-            if model.state == "ready":
-                known[model.id].loaded_by.append(worker.node)
-    return list(known.values())

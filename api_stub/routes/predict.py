@@ -5,18 +5,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
-from api_stub.addresses import Mount
 from api_stub.backend import Backend, BackendDependency
-from api_stub.problems import JobFailure
+from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
-from api_stub.routes.identity import JobId, MayBeRepeated
-from api_stub.routes.job_views import FORECASTS_URL, Accepted, Json, accepted, result_of
+from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
+from api_stub.routes.submission import Submission, SubmissionDependency
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
@@ -34,10 +33,6 @@ class BatchRequest(BaseModel):
     """Several series."""
 
     items: Annotated[list[SingleRequest], Field(min_length=1, max_length=MAX_ITEMS)]
-
-
-SingleBody = Annotated[dict[str, Any], AsDocumented(SingleRequest)]
-BatchBody = Annotated[dict[str, Any], AsDocumented(BatchRequest)]
 
 
 class AcceptedItems(Accepted):
@@ -58,17 +53,19 @@ class AcceptedBatch(BaseModel):
     responses={202: {"model": Accepted, "description": "not done in time; the job goes on"}},
 )
 async def predict_single(
-    body: SingleBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
+    body: Annotated[dict[str, Any], AsDocumented(SingleRequest)],
+    backend: BackendDependency,
+    submission: SubmissionDependency,
 ) -> Response:
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`."""
-    (job,) = prediction_jobs([await checked(SingleRequest, body)], backend.settings, "")
-    ((queue, stored, result),) = await _run([job], backend, [job_id], is_repeatable=is_repeatable)
-    headers = {"X-Job-Id": job_id}
-    if result is None:
-        content = accepted(job_id, queue, mount + FORECASTS_URL, stored)
-        return Json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
-    (prediction,) = job.predictions(result)
-    return Json(prediction, 200, headers)
+    request = await checked(SingleRequest, body)
+    (job,) = prediction_jobs([request], submission.job_id, "", backend.settings)
+    ((_, queue, stored, result),) = await _run([job], backend, submission)
+    headers = {"X-Job-Id": job.id}
+    if result is not None:
+        return _json(job.predictions(result)[0], 200, headers)
+    content = Accepted.of(job.id, queue, submission.root + FORECASTS, stored)
+    return _json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
 
 
 @router.post(
@@ -77,91 +74,91 @@ async def predict_single(
     responses={202: {"model": AcceptedBatch, "description": "not done in time; the jobs go on"}},
 )
 async def predict_batch(
-    body: BatchBody, backend: BackendDependency, mount: Mount, job_id: JobId, is_repeatable: MayBeRepeated
+    body: Annotated[dict[str, Any], AsDocumented(BatchRequest)],
+    backend: BackendDependency,
+    submission: SubmissionDependency,
 ) -> Response:
     """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`. The order is kept.
 
     Series with the same options and the same number of bars to forecast become one job.
     """
     request = await checked(BatchRequest, body)
-    jobs = prediction_jobs(request.items, backend.settings, "items.{index}.")
-    ids = [job_id if len(jobs) == 1 else f"{job_id}.{number}" for number in range(len(jobs))]
-    outcomes = await _run(jobs, backend, ids, is_repeatable=is_repeatable)
+    jobs = prediction_jobs(request.items, submission.job_id, "items.{index}.", backend.settings)
     # More ids would make the header too long for clients and proxies.
-    headers = {"X-Job-Id": ", ".join(ids)} if len(ids) <= MAX_HEADER_IDS else {}
-    if any(result is None for _, _, result in outcomes):
-        unfinished = [
-            AcceptedItems(**dict(accepted(one_id, queue, mount + FORECASTS_URL, stored)), items=job.indices)
-            for job, one_id, (queue, stored, _) in zip(jobs, ids, outcomes, strict=True)
+    headers = {"X-Job-Id": ", ".join(job.id for job in jobs)} if len(jobs) <= MAX_HEADER_IDS else {}
+    outcomes = await _run(jobs, backend, submission)
+    if any(result is None for *_, result in outcomes):
+        url = submission.root + FORECASTS
+        accepted = [
+            AcceptedItems.of(job.id, queue, url, stored, items=job.indices)
+            for job, queue, stored, _ in outcomes
         ]
-        return Json(AcceptedBatch(jobs=unfinished), 202, headers | {"Retry-After": str(RETRY_S)})
+        return _json(AcceptedBatch(jobs=accepted), 202, headers | {"Retry-After": str(RETRY_S)})
     answers: dict[int, Prediction] = {}
-    for job, (_, _, result) in zip(jobs, outcomes, strict=True):
+    for job, _, _, result in outcomes:
         assert result is not None
         answers |= zip(job.indices, job.predictions(result), strict=True)
-    return Json([answers[index] for index in sorted(answers)], 200, headers)
+    return _json([answers[index] for index in sorted(answers)], 200, headers)
 
 
-Outcome = tuple[str, Stored, ForecastResult | None]
-"""A job's queue, its state, and its result if it is done."""
+def _json(content: BaseModel | list[Prediction], status: int, headers: dict[str, str]) -> Response:
+    return Response(to_json(content), status, headers, "application/json")
 
 
-async def _run(
-    jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
-) -> list[Outcome]:
-    """Enqueue the jobs and wait for them. A job that is not done in time has no result.
+Outcome = tuple[PredictionJob, str, Stored, ForecastResult | None]
+"""A job, its queue, its state, and its result if it is done in time."""
 
-    Raises JobError if a job cannot be sent, and JobFailure if one fails. Its ``details`` name the other jobs.
+
+async def _run(jobs: Sequence[PredictionJob], backend: Backend, submission: Submission) -> list[Outcome]:
+    """Enqueue the jobs and wait for them.
+
+    Raises JobError if a job cannot be sent, and HttpError if one fails. Its ``details`` name the other jobs.
     These are cancelled, unless the same request can be repeated and would find them again.
     """
-    queues = await _submit(jobs, backend, ids, is_repeatable=is_repeatable)
 
-    async def wait(job: PredictionJob, job_id: str, queue: str) -> Outcome:
+    async def wait(job: PredictionJob, queue: str) -> Outcome:
         try:
-            stored = await backend.wait(job_id, backend.settings.api_wait_s)
+            stored = await backend.wait(job.id, backend.settings.api_wait_s)
             result = result_of(ForecastResult, stored)
             if stored.has_ended and result is None:
                 raise stored.value
         except JobError as error:
-            raise JobFailure(job.in_request(error), job_id) from None
-        return queue, stored, result
+            raise HttpError.of(job.in_request(error), job.id) from None
+        return job, queue, stored, result
 
+    queues = await _send(jobs, backend, submission)
     # A TaskGroup would wrap the error in an ExceptionGroup.
-    tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, ids, queues, strict=True)]
+    tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, queues, strict=True)]
     try:
         return await asyncio.gather(*tasks)
-    except JobFailure as failure:
-        others = [job_id for job_id in ids if job_id != failure.job_id]
-        if not others:
-            raise
-        may_finish = failure.error.code == ErrorCode.BROKER_UNREACHABLE
-        if not is_repeatable and not may_finish:
-            await backend.call(_cancel, backend, others)
-        raise failure.with_others(others) from None
+    except HttpError as failure:
+        if others := [job.id for job in jobs if job.id != failure.job_id]:
+            failure.details["other_jobs"] = others
+            if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
+                await backend.call(_cancel, backend, others)
+        raise
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _submit(
-    jobs: Sequence[PredictionJob], backend: Backend, ids: Sequence[str], *, is_repeatable: bool
-) -> list[str]:
+async def _send(jobs: Sequence[PredictionJob], backend: Backend, submission: Submission) -> list[str]:
     """Check all jobs of a request, then send all or none. Returns their queues."""
 
     def check() -> list[Job]:
-        return [job.checked(job_id, backend.settings) for job, job_id in zip(jobs, ids, strict=True)]
+        return [job.checked(backend.settings) for job in jobs]
 
     async def send(job: Job) -> str:
         return (await backend.core.send(lambda: job, may_stay=True))[1]
 
     queues: list[str] = []
-    for job, checked_job in zip(jobs, await backend.call(check), strict=True):
+    for job, ready in zip(jobs, await backend.call(check), strict=True):
         try:
-            queues.append(await send(checked_job))
+            queues.append(await send(ready))
         except JobError as error:
-            if not is_repeatable:  # a repeated request would find the jobs again
-                await backend.call(_cancel, backend, ids[: len(queues)])
+            if not submission.is_repeatable:  # a repeated request would find the jobs again
+                await backend.call(_cancel, backend, [sent.id for sent in jobs[: len(queues)]])
             raise job.in_request(error) from None
     return queues
 

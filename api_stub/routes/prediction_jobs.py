@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from api_stub.candles import CandleColumns, as_columns, as_texts, num_candles
-from api_stub.routes.predictions import MAX_NAME_CHARS, Prediction, PredictionPoint, SingleRequest
+from pydantic_core import to_json, to_jsonable_python
+
+from api_stub.candles import as_columns, num_candles
+from api_stub.routes.predictions import Prediction, PredictionPoint, SingleRequest, version_of
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
@@ -29,10 +31,12 @@ class PredictionJob:
     """The items of a request that become one job.
 
     Attributes:
+        id: The job's id.
         indices: Positions of the items in the request.
         prefix: Start of the name of an item's field, with ``{index}`` for its position.
     """
 
+    id: str
     items: Sequence[SingleRequest]
     indices: list[int]
     prefix: str
@@ -40,24 +44,14 @@ class PredictionJob:
     @property
     def payload(self) -> dict[str, Any]:
         """The job in the contract's format."""
-        first = self.items[0]
-        payload: dict[str, Any] = {
-            "series": [
-                _series(item, name) for item, name in zip(self.items, _names(self.items), strict=True)
-            ],
-            "pred_len": first.pred_len,
-            "sampling": {} if first.overrides is None else first.overrides.sampling(),
-            "output": {"quantiles": first.quantiles or [], "paths": first.paths},
-            "device": first.device,
-            "allow_fallback": first.allow_fallback,
-            "priority": first.priority,
-        }
-        return payload if first.model is None else payload | {"model": first.model}
+        names = _names(self.items)
+        series = [_series(item, name) for item, name in zip(self.items, names, strict=True)]
+        return {"series": series} | _options(self.items[0])
 
-    def checked(self, job_id: str, settings: ApiSettings) -> Job:
+    def checked(self, settings: ApiSettings) -> Job:
         """The checked job, ready to be sent. Raises JobError."""
         try:
-            return forecast_job(self.payload, job_id, settings)
+            return forecast_job(self.payload, self.id, settings)
         except JobError as error:
             raise self.in_request(error) from None
 
@@ -74,27 +68,22 @@ class PredictionJob:
         return JobError(error.code, _FUTURE.sub("prediction_timestamps", message), field, error.details)
 
     def _field(self, field: str, row: object) -> str:
+        place = 0
         if match := _SERIES_FIELD.match(field):
             place = min(int(match[1]), len(self.items) - 1)
-            name = match[2]
-            if name is None:
-                return self._at(place, "").rstrip(".") or "candles"
+            name = match[2] or ""
+            inner = _NAMES.get(name, name)
             if name in COLUMNS:
-                is_record = not isinstance(self.items[place].candles, CandleColumns)
+                is_record = isinstance(self.items[place].candles, list)
                 inner = f"candles.{row}.{name}" if is_record and isinstance(row, int) else f"candles.{name}"
-                return self._at(place, inner)
-            return self._at(place, _NAMES.get(name, name))
-        if field == "pred_len" or field.startswith("sampling."):
-            return self._at(0, f"overrides.{field.removeprefix('sampling.')}")
-        if field == "output":  # the whole result is too large
+        elif field == "output":  # the whole result is too large
             first = self.items[0]
-            return self._at(
-                0, "paths" if first.paths else "quantiles" if first.quantiles else _NAMES["future_timestamps"]
-            )
-        return self._at(0, field.removeprefix("output."))
-
-    def _at(self, place: int, inner: str) -> str:
-        return self.prefix.format(index=self.indices[place]) + inner
+            inner = "paths" if first.paths else "quantiles" if first.quantiles else "prediction_timestamps"
+        elif field == "pred_len" or field.startswith("sampling."):
+            inner = f"overrides.{field.removeprefix('sampling.')}"
+        else:
+            inner = field.removeprefix("output.")
+        return (self.prefix.format(index=self.indices[place]) + inner).rstrip(".") or "candles"
 
 
 def _renamed(message: str, name: str, other: str) -> str:
@@ -104,52 +93,55 @@ def _renamed(message: str, name: str, other: str) -> str:
 
 
 def prediction_jobs(
-    items: Sequence[SingleRequest], settings: ApiSettings, prefix: str
+    items: Sequence[SingleRequest], request_id: str, prefix: str, settings: ApiSettings
 ) -> list[PredictionJob]:
-    """Group the items into as few jobs as the limits allow. The items of a job have the same options."""
-    groups: dict[Any, list[int]] = {}
-    jobs: list[PredictionJob] = []
+    """Group the items into as few jobs as the limits allow. The items of a job have the same options.
+
+    The id of a single job is the request's. Several add their numbers to it.
+    """
+    groups: dict[bytes, list[int]] = {}
     for index, item in enumerate(items):
-        groups.setdefault(_kind(item), []).append(index)
-    for indices in groups.values():
-        for part in _parts(indices, items, settings):
-            jobs.append(PredictionJob([items[index] for index in part], part, prefix))
-    return jobs
+        groups.setdefault(to_json(_options(item)), []).append(index)
+    parts = [part for indices in groups.values() for part in _parts(indices, items, settings)]
+    return [
+        PredictionJob(
+            request_id if len(parts) == 1 else f"{request_id}.{number}",
+            [items[index] for index in part],
+            part,
+            prefix,
+        )
+        for number, part in enumerate(parts)
+    ]
 
 
-def _kind(item: SingleRequest) -> tuple[Any, ...]:
-    """The options that all series of a job share."""
-    sampling = {} if item.overrides is None else item.overrides.sampling()
-    return (
-        item.pred_len,
-        tuple(sorted(sampling.items())),
-        tuple(item.quantiles or ()),
-        item.paths,
-        item.model,
-        item.device,
-        item.allow_fallback,
-        item.priority,
-    )
+def _options(item: SingleRequest) -> dict[str, Any]:
+    """What all series of a job share, in the contract's format."""
+    options: dict[str, Any] = {
+        "pred_len": item.pred_len,
+        "sampling": item.drawing.sampling(),
+        "output": {"quantiles": item.quantiles or [], "paths": item.paths},
+        "device": item.device,
+        "allow_fallback": item.allow_fallback,
+        "priority": item.priority,
+    }
+    return options if item.model is None else options | {"model": item.model}
 
 
 def _parts(indices: Sequence[int], items: Sequence[SingleRequest], settings: ApiSettings) -> list[list[int]]:
     """Split items to keep the limits on a job's series, paths, size and result."""
     first = items[indices[0]]
-    num_samples = max(1, (first.overrides.sample_count if first.overrides else None) or 1)
-    max_series = max(
-        1,
-        min(
-            settings.max_series,
-            settings.max_paths // num_samples,
-            settings.max_result_bytes // _result_bytes(first, num_samples),
-        ),
+    num_samples = max(1, first.drawing.sample_count or 1)
+    max_series = min(
+        settings.max_series,
+        settings.max_paths // num_samples,
+        settings.max_result_bytes // _result_bytes(first, num_samples),
     )
     max_bars = settings.max_message_bytes // BYTES_PER_BAR
     parts: list[list[int]] = []
     num_bars = 0
     for index in indices:
         size = num_candles(items[index].candles) + len(items[index].prediction_timestamps)
-        if not parts or len(parts[-1]) == max_series or num_bars + size > max_bars:
+        if not parts or len(parts[-1]) >= max_series or num_bars + size > max_bars:
             parts.append([])
             num_bars = 0
         parts[-1].append(index)
@@ -171,25 +163,20 @@ def _result_bytes(item: SingleRequest, num_samples: int) -> int:
 def _names(items: Sequence[SingleRequest]) -> list[str]:
     """Ids of the series: the given ones if they are valid and distinct, else their positions."""
     given = [item.series_id or "" for item in items]
-    if len(set(given)) == len(given) and all(
-        1 <= len(name) <= MAX_NAME_CHARS and name.isprintable() for name in given
-    ):
-        return given
-    return [str(place) for place in range(len(items))]
+    is_valid = len(set(given)) == len(given) and all(name and name.isprintable() for name in given)
+    return given if is_valid else [str(place) for place in range(len(items))]
 
 
 def _series(item: SingleRequest, name: str) -> dict[str, Any]:
-    series: dict[str, Any] = {
+    series = {
         "id": name,
-        "timestamps": as_texts(item.timestamps),
+        "timestamps": to_jsonable_python(item.timestamps),
         **as_columns(item.candles),
-        "future_timestamps": as_texts(item.prediction_timestamps[: item.pred_len]),
+        "future_timestamps": to_jsonable_python(item.prediction_timestamps[: item.pred_len]),
+        "timezone": item.timezone,
+        "seed": item.drawing.seed,
     }
-    if item.timezone is not None:
-        series["timezone"] = item.timezone
-    if item.overrides is not None and item.overrides.seed is not None:
-        series["seed"] = item.overrides.seed
-    return series
+    return {field: value for field, value in series.items() if value is not None}
 
 
 def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastResult) -> Prediction:
@@ -200,8 +187,8 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
             PredictionPoint.model_construct(timestamp=timestamp, **dict(zip(COLUMNS, values, strict=True)))
             for timestamp, *values in zip(series.timestamps, *columns, strict=True)
         ],
-        model_version=_version(result.model.id, result.model.revision),
-        tokenizer_version=_version(result.model.tokenizer_id, result.model.tokenizer_revision),
+        model_version=version_of(result.model.id, result.model.revision),
+        tokenizer_version=version_of(result.model.tokenizer_id, result.model.tokenizer_revision),
         quantiles=series.quantiles if item.quantiles else None,  # type: ignore[arg-type]
         paths=series.paths,  # type: ignore[arg-type]
         seed=series.seed,
@@ -209,7 +196,3 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
         device_warning=result.device_warning,
         warnings=list(result.warnings),
     )
-
-
-def _version(name: str, revision: str | None) -> str:
-    return name if revision is None else f"{name}@{revision}"

@@ -78,8 +78,12 @@ class SingleRequest(BaseModel):
     @property
     def pred_len(self) -> int:
         """The number of bars to forecast."""
-        given = None if self.overrides is None else self.overrides.pred_len
-        return len(self.prediction_timestamps) if given is None else given
+        return self.drawing.pred_len or len(self.prediction_timestamps)
+
+    @property
+    def drawing(self) -> Overrides:
+        """The overrides, if any."""
+        return self.overrides or Overrides()
 
 
 class PredictionPoint(BaseModel):
@@ -111,3 +115,8 @@ class Prediction(BaseModel):
     device: str = Field(description="the device that computed it")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     warnings: list[str] = []
+
+
+def version_of(model_id: str, revision: str | None) -> str:
+    """A model as answers name it."""
+    return model_id if revision is None else f"{model_id}@{revision}"

@@ -35,11 +35,10 @@ def main() -> None:
     try:
         parent.send("report", report=check(Path(message["path"]), message["config"]))
     except KronosError as error:
-        code, reason, field, details = JobError.from_kronos(error).args
-        parent.send("error", code=code, message=reason, field=field, details=details)
+        parent.send("error", args=JobError.from_kronos(error).args)
     except MemoryError:
         reason = "the file needs more memory than one file may use; split it"
-        parent.send("error", code=ErrorCode.TRAINING_DATA_INVALID, message=reason, field=None, details=None)
+        parent.send("error", args=(ErrorCode.TRAINING_DATA_INVALID, reason, None, {}))
 
 
 if __name__ == "__main__":

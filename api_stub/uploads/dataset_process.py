@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.processes.environment import module_command
-from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+from kronos_model.processes.json_child import ChildEnded, JsonChild
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,12 @@ async def read_dataset(path: Path, name: str, config: Mapping[str, Any]) -> dict
     finally:
         child.kill()  # first, because a thread still waits for the child if this task is cancelled
         await asyncio.to_thread(child.stop)
-    if answer["event"] == "error":
-        raise _refusal(answer, name)
-    return dict(answer["report"])
+    if answer["event"] == "report":
+        return dict(answer["report"])
+    code, message, field, details = answer["args"]
+    field = str(field).removeprefix("data.").partition(".")[0]  # of finetuning's config
+    field = {"columns": "column", "instrument_column": "instrument_column"}.get(field, "body")
+    raise JobError(code, message.replace(f"…/{name}", name), field, details)
 
 
 def _failure(child: JsonChild, name: str, ended: ChildEnded | None) -> JobError:
@@ -62,15 +65,3 @@ def _failure(child: JsonChild, name: str, ended: ChildEnded | None) -> JobError:
     return JobError(
         ErrorCode.INTERNAL, f"the process that reads {name} failed; see this service's log, and report it"
     )
-
-
-def _refusal(answer: Event, name: str) -> JobError:
-    message = str(answer["message"]).replace(f"…/{name}", name)
-    return JobError(answer["code"], message, _field(answer["field"] or ""), answer["details"])
-
-
-def _field(field: str) -> str:
-    """The upload's name for a field of finetuning's config."""
-    if field.startswith("data.columns"):
-        return "column"
-    return "instrument_column" if field == "data.instrument_column" else "body"

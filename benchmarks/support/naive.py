@@ -29,12 +29,14 @@ class NaiveForecaster:
         paths = requests[0].sampling.sample_count
         self.scalings = [Scaling.fit(request.bars) for request in requests]
         scaled = [s.apply(r.bars, 5) for s, r in zip(self.scalings, requests, strict=True)]
-        x = torch.from_numpy(np.stack(scaled)).repeat_interleave(paths, dim=0)  # (R, T, 6)
+        self.device = model.head.proj_s1.weight.device
+        x = torch.from_numpy(np.stack(scaled)).repeat_interleave(paths, dim=0).to(self.device)  # (R, T, 6)
         stamps = [np.concatenate((request.stamps, request.future_stamps)) for request in requests]
-        self.stamps = torch.from_numpy(np.stack(stamps)).repeat_interleave(paths, dim=0)  # (R, T + H, 5)
+        both = torch.from_numpy(np.stack(stamps)).repeat_interleave(paths, dim=0)
+        self.stamps = both.to(self.device)  # (R, T + H, 5)
         self.generators = [torch.Generator().manual_seed(r.sampling.seed) for r in requests]
         rows = [request.sampling for request in requests for _ in range(paths)]
-        self.params = RowParams.of(rows, torch.device("cpu"))
+        self.params = RowParams.of(rows, self.device)
         with torch.inference_mode():
             s1, s2 = tokenizer.encode(x)
             self.tokens = torch.stack((s1, s2))  # type: ignore[arg-type]  # (2, R, T)
@@ -54,14 +56,14 @@ class NaiveForecaster:
     def paths(self) -> list[NDArray[np.float32]]:
         """Unscaled paths of each series, (S, H, 6), after the last step."""
         window = self.tokens[..., -self.max_context :]
-        bars = self.tokenizer.decode((window[0], window[1]))[:, -self.horizon :].numpy()
+        bars = self.tokenizer.decode((window[0], window[1]))[:, -self.horizon :].cpu().numpy()
         per_series = np.split(bars, len(self.requests))
         return [scaling.undo(part) for scaling, part in zip(self.scalings, per_series, strict=True)]
 
     def _noise(self, vocabulary: int) -> Tensor:
         paths = self.requests[0].sampling.sample_count
         noise = [torch.empty(paths, vocabulary).exponential_(generator=g) for g in self.generators]
-        return torch.cat(noise)
+        return torch.cat(noise).to(self.device)
 
 
 def naive_paths(

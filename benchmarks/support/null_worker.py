@@ -7,23 +7,19 @@ from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.errors import Cancelled
 
-MAX_SLOTS = 64
-
 
 class NullEngine:
     """Replaces ``Engine``. One step ends all jobs; every path repeats the last bar."""
 
+    load = EngineLoad(running=0, waiting=0, slots=64)
+    last_step = StepReport()
+
     def __init__(self) -> None:
         self._waiting: list[Generation] = []
-        self.last_step = StepReport()
 
     @property
     def has_work(self) -> bool:
         return bool(self._waiting)
-
-    @property
-    def load(self) -> EngineLoad:
-        return EngineLoad(running=0, waiting=len(self._waiting), slots=MAX_SLOTS)
 
     def submit(self, request: SeriesRequest) -> Generation:
         generation = Generation(request)
@@ -39,9 +35,9 @@ class NullEngine:
         ended, self._waiting = self._waiting, []
         for generation in ended:
             request, timings = generation.request, generation.timings
-            num_paths = request.sampling.sample_count
             timings.admitted = timings.first_bar = timings.submitted
-            paths = np.broadcast_to(request.bars[-1], (num_paths, request.horizon, request.bars.shape[-1]))
+            shape = (request.sampling.sample_count, request.horizon, request.bars.shape[-1])
+            paths = np.broadcast_to(request.bars[-1], shape)
             generation.num_bars_done = generation.num_bars_total
             generation.accept(0, paths)
         return ended

@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.finetuning.stages.batches import seed_step
 from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
-
-COLUMNS = ["open", "high", "low", "close", "volume", "amount"]
-FEATURES = ["minute", "hour", "weekday", "day", "month"]
 
 
 class PlainWindows(Dataset[tuple[Tensor, Tensor]]):
@@ -27,8 +25,7 @@ class PlainWindows(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, candles: pd.DataFrame, starts: Sequence[int], lookback: int, pred_len: int) -> None:
         times = pd.to_datetime(candles["timestamps"]).dt
-        features = {name: getattr(times, name) for name in FEATURES}
-        self._candles = candles.assign(**features)
+        self._candles = candles.assign(**{name: getattr(times, name) for name in TIME_FEATURES})
         self._starts = starts
         self._lookback, self._window = lookback, lookback + pred_len
 
@@ -38,10 +35,10 @@ class PlainWindows(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         start = self._starts[index]
         rows = self._candles.iloc[start : start + self._window]
-        bars = rows[COLUMNS].to_numpy(dtype=np.float32)
+        bars = rows[list(COLUMNS)].to_numpy(dtype=np.float32)
         past = bars[: self._lookback]
         scaled = np.clip((bars - past.mean(axis=0)) / (past.std(axis=0) + 1e-5), -5, 5)
-        return torch.from_numpy(scaled), torch.from_numpy(rows[FEATURES].to_numpy(dtype=np.int64))
+        return torch.from_numpy(scaled), torch.from_numpy(rows[list(TIME_FEATURES)].to_numpy(dtype=np.int64))
 
 
 def train_plainly(

@@ -8,27 +8,15 @@ import torch
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
-NO_DROPOUT: Final = {"ffn_dropout_p": 0.0, "attn_dropout_p": 0.0, "resid_dropout_p": 0.0}
-BITS: Final = {"s1_bits": 10, "s2_bits": 10}
-
 MODELS: Final[dict[str, dict[str, int]]] = {
     "mini": {"n_layers": 4, "d_model": 256, "n_heads": 4, "ff_dim": 512},
     "small": {"n_layers": 8, "d_model": 512, "n_heads": 8, "ff_dim": 1024},
     "base": {"n_layers": 12, "d_model": 832, "n_heads": 16, "ff_dim": 2048},
 }
-TOKENIZER: Final[dict[str, Any]] = {
-    "d_in": 6,
-    "d_model": 256,
-    "n_heads": 4,
-    "ff_dim": 512,
-    "n_enc_layers": 4,
-    "n_dec_layers": 4,
-    "beta": 0.05,
-    "gamma0": 1.0,
-    "gamma": 1.1,
-    "zeta": 0.05,
-    "group_size": 4,
-}
+TOKENIZER: Final = {"n_enc_layers": 4, "n_dec_layers": 4, "d_model": 256, "n_heads": 4, "ff_dim": 512}
+QUANTIZER: Final[dict[str, Any]] = {"beta": 0.05, "gamma0": 1, "gamma": 1.1, "zeta": 0.05, "group_size": 4}
+BITS: Final = {"s1_bits": 10, "s2_bits": 10}
+NO_DROPOUT: Final = {"ffn_dropout_p": 0.0, "attn_dropout_p": 0.0, "resid_dropout_p": 0.0}
 
 
 def random_pair(shape: str, seed: int = 0) -> tuple[Kronos, KronosTokenizer]:
@@ -36,7 +24,7 @@ def random_pair(shape: str, seed: int = 0) -> tuple[Kronos, KronosTokenizer]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Kronos(**MODELS[shape], **BITS, **NO_DROPOUT, token_dropout_p=0.0, learn_te=True)
-        tokenizer = KronosTokenizer(**TOKENIZER, **BITS, **NO_DROPOUT)
+        tokenizer = KronosTokenizer(d_in=6, **TOKENIZER, **QUANTIZER, **BITS, **NO_DROPOUT)
     return model.eval(), tokenizer.eval()
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from redis import Redis
 
+from benchmarks.support.workers import Workers
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
 from kronos_client.core.series import series_payload
@@ -19,6 +20,7 @@ from worker.config import use_result_backend
 
 RESULT_KEY_PREFIX: Final = b"celery-task-meta-"
 SUBSCRIBED_WITHIN_S: Final = 5.0
+WAIT_S: Final = 600.0
 BACKLOG: Final = "backlog"
 """A queue that no worker takes from."""
 
@@ -46,26 +48,24 @@ class Traffic:
     thread reads all results as they are published.
     """
 
-    def __init__(self, url: str) -> None:
-        self._app = make_app(ClientSettings.load().with_redis_url(url))
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._app = make_app(ClientSettings.load().with_redis_url(workers.url))
         use_result_backend(self._app)
-        self._redis = Redis.from_url(url)
-        self._pubsub = self._redis.pubsub(ignore_subscribe_messages=False)
+        self._redis = Redis.from_url(workers.url)
         self._arrived = threading.Condition()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._is_over = False
-        self.outcomes: dict[str, tuple[float, bytes]] = {}
+        self._outcomes: dict[str, tuple[float, bytes]] = {}
 
     def __enter__(self) -> Self:
-        self._pubsub.psubscribe(RESULT_KEY_PREFIX + b"*")
-        self._pubsub.get_message(timeout=SUBSCRIBED_WITHIN_S)
-        self._listener.start()
+        pubsub = self._redis.pubsub()
+        pubsub.psubscribe(**{f"{RESULT_KEY_PREFIX.decode()}*": self._on_result})
+        pubsub.get_message(timeout=SUBSCRIBED_WITHIN_S)
+        self._listener = pubsub.run_in_thread(sleep_time=0.1, daemon=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over = True
+        self._listener.stop()
         self._listener.join()
-        self._pubsub.close()
         self._redis.close()
         self._app.close()
 
@@ -84,33 +84,29 @@ class Traffic:
         )
         return job_id
 
-    def release_backlog(self) -> float:
-        """Move all jobs of ``BACKLOG`` to the workers' queue at once, and return the time."""
-        step, moment = CELERY_PRIORITIES["normal"], time.perf_counter()
+    def run_backlog(self, payloads: Sequence[dict[str, Any]]) -> tuple[float, float]:
+        """Give the workers all jobs at once. Seconds until the last outcome, and the workers' CPU seconds."""
+        ids = [self.send(payload, BACKLOG) for payload in payloads]
+        step, used_s, start = CELERY_PRIORITIES["normal"], self._workers.cpu_s(), time.perf_counter()
         self._redis.rename(list_key(BACKLOG, step), list_key(CPU_QUEUE, step))
-        return moment
+        return max(self.await_outcomes(ids)) - start, self._workers.cpu_s() - used_s
 
-    def await_outcomes(self, job_ids: Sequence[str], timeout_s: float) -> list[float]:
+    def await_outcomes(self, job_ids: Sequence[str]) -> list[float]:
         """The times at which these outcomes arrived. Raises an error if one failed or is late."""
         with self._arrived:
-            if not self._arrived.wait_for(lambda: all(one in self.outcomes for one in job_ids), timeout_s):
-                missing = sum(one not in self.outcomes for one in job_ids)
-                raise TimeoutError(f"{missing} of {len(job_ids)} jobs have no outcome after {timeout_s} s")
+            if not self._arrived.wait_for(lambda: all(one in self._outcomes for one in job_ids), WAIT_S):
+                raise TimeoutError(f"some of {len(job_ids)} jobs have no outcome after {WAIT_S:g} s")
         for one in job_ids:
-            meta = json.loads(self.outcomes[one][1])
+            meta = json.loads(self._outcomes[one][1])
             if meta["status"] != "SUCCESS":
                 raise RuntimeError(f"a job failed: {meta['result']}")
-        return [self.outcomes[one][0] for one in job_ids]
+        return [self._outcomes[one][0] for one in job_ids]
 
-    def _listen(self) -> None:
-        while not self._is_over:
-            message = self._pubsub.get_message(timeout=0.1)
-            if message is None or message["type"] != "pmessage":
-                continue
-            meta: bytes = message["data"]
-            if b'"SUCCESS"' in meta[:40] or b'"FAILURE"' in meta[:40]:
-                now = time.perf_counter()
-                with self._arrived:
-                    job_id = message["channel"].removeprefix(RESULT_KEY_PREFIX).decode()
-                    self.outcomes.setdefault(job_id, (now, meta))
-                    self._arrived.notify_all()
+    def _on_result(self, message: dict[str, Any]) -> None:
+        meta: bytes = message["data"]
+        if b'"SUCCESS"' in meta[:40] or b'"FAILURE"' in meta[:40]:
+            now = time.perf_counter()
+            with self._arrived:
+                job_id = message["channel"].removeprefix(RESULT_KEY_PREFIX).decode()
+                self._outcomes.setdefault(job_id, (now, meta))
+                self._arrived.notify_all()

@@ -1,18 +1,18 @@
 """A Redis server and real worker processes that run during a ``with`` block."""
 
 import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Final, Self
 
+import psutil
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.routing import live_workers
 from kronos_model.processes.children import ChildProcess
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.environment import module_command, own_environment
 
 START_TIMEOUT_S: Final = 120
 REAL, NULL = "worker.app", "benchmarks.support.null_worker"
@@ -27,56 +27,40 @@ class Workers:
     """
 
     def __init__(self, app: str, settings: Mapping[str, str], *, num_workers: int = 1) -> None:
-        self.redis = LocalRedis()
+        num_threads = max(1, len(os.sched_getaffinity(0)) // num_workers)
+        self._settings = {"OMP_NUM_THREADS": str(num_threads), "KRONOS_DEVICE": "cpu", **settings}
         self._app = app
-        self._settings = dict(settings)
         self._num_workers = num_workers
         self._children: list[ChildProcess] = []
-
-    @property
-    def url(self) -> str:
-        return self.redis.url
+        self.url = ""
 
     def cpu_s(self) -> float:
-        """Processor time that the worker processes have used so far. Needs ``/proc``."""
-        ticks = 0
-        for child in self._children:
-            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        """Processor time that the worker processes have used so far."""
+        used = [psutil.Process(child.pid).cpu_times() for child in self._children]
+        return sum(times.user + times.system for times in used)
 
     def __enter__(self) -> Self:
-        self.redis.__enter__()
-        try:
+        with ExitStack() as exits:
+            self.url = exits.enter_context(LocalRedis()).url
             for number in range(self._num_workers):
                 self._children.append(self._start(f"worker-{number}"))
+                exits.callback(self._children[-1].stop)
             self._wait_until_ready()
-        except BaseException:  # leave nothing running
-            self.__exit__()
-            raise
+            self._exits = exits.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in self._children:
-            child.stop()
-        self.redis.__exit__()
+        self._exits.close()
 
     def _start(self, name: str) -> ChildProcess:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("KRONOS_")}
-        num_threads = max(1, len(os.sched_getaffinity(0)) // self._num_workers)
-        env = inherited | {
-            "PYTHONPATH": str(PACKAGE_ROOT),
-            "OMP_NUM_THREADS": str(num_threads),
-            "KRONOS_REDIS_URL": self.redis.url,
-            "KRONOS_DEVICE": "cpu",
-            **self._settings,
-        }
-        command = [sys.executable, "-P", "-m", "celery", "-A", self._app, "worker", "--hostname", f"{name}@b"]
+        inherited = {key: value for key, value in own_environment().items() if not key.startswith("KRONOS_")}
+        env = inherited | {"KRONOS_REDIS_URL": self.url, **self._settings}
+        command = module_command("celery", "-A", self._app, "worker", "--hostname", f"{name}@b")
         return ChildProcess(name, command, env=env, grace_s=20)
 
     def _wait_until_ready(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S
-        with Redis.from_url(self.redis.url, decode_responses=True) as redis:
+        with Redis.from_url(self.url, decode_responses=True) as redis:
             while sum(worker.is_ready for worker in live_workers(redis)) < self._num_workers:
                 for child in self._children:
                     if child.exit_status is not None or time.monotonic() > deadline_s:

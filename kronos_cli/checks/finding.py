@@ -7,18 +7,21 @@ from typing import Literal
 Level = Literal["ok", "warning", "failed"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Finding:
-    """The outcome of one check, and its remedy.
+    """The outcome of one check, and its remedy, which is dropped if the outcome is ``ok``.
 
-    ``failed`` means that jobs cannot run or would be lost. ``warning`` means a lesser problem. ``remedy`` is
-    empty if there is no problem.
+    ``failed`` means that jobs cannot run or would be lost. ``warning`` means a lesser problem.
     """
 
     check: str
     level: Level
     message: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level == "ok":
+            self.remedy = ""
 
 
 def is_ok(findings: Iterable[Finding]) -> bool:

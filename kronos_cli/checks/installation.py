@@ -1,7 +1,7 @@
 """All checks of an installation, and the health check of this host's worker."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from redis.exceptions import RedisError
 
@@ -17,6 +17,8 @@ from kronos_client.redis.routing import live_workers
 from kronos_client.settings import SettingsError
 from kronos_model.text import one_line
 
+START_ONE = "start one: kronos worker"
+
 
 def check_installation(*, with_compute: bool = True) -> list[Finding]:
     """Run all checks. ``with_compute`` also tries the device and the model, which takes seconds."""
@@ -28,18 +30,22 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
     findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} are set"))
     redis = _findings_of("redis", lambda: redis_findings(settings))
     findings += redis
-    workers = _workers(settings) if redis[0].level != "failed" else None
-    if workers is not None:
-        findings += _findings_of("workers", lambda: worker_findings(workers))
-    here = [worker.node for worker in workers or [] if worker.host == platform.node()]
+    workers: Sequence[AnyWorkerStatus] = []
+    if redis[0].level != "failed":
+        try:
+            workers = _workers(settings)
+            findings += _findings_of("workers", lambda: worker_findings(workers))
+        except RedisError:  # Redis is gone since the last check, or this user may not read the workers
+            pass
+    here = [worker.node for worker in workers if worker.host == platform.node()]
     findings += _findings_of("folders", lambda: folder_findings(settings))
     findings += _findings_of("ports", lambda: port_findings(settings, here))
     return findings + (_findings_of("device", lambda: compute_findings(settings)) if with_compute else [])
 
 
-def _findings_of(check: str, run: Callable[[], list[Finding]]) -> list[Finding]:
+def _findings_of(check: str, run: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
-        return run()
+        return list(run())
     except ModuleNotFoundError as error:
         return [Finding(check, "failed", f"{error.name} is not installed", INSTALL)]
     except Exception as error:  # noqa: BLE001  # one broken check must not hide the others
@@ -47,50 +53,38 @@ def _findings_of(check: str, run: Callable[[], list[Finding]]) -> list[Finding]:
         return [Finding(check, "failed", f"the check itself failed: {text}", "report this line as a defect")]
 
 
-def worker_findings(workers: Sequence[WorkerStatus]) -> list[Finding]:
+def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     """Count the live workers, and repeat their device warnings."""
     if not workers:
-        return [Finding("workers", "warning", "no worker is alive on this Redis", "start one: kronos worker")]
+        yield Finding("workers", "warning", "no worker is alive on this Redis", START_ONE)
+        return
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     num_ready = sum(worker.is_ready for worker in forecasting)
     num_others = len(workers) - len(forecasting)
     text = f"forecasting: {len(forecasting)} alive, {num_ready} ready"
     text += f"; finetuning: {num_others} alive" if num_others else ""
-    if num_ready:
-        findings = [Finding("workers", "ok", text)]
-    else:
-        remedy = (
-            "wait until it has loaded its model, or read its log"
-            if forecasting
-            else "start one: kronos worker"
-        )
-        findings = [Finding("workers", "warning", text, remedy)]
+    remedy = "wait until it has loaded its model, or read its log" if forecasting else START_ONE
+    yield Finding("workers", "ok" if num_ready else "warning", text, remedy)
     for worker in workers:
         if worker.device_warning:
             text = f"{worker.node}: {worker.device_warning}"
-            findings.append(Finding("workers", "warning", text, "run kronos devices on its machine"))
-    return findings
+            yield Finding("workers", "warning", text, "run kronos devices on its machine")
 
 
 def worker_here(settings: CliSettings) -> Finding:
     """Whether a worker on this host is ready."""
     host = platform.node()
     try:
-        with connect(settings.redis_url.get_secret_value()) as redis:
-            here = [worker for worker in live_workers(redis) if worker.host == host]
+        here = [worker for worker in _workers(settings) if worker.host == host]
     except RedisError as error:
         problem = f"Redis (KRONOS_REDIS_URL) does not answer: {error}"
         return Finding("worker", "failed", problem, "run kronos check for details")
-    states = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
-    if any(worker.is_ready for worker in here):
-        return Finding("worker", "ok", states)
-    remedy = "read its log, or start one: kronos worker"
-    return Finding("worker", "failed", states or f"no worker on {host} has announced itself", remedy)
+    is_ready = any(worker.is_ready for worker in here)
+    text = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
+    text = text or f"no worker on {host} has announced itself"
+    return Finding("worker", "ok" if is_ready else "failed", text, f"read its log, or {START_ONE}")
 
 
-def _workers(settings: CliSettings) -> list[AnyWorkerStatus] | None:
-    try:
-        with connect(settings.redis_url.get_secret_value()) as redis:
-            return live_workers(redis)
-    except RedisError:  # Redis is gone since the last check, or this user may not read the workers
-        return None
+def _workers(settings: CliSettings) -> list[AnyWorkerStatus]:
+    with connect(settings.redis_url.get_secret_value()) as redis:
+        return live_workers(redis)

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, Final
@@ -18,40 +18,29 @@ OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
 MIN_FREE_BYTES: Final = 2**30
 
 
-def folder_findings(settings: CliSettings) -> list[Finding]:
+def folder_findings(settings: CliSettings) -> Iterator[Finding]:
     """Check that each folder can be read, or written if the role writes to it."""
-    findings = [_temporary_folder(), _model_cache()]
-    if settings.model_folder is not None:
+    yield _folder("temporary folder", lambda: Path(gettempdir()), "TMPDIR", is_written=True)
+    yield _folder("model cache", _model_cache, "HF_HOME", is_written=True)
+    if (models := settings.model_folder) is not None:
         is_written = settings.role == "finetune"
-        findings.append(
-            _folder("registered models", settings.model_folder, "KRONOS_MODEL_FOLDER", is_written=is_written)
-        )
-    if settings.data_folder is not None:
-        findings.append(_folder("candles", settings.data_folder, "KRONOS_DATA_FOLDER", is_written=False))
-    return findings
+        yield _folder("registered models", lambda: models, "KRONOS_MODEL_FOLDER", is_written=is_written)
+    if (data := settings.data_folder) is not None:
+        yield _folder("candles", lambda: data, "KRONOS_DATA_FOLDER", is_written=False)
 
 
-def _temporary_folder() -> Finding:
-    try:
-        folder = Path(gettempdir())
-    except OSError as error:  # no candidate folder is writable
-        remedy = "free disk space, or set TMPDIR to a folder that this user can write to"
-        return Finding("temporary folder", "failed", error.strerror or str(error), remedy)
-    return _folder("temporary folder", folder, "TMPDIR", is_written=True)
-
-
-def _model_cache() -> Finding:
-    try:
-        cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    except RuntimeError as error:  # the user has no home folder
-        remedy = "set HF_HOME to a folder that this user can write to"
-        return Finding("model cache", "failed", str(error), remedy)
+def _model_cache() -> Path:
+    cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     # Unlike Path.exists, os.path.exists returns False if access is denied.
-    there = next((one for one in (cache, *cache.parents) if os.path.exists(one)), cache)  # noqa: PTH110
-    return _folder("model cache", there, "HF_HOME", is_written=True)
+    return next((one for one in (cache, *cache.parents) if os.path.exists(one)), cache)  # noqa: PTH110
 
 
-def _folder(check: str, folder: Path, variable: str, *, is_written: bool) -> Finding:
+def _folder(check: str, find: Callable[[], Path], variable: str, *, is_written: bool) -> Finding:
+    try:
+        folder = find()
+    except (OSError, RuntimeError) as error:  # no candidate is writable, or the user has no home folder
+        remedy = f"free disk space, or set {variable} to a folder that this user can write to"
+        return Finding(check, "failed", getattr(error, "strerror", None) or str(error), remedy)
     try:
         if is_written:
             with NamedTemporaryFile(dir=folder, prefix=".kronos-check-"):
@@ -63,80 +52,66 @@ def _folder(check: str, folder: Path, variable: str, *, is_written: bool) -> Fin
         verb = "written" if is_written else "read"
         remedy = f"create it, give this user access to it, or set {variable} to another folder"
         return Finding(check, "failed", f"{folder} cannot be {verb}: {error.strerror}", remedy)
+    is_full = is_written and free_bytes < MIN_FREE_BYTES
     text = f"{folder}, {free_bytes / 2**30:,.1f} GiB free"
-    if is_written and free_bytes < MIN_FREE_BYTES:
-        return Finding(
-            check, "warning", text, f"free disk space, or set {variable} to a folder on another disk"
-        )
-    return Finding(check, "ok", text)
+    remedy = f"free disk space, or set {variable} to a folder on another disk"
+    return Finding(check, "warning" if is_full else "ok", text, remedy)
 
 
-def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> list[Finding]:
+def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> Iterator[Finding]:
     """Check the ports. A live worker on this host (``workers_here``) may hold the metrics port."""
-    findings = []
     if (port := settings.metrics_port) is not None:
-        host = settings.metrics_host
-        reason = why_not_free(host, port)
+        place = f"{settings.metrics_host}:{port}"
+        reason = why_not_free(settings.metrics_host, port)
         if reason is None:
-            findings.append(Finding("metrics port", "ok", f"{host}:{port} is free"))
+            yield Finding("metrics port", "ok", f"{place} is free")
         elif workers_here:
-            text = f"{host}:{port} is in use, and {', '.join(workers_here)} runs here"
-            findings.append(Finding("metrics port", "ok", text))
+            yield Finding("metrics port", "ok", f"{place} is in use, and {', '.join(workers_here)} runs here")
         else:
             remedy = "set KRONOS_METRICS_PORT to a free port; otherwise the worker runs without metrics"
-            findings.append(Finding("metrics port", "warning", f"{host}:{port}: {reason}", remedy))
+            yield Finding("metrics port", "warning", f"{place}: {reason}", remedy)
     for check, host, port, remedy in (
         ("flower port", "127.0.0.1", FLOWER_PORT, "give --port"),
         ("api port", settings.api_host, settings.api_port, "set KRONOS_API_PORT"),
     ):
         is_free = why_not_free(host, port) is None
         text = "is free" if is_free else f"is in use; if not by a Kronos process: {remedy}"
-        findings.append(Finding(check, "ok", f"{host}:{port} {text}"))
-    return findings
+        yield Finding(check, "ok", f"{host}:{port} {text}")
 
 
-def compute_findings(settings: CliSettings) -> list[Finding]:
+def compute_findings(settings: CliSettings) -> Iterator[Finding]:
     """Compute on the device and load the model, in a separate process."""
+    needs_model = settings.role == "forecast"
     try:
         report = run_probe(
-            [settings.device],
-            with_model=settings.role == "forecast",
-            environment=OFFLINE,
-            timeout_s=PROBE_TIMEOUT_S,
+            [settings.device], with_model=needs_model, environment=OFFLINE, timeout_s=PROBE_TIMEOUT_S
         )
     except ProbeError as error:
         remedy = "install torch in the version of requirements.txt: ./kronos setup"
-        return [Finding("device", "failed", str(error), remedy)]
-    return report_findings(report)
+        yield Finding("device", "failed", str(error), remedy)
+    else:
+        yield from report_findings(report)
 
 
-def report_findings(report: Mapping[str, Any]) -> list[Finding]:
+def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     """The findings from a probe's report on one device."""
     device, model = report["devices"][0], report["model"]
     if "error" in device:
-        return [Finding("device", "failed", device["error"], "set KRONOS_DEVICE to one of these")]
-    text = f"{device['device']}, {device['description']['name']}"
-    if device["warning"] is None:
-        findings = [Finding("device", "ok", text)]
-    else:
-        remedy = (
-            "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=auto. "
-            "`kronos devices` lists all devices"
-        )
-        findings = [Finding("device", "warning", f"{text}. {device['warning']}", remedy)]
+        yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to one of these")
+        return
+    text, warning = f"{device['device']}, {device['description']['name']}", device["warning"]
+    text += f". {warning}" if warning else ""
+    remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=auto"
+    remedy += ". `kronos devices` lists all devices"
+    yield Finding("device", "warning" if warning else "ok", text, remedy)
     if model is None:
-        return findings
+        return
     if model.get("code") == "CHECKPOINT_UNREACHABLE":
         remedy = "the worker downloads it at its first start; without internet set KRONOS_MODEL=kronos-tiny"
-        return [*findings, Finding("model", "warning", "the model is not on this machine yet", remedy)]
-    if "error" in model:
-        return [
-            *findings,
-            Finding(
-                "model", "failed", model["error"], "correct KRONOS_MODEL, KRONOS_TOKENIZER or their revisions"
-            ),
-        ]
-    size = (
-        f"{model['num_parameters']:,} parameters, {model['slots']} slots, loaded in {model['load_s']:.1f} s"
-    )
-    return [*findings, Finding("model", "ok", f"{model['id']}: {size}")]
+        yield Finding("model", "warning", "the model is not on this machine yet", remedy)
+    elif "error" in model:
+        remedy = "correct KRONOS_MODEL, KRONOS_TOKENIZER or their revisions"
+        yield Finding("model", "failed", model["error"], remedy)
+    else:
+        size = f"{model['num_parameters']:,} parameters, {model['slots']} slots"
+        yield Finding("model", "ok", f"{model['id']}: {size}, loaded in {model['load_s']:.1f} s")

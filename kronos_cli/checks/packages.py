@@ -2,7 +2,6 @@
 
 import platform
 import sys
-from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,15 +33,25 @@ def package_findings(root: Path = PACKAGE_ROOT) -> list[Finding]:
         remedy = f"./kronos setup, or pip install -r {file}"
     else:
         try:
-            lines, source = requires(DISTRIBUTION) or [], DISTRIBUTION
+            lines, source, remedy = requires(DISTRIBUTION) or [], DISTRIBUTION, INSTALL
         except PackageNotFoundError:
             return [Finding("packages", "ok", "versions are not compared: there is no requirements.txt")]
-        remedy = INSTALL
     if find_spec("packaging") is None:  # only the client is installed
         text = "packaging is not installed, which compares the versions"
         return [Finding("packages", "failed", text, remedy)]
     wanted = [requirement for requirement in map(_parse, lines) if requirement is not None]
-    return _compare(wanted, source, remedy)
+    findings = []
+    for requirement in wanted:
+        name, required = requirement.name, f"required is {requirement.name}{requirement.specifier}"
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            level: Level = "warning" if name in SERVERS else "failed"
+            findings.append(Finding("packages", level, f"{name} is not installed; {required}", remedy))
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            findings.append(Finding("packages", "warning", f"{name} is {found}; {required}", remedy))
+    return findings or [Finding("packages", "ok", f"all {len(wanted)} match {source}")]
 
 
 def _parse(line: str) -> "Requirement | None":
@@ -53,26 +62,5 @@ def _parse(line: str) -> "Requirement | None":
         requirement = Requirement(line.partition("#")[0].strip())
     except InvalidRequirement:  # a comment or an option of pip
         return None
-    is_meant = requirement.marker is None or any(
-        requirement.marker.evaluate({"extra": extra}) for extra in ("", "worker")
-    )
+    is_meant = requirement.marker is None or requirement.marker.evaluate({"extra": "worker"})
     return requirement if is_meant else None
-
-
-def _compare(wanted: "Iterable[Requirement]", source: str, remedy: str) -> list[Finding]:
-    findings, num_right = [], 0
-    for requirement in wanted:
-        name = requirement.name
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            level: Level = "warning" if name in SERVERS else "failed"
-            text = f"{name} is not installed; required is {name}{requirement.specifier}"
-            findings.append(Finding("packages", level, text, remedy))
-            continue
-        if requirement.specifier.contains(found, prereleases=True):
-            num_right += 1
-        else:
-            text = f"{name} is {found}; required is {name}{requirement.specifier}"
-            findings.append(Finding("packages", "warning", text, remedy))
-    return findings or [Finding("packages", "ok", f"all {num_right} match {source}")]

@@ -1,14 +1,14 @@
 """Checks of the Redis that jobs go through."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks.finding import Finding, Level
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import MIN_VERSION
 from kronos_client.contract.names import DEAD_KEY
@@ -18,34 +18,27 @@ from kronos_client.redis.tls import TLS_SCHEME, VERIFY
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 MAX_CLOCK_DIFFERENCE_S: Final = 2.0
 MAX_MEMORY_SHARE: Final = 0.8
+ALLOW: Final = "allow the command with ACL SETUSER; docs/operate/security.md lists each user's commands"
 
 
-def redis_findings(settings: CliSettings) -> list[Finding]:
+def redis_findings(settings: CliSettings) -> Iterator[Finding]:
     """Check that Redis answers and that it can hold jobs safely."""
     url = settings.redis_url.get_secret_value()
     with connect(url) as redis:
         answer = _reach(redis, url)
+        yield answer
         if answer.level == "failed":
-            return [answer]
-        findings = [answer, _transport(url)]
+            return
+        yield _transport(url)
         for check in (_clock, _server, _dead_messages):
             try:
-                findings += check(redis)
+                yield from check(redis)
             except NoPermissionError as error:
-                remedy = (
-                    "allow the command with ACL SETUSER; docs/operate/security.md lists each user's commands"
-                )
-                findings.append(Finding("redis", "warning", f"a check is not allowed: {error}", remedy))
+                yield Finding("redis", "warning", f"a check is not allowed: {error}", ALLOW)
             except (RedisError, TypeError, ValueError) as error:
                 remedy = "check that no proxy or configuration renames or forbids INFO, TIME or LLEN"
                 text = f"a check failed: {error or type(error).__name__}"
-                findings.append(Finding("redis", "warning", text, remedy))
-        return findings
-
-
-def server_findings(info: Mapping[str, Any]) -> list[Finding]:
-    """Check version, role, memory and persistence in the answer to INFO."""
-    return [_version(info), _role(info), *_memory(info), _persistence(info)]
+                yield Finding("redis", "warning", text, remedy)
 
 
 def _reach(redis: Redis, url: str) -> Finding:
@@ -58,10 +51,8 @@ def _reach(redis: Redis, url: str) -> Finding:
         remedy = "correct user and password in KRONOS_REDIS_URL: redis://USER:PASSWORD@HOST:6379/0"
         return Finding("redis", "failed", f"{place} refuses the password: {error}", remedy)
     except RedisError as error:
-        remedy = (
-            "start it, or set KRONOS_REDIS_URL to a running one; `kronos up` starts one on this machine. "
-            "With TLS the URL begins with rediss://"
-        )
+        remedy = "start it, or set KRONOS_REDIS_URL to a running one; `kronos up` starts one on this machine"
+        remedy += ". With TLS the URL begins with rediss://"
         return Finding("redis", "failed", f"{place} does not answer: {error}", remedy)
     return Finding("redis", "ok", f"{place} answers in {1000 * (time.perf_counter() - started):.1f} ms")
 
@@ -69,10 +60,10 @@ def _reach(redis: Redis, url: str) -> Finding:
 def _transport(url: str) -> Finding:
     parts = urlsplit(url)
     if parts.scheme == TLS_SCHEME:
-        if dict(parse_qsl(parts.query)).get(VERIFY) == "none":
-            remedy = f"remove {VERIFY}=none, and set KRONOS_REDIS_CA_FILE"
-            return Finding("tls", "warning", "TLS, but the server is not verified", remedy)
-        return Finding("tls", "ok", "TLS, and the server is verified")
+        is_verified = dict(parse_qsl(parts.query)).get(VERIFY) != "none"
+        text = "TLS, and the server is verified" if is_verified else "TLS, but the server is not verified"
+        remedy = f"remove {VERIFY}=none, and set KRONOS_REDIS_CA_FILE"
+        return Finding("tls", "ok" if is_verified else "warning", text, remedy)
     if parts.hostname in LOOPBACK:
         return Finding("tls", "ok", "no TLS, and none is needed on this machine")
     missing = "TLS" if parts.password else "TLS and password"
@@ -80,55 +71,49 @@ def _transport(url: str) -> Finding:
     return Finding("tls", "warning", f"no {missing} on the way to {parts.hostname}", remedy)
 
 
-def _clock(redis: Redis) -> list[Finding]:
+def _clock(redis: Redis) -> Iterator[Finding]:
     before = time.time()
     seconds, microseconds = redis.time()
     after = time.time()
     difference_s = seconds + microseconds / 1e6 - (before + after) / 2
-    text = f"{abs(difference_s):.1f} s {'ahead of' if difference_s > 0 else 'behind'} this machine's"
-    if abs(difference_s) > MAX_CLOCK_DIFFERENCE_S + (after - before) / 2:
-        remedy = "set both clocks by NTP: waiting times and logs are wrong by this difference"
-        return [Finding("clock", "warning", f"Redis's clock is {text}", remedy)]
-    return [Finding("clock", "ok", f"Redis's clock is {text}")]
+    is_off = abs(difference_s) > MAX_CLOCK_DIFFERENCE_S + (after - before) / 2
+    side = "ahead of" if difference_s > 0 else "behind"
+    text = f"Redis's clock is {abs(difference_s):.1f} s {side} this machine's"
+    remedy = "set both clocks by NTP: waiting times and logs are wrong by this difference"
+    yield Finding("clock", "warning" if is_off else "ok", text, remedy)
 
 
-def _server(redis: Redis) -> list[Finding]:
+def _server(redis: Redis) -> Iterator[Finding]:
     info: Any = redis.info()
-    return server_findings(info)
+    yield from server_findings(info)
 
 
-def _version(info: Mapping[str, Any]) -> Finding:
+def server_findings(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check version, role, memory and persistence in the answer to INFO."""
     version = str(info.get("redis_version", "0"))
-    least = ".".join(map(str, MIN_VERSION[:2]))
-    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
-    if numbers < MIN_VERSION:
-        return Finding("redis version", "failed", f"Redis {version}", f"install {least} or newer")
-    return Finding("redis version", "ok", f"Redis {version}")
+    is_old = tuple(int(part) for part in version.split(".") if part.isdigit()) < MIN_VERSION
+    remedy = f"install {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer"
+    yield Finding("redis version", "failed" if is_old else "ok", f"Redis {version}", remedy)
+    is_replica = info.get("role") == "slave"
+    text = "a replica, which accepts no writes" if is_replica else "accepts writes"
+    remedy = "set KRONOS_REDIS_URL to its primary"
+    yield Finding("redis role", "failed" if is_replica else "ok", text, remedy)
+    yield from _memory(info)
+    yield _persistence(info)
 
 
-def _role(info: Mapping[str, Any]) -> Finding:
-    if info.get("role") == "slave":
-        remedy = "set KRONOS_REDIS_URL to its primary"
-        return Finding("redis role", "failed", "a replica, which accepts no writes", remedy)
-    return Finding("redis role", "ok", "accepts writes")
-
-
-def _memory(info: Mapping[str, Any]) -> list[Finding]:
+def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     limit, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    shown = f"maxmemory-policy {policy}" + ("" if limit else ", no maxmemory")
-    if policy == "noeviction":
-        findings = [Finding("eviction", "ok", shown)]
-    else:
-        remedy = "set maxmemory-policy noeviction (CONFIG SET, redis.conf), or accepted jobs are dropped"
-        findings = [Finding("eviction", "failed" if limit else "warning", shown, remedy)]
+    level: Level = "ok" if policy == "noeviction" else "failed" if limit else "warning"
+    text = f"maxmemory-policy {policy}" + ("" if limit else ", no maxmemory")
+    remedy = "set maxmemory-policy noeviction (CONFIG SET, redis.conf), or accepted jobs are dropped"
+    yield Finding("eviction", level, text, remedy)
     if limit:
-        share = used / limit
-        text = f"{share:.0%} of {limit / 2**20:,.0f} MiB in use"
+        level = "warning" if used / limit > MAX_MEMORY_SHARE else "ok"
+        text = f"{used / limit:.0%} of {limit / 2**20:,.0f} MiB in use"
         remedy = "give it more memory, or lower KRONOS_MAX_QUEUE_JOBS or KRONOS_RESULT_TTL_S"
-        is_tight = share > MAX_MEMORY_SHARE
-        findings.append(Finding("memory", "warning" if is_tight else "ok", text, remedy if is_tight else ""))
-    return findings
+        yield Finding("memory", level, text, remedy)
 
 
 def _persistence(info: Mapping[str, Any]) -> Finding:
@@ -137,15 +122,13 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
         if info.get(field, "ok") != "ok":
             remedy = "read Redis's log; usually its disk is full"
             return Finding("persistence", "failed", f"the last {name} could not be written", remedy)
-    if not int(info.get("aof_enabled", 0)):
-        remedy = "set appendonly yes (CONFIG SET, redis.conf), or a restart of Redis loses queued jobs"
-        return Finding("persistence", "warning", "no append-only file", remedy)
-    return Finding("persistence", "ok", "append-only file")
+    if int(info.get("aof_enabled", 0)):
+        return Finding("persistence", "ok", "append-only file")
+    remedy = "set appendonly yes (CONFIG SET, redis.conf), or a restart of Redis loses queued jobs"
+    return Finding("persistence", "warning", "no append-only file", remedy)
 
 
-def _dead_messages(redis: Redis) -> list[Finding]:
+def _dead_messages(redis: Redis) -> Iterator[Finding]:
     num_messages = int(redis.llen(DEAD_KEY))
-    if num_messages:
-        remedy = "kronos queues --dead shows them; kronos queues --purge-dead deletes them"
-        return [Finding("dead messages", "warning", f"{num_messages}", remedy)]
-    return [Finding("dead messages", "ok", "none")]
+    remedy = "kronos queues --dead shows them; kronos queues --purge-dead deletes them"
+    yield Finding("dead messages", "warning" if num_messages else "ok", str(num_messages or "none"), remedy)

@@ -1,6 +1,7 @@
 """Checks of the environment for variables that look like settings but are not."""
 
 import os
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
@@ -18,14 +19,12 @@ def known_names() -> set[str]:
     return names | {f"{name}_FILE" for name in names}
 
 
-def variable_findings() -> list[Finding]:
+def variable_findings() -> Iterator[Finding]:
     """A warning for each variable that begins with ``KRONOS_`` and is not a setting."""
     known = known_names()
-    findings = []
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
         if name != variable and name not in known:
             near = get_close_matches(name, known, n=1)
             remedy = f"write {PREFIX}{near[0]}, or unset it" if near else "unset it"
-            findings.append(Finding("settings", "warning", f"{variable} is set but is not a setting", remedy))
-    return findings
+            yield Finding("settings", "warning", f"{variable} is set but is not a setting", remedy)

@@ -1,6 +1,9 @@
 """``kronos check``."""
 
 import json
+import os
+import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -45,22 +48,18 @@ def print_json(findings: Sequence[Finding]) -> None:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ModuleNotFoundError:  # the findings name it
-        for finding in findings:
-            click.echo(f"{SIGNS[finding.level][0]} {finding.check}: {finding.message}")
-            if finding.remedy:
-                click.echo(f"  → {finding.remedy}")
-        return
-    table = Table.grid(padding=(0, 1))
-    for overflow in ("ignore", "ignore", "fold"):
-        table.add_column(overflow=overflow, no_wrap=overflow == "ignore")
+    """Print without rich, which may be the package that is missing."""
+    width = max(len(finding.check) for finding in findings)
+    indent = " " * (width + 3)
+    fold = textwrap.TextWrapper(
+        shutil.get_terminal_size().columns,
+        initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False,
+    )  # fmt: skip
+    lines = []
     for finding in findings:
-        sign, style = SIGNS[finding.level]
-        table.add_row(Text(sign, style=style), Text(finding.check), Text(finding.message))
+        sign, colour = SIGNS[finding.level]
+        message = fold.fill(finding.message).lstrip()
+        lines.append(f"{click.style(sign, fg=colour)} {finding.check:<{width}} {message}")
         if finding.remedy:
-            table.add_row("", "", Text(f"→ {finding.remedy}", style=style))
-    Console().print(table)
+            lines.append(click.style(fold.fill(f"→ {finding.remedy}"), fg=colour))
+    click.echo("\n".join(lines), color=False if os.environ.get("NO_COLOR") else None)

@@ -1,13 +1,11 @@
 """``kronos devices``."""
 
-import json
-
 import click
-from rich.console import Console
 
 from kronos_cli.checks.machine import OFFLINE, PROBE_TIMEOUT_S
 from kronos_cli.settings import get_settings
 from kronos_cli.tables.devices import devices_table
+from kronos_cli.tables.parts import show
 from worker.inference.probe import ALL, ProbeError, run_probe
 
 
@@ -32,8 +30,5 @@ def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
     except ProbeError as error:
         raise click.ClickException(str(error)) from None
     found = report["devices"]
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        Console().print(devices_table(found))
+    show(found, devices_table(found), as_json=as_json)
     raise SystemExit(1 if any("error" in one for one in found) else 0)

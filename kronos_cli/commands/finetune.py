@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from kronos_cli.commands.option_types import PATH, PRIORITY
-from kronos_cli.settings import CliSettings, get_settings
+from kronos_cli.commands.options import PATH, priority
+from kronos_cli.settings import get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -29,13 +30,7 @@ NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The options of a training. None means as in the config.
-
-    Attributes:
-        config: A file. None if the overrides are the whole config.
-        data: Files or folders of candles. For a job they are relative to the workers' data folder.
-        inline: CSV files whose candles are part of the job, one instrument each.
-    """
+    """The options of a training, as the command's help describes them. None means as in the config."""
 
     config: Path | None = None
     overrides: Sequence[str] = ()
@@ -67,7 +62,7 @@ class TrainingOptions:
     "--inline", multiple=True, type=PATH, metavar="FILE.csv",
     help="Candles to send in the job, one instrument per file. May be repeated.",
 )  # fmt: skip
-@click.option("--priority", type=PRIORITY, default="normal", show_default=True)
+@priority
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of training on the CPU.")
 @click.option(
     "--deadline", "deadline_s", type=float, metavar="SECONDS", help="Time in which the job must end."
@@ -91,68 +86,40 @@ def finetune(
 
     Exit status: 0 when done, 1 when the job failed, 2 if the options cannot be used.
     """
-    options = TrainingOptions(allow_fallback=not no_fallback, **given)
-    raise SystemExit(_run(options, get_settings(), name, watch, cancel, as_json=as_json))
-
-
-def _run(
-    options: TrainingOptions,
-    settings: CliSettings,
-    name: str | None,
-    watched: str | None,
-    cancelled: str | None,
-    *,
-    as_json: bool,
-) -> int:
-    """Run the command; returns the exit status.
-
-    Args:
-        name: The model name of a new job; None trains in this process.
-        watched: The id of the job to follow; empty for the new job.
-        cancelled: The id of the job to end.
-
-    Raises:
-        click.UsageError: The options exclude each other or cannot be used.
-    """
-    _check_together(options, name, watched, cancelled)
-    if name is None and watched is None and cancelled is None:
-        return train_here(options)
+    options, settings = TrainingOptions(allow_fallback=not no_fallback, **given), get_settings()
+    _check_together(options, name, watch, cancel)
+    if name is None and watch is None and cancel is None:
+        raise SystemExit(train_here(options))
     with ForecastClient(settings=settings) as client:
-        if cancelled is not None:
-            handle = client.finetune_handle(cancelled)
+        if cancel is not None:
+            handle = client.finetune_handle(cancel)
             handle.check()
             handle.cancel()
-            click.echo(f"The job {cancelled} was asked to end.", err=True)
-            return 0
-        if name is None:
-            return follow(client.finetune_handle(str(watched)), as_json=as_json)
-        try:
+            click.echo(f"The job {cancel} was asked to end.", err=True)
+        elif name is not None:
             handle = enqueue(client, name, options, settings.max_inline_bars)
-        except (KronosError, JobError) as error:
-            if error.field is None:
-                raise
-            code = "" if str(error).startswith(error.code) else f"{error.code}: "
-            raise click.UsageError(f"{code}{error}") from error
-        _print_enqueued(client, handle, as_json=as_json)
-        return 0 if watched is None else follow(handle, as_json=as_json)
+            _print_enqueued(client, handle, as_json=as_json)
+        else:
+            handle = client.finetune_handle(str(watch))
+        if watch is not None:
+            raise SystemExit(follow(handle, as_json=as_json))
 
 
 def _check_together(
-    options: TrainingOptions, name: str | None, watched: str | None, cancelled: str | None
+    options: TrainingOptions, name: str | None, watch: str | None, cancel: str | None
 ) -> None:
-    if sum(choice is not None for choice in (name, watched or None, cancelled)) > 1:
+    """Raise UsageError if options exclude each other. ``watch`` is empty for the new job."""
+    if sum(choice is not None for choice in (name, watch or None, cancel)) > 1:
         raise click.UsageError("--enqueue, --watch ID and --cancel ID exclude each other: give one of them")
-    if watched == "" and name is None:
+    if watch == "" and name is None:
         raise click.UsageError("--watch needs the id of a job, or --enqueue NAME")
-    is_new = name is not None or (watched is None and cancelled is None)
+    is_new = name is not None or (watch is None and cancel is None)
     if not is_new and options != TrainingOptions():
         raise click.UsageError("--watch ID and --cancel ID take no further options")
-    if name is None and options != TrainingOptions(
-        options.config, options.overrides, options.data, device=options.device, output=options.output
-    ):
-        raise click.UsageError(
-            "--inline, --priority, --no-fallback, --deadline and --id need a job: give --enqueue NAME"
-        )
+    of_a_job = replace(options, config=None, overrides=(), data=(), device=None, output=None)
+    if name is None and of_a_job != TrainingOptions():
+        text = "--inline, --priority, --no-fallback, --deadline and --id need a job: give --enqueue NAME"
+        raise click.UsageError(text)
     if name is not None and options.output is not None:
         raise click.UsageError("--output is not for jobs: a job's model is registered by its name")
     if options.inline and options.data:
@@ -177,25 +144,24 @@ def train_here(options: TrainingOptions) -> int:
 def enqueue(
     client: ForecastClient, name: str, options: TrainingOptions, max_inline_bars: int
 ) -> FinetuneHandle:
-    """Enqueue a job. Raises KronosError or JobError if the options or Redis cannot be used."""
+    """Enqueue a job. Raises UsageError for an option that the job's contract refuses."""
     overrides = list(options.overrides)
-    data: dict[str, Any] | None = None
-    if options.inline:
-        # One bar above the limit: a file that is too long is refused, not cut.
-        data = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
     paths = [PLACEHOLDER_PATH] if options.inline else options.data
     if paths:
         overrides.append(f"data.path={json.dumps(paths[0] if len(paths) == 1 else paths)}")
-    return client.finetune(
-        load_config(options.config, overrides),
-        name=name,
-        data=data,
-        device=options.device or "auto",
-        allow_fallback=options.allow_fallback,
-        deadline_s=options.deadline_s,
-        priority=options.priority,
-        job_id=options.job_id,
-    )
+    try:
+        # One bar above the limit: a file that is too long is refused, not cut.
+        inline = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
+        return client.finetune(
+            load_config(options.config, overrides), name=name, data=inline or None,
+            device=options.device or "auto", allow_fallback=options.allow_fallback,
+            deadline_s=options.deadline_s, priority=options.priority, job_id=options.job_id,
+        )  # fmt: skip
+    except (KronosError, JobError) as error:
+        if error.field is None:
+            raise
+        code = "" if str(error).startswith(error.code) else f"{error.code}: "
+        raise click.UsageError(f"{code}{error}") from error
 
 
 def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:
@@ -208,9 +174,25 @@ def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: 
 
 
 def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
-    """Follow a job to its end, live or as JSON lines. Returns the exit status."""
+    """Follow a job to its end: live, by lines or as JSON lines. Returns the exit status."""
+    console = Console(highlight=False)
+    live = Live(console=console, transient=True) if console.is_terminal and not as_json else None
+    last = ""
+
+    def show(state: FinetuneState) -> None:
+        nonlocal last
+        if state.has_ended:
+            return
+        if as_json:
+            _print_json(handle, state.name, progress=state.progress.model_dump(exclude_none=True))
+        elif live is not None:
+            live.update(state_view(state), refresh=True)
+        elif (line := state_line(state)) != last:
+            console.print(last := line, markup=False, soft_wrap=True)
+
     try:
-        _follow_as_json(handle) if as_json else _follow_live(handle)
+        with live or nullcontext():
+            result = handle.wait(on_progress=show)
     except KeyboardInterrupt:
         click.echo(
             f"Stopped following; the job continues.\n"
@@ -220,44 +202,20 @@ def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
         )
         return INTERRUPTED
     except JobError as error:
-        _print_error(handle, error, as_json=as_json)
+        if as_json:
+            content = dict(zip(("code", "message", "field", "details"), error.args, strict=True))
+            _print_json(handle, "UNKNOWN" if error.code in NOT_OF_THE_JOB else "FAILURE", error=content)
+        click.echo(f"Error: {error}", err=True)
+        if error.code == ErrorCode.BROKER_UNREACHABLE:
+            again = f"kronos finetune --watch {handle.id}"
+            click.echo(f"The job may continue. To follow it again: {again}", err=True)
         return 1
+    if as_json:
+        _print_json(handle, "SUCCESS", result=result.model_dump(mode="json"))
+    else:
+        console.print(result_view(result))
     return 0
 
 
-def _follow_live(handle: FinetuneHandle) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        _follow_by_lines(handle, console)
-    else:
-        with Live(console=console, transient=True) as live:
-            handle.wait(on_progress=lambda state: live.update(state_view(state), refresh=True))
-    console.print(result_view(handle.wait()))
-
-
-def _follow_by_lines(handle: FinetuneHandle, console: Console) -> None:
-    last = ""
-    for state in handle.progress():
-        if not state.has_ended and (line := state_line(state)) != last:
-            console.print(last := line, markup=False, soft_wrap=True)
-
-
-def _follow_as_json(handle: FinetuneHandle) -> None:
-    def show(state: FinetuneState) -> None:
-        if not state.has_ended:
-            shown = asdict(state) | {"progress": state.progress.model_dump(exclude_none=True)}
-            click.echo(json.dumps({"id": handle.id, "state": shown.pop("name"), **shown}))
-
-    result = handle.wait(on_progress=show)
-    click.echo(json.dumps({"id": handle.id, "state": "SUCCESS", "result": result.model_dump(mode="json")}))
-
-
-def _print_error(handle: FinetuneHandle, error: JobError, *, as_json: bool) -> None:
-    if as_json:
-        names = ("code", "message", "field", "details")
-        content = dict(zip(names, error.args, strict=True))
-        state = "UNKNOWN" if error.code in NOT_OF_THE_JOB else "FAILURE"
-        click.echo(json.dumps({"id": handle.id, "state": state, "error": content}))
-    click.echo(f"Error: {error}", err=True)
-    if error.code == ErrorCode.BROKER_UNREACHABLE:
-        click.echo(f"The job may continue. To follow it again: kronos finetune --watch {handle.id}", err=True)
+def _print_json(handle: FinetuneHandle, state: str, **content: Any) -> None:
+    click.echo(json.dumps({"id": handle.id, "state": state, **content}))

@@ -5,49 +5,74 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from kronos_cli.commands.option_types import COUNT, PATH, POSITIVE, PRIORITY, Device, Levels
-from kronos_cli.files.bulk import BulkOptions, default_lookback
+from kronos_cli.commands import options
+from kronos_cli.files.bulk import default_lookback
 from kronos_cli.files.inputs import find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
-from kronos_cli.files.record import KINDS
+from kronos_cli.files.record import KINDS, Kind
 from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
+from kronos_client.contract import forecast as contract
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50
-TABLE_KINDS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
+POSITIVE = click.FloatRange(min=0, min_open=True)
+TABLE_KINDS: dict[str, Kind] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
+
+
+def levels(text: str) -> tuple[float, ...]:
+    """Numbers between 0 and 1, separated by commas. May be empty."""
+    try:
+        found = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers like 0.1,0.5,0.9") from None
+    if any(not 0 < level < 1 for level in found):
+        raise ValueError(f"{text!r}: quantiles lie between 0 and 1")
+    return found
+
+
+def device(text: str) -> str:
+    """A device, as jobs name it."""
+    try:
+        checked: str = TypeAdapter(contract.Device).validate_python(text)
+    except ValidationError:
+        raise ValueError(f"{text!r} is none of auto, cpu, cuda, cuda:N and mps") from None
+    return checked
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path())
 @click.option(
-    "--output", type=PATH, default=DEFAULT_OUTPUT, show_default=True,
+    "--output", type=options.PATH, default=DEFAULT_OUTPUT, show_default=True,
     help="A folder with one file per input, or one table of all: NAME.parquet, .csv or .json.",
 )  # fmt: skip
 @click.option(
     "--format", "kind", type=click.Choice(KINDS), help="Format of the files in a folder.  [default: csv]"
 )
-@click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
-@click.option("--lookback", type=COUNT, help="Last bars used. Default: as in training, else 400.")
-@click.option("--samples", "sample_count", default=10, show_default=True, type=COUNT, help="Sample paths.")
+@options.pred_len
+@options.lookback
+@click.option(
+    "--samples", "sample_count", default=10, show_default=True, type=options.COUNT, help="Sample paths."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
 @click.option("--temperature", type=POSITIVE, default=1.0, show_default=True)
 @click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0: no limit.")
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
-@click.option("--quantiles", type=Levels(), default="0.1,0.5,0.9", show_default=True)
+@click.option("--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True)
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(
-    "--device", type=Device(), default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
+    "--device", type=device, default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
 )
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of using the CPU.")
-@click.option("--priority", type=PRIORITY, default="normal", show_default=True)
+@options.priority
 @click.option(
     "--deadline", "deadline_s", type=POSITIVE, metavar="SECONDS", help="Time until each job must end."
 )
@@ -64,19 +89,10 @@ TABLE_KINDS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": 
 @click.option("--plot", is_flag=True, help="Draw a chart of each forecast, NAME.png.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def forecast(
-    paths: tuple[str, ...],
-    output: Path,
-    kind: str | None,
-    in_flight: int,
-    timeout_s: float | None,
-    lookback: int | None,
-    no_fallback: bool,
-    fresh: bool,
-    overwrite: bool,
-    plot: bool,
-    as_json: bool,
+    paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
+    lookback: int | None, no_fallback: bool, fresh: bool, overwrite: bool, plot: bool, as_json: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
 
     Each file becomes one job for the workers at KRONOS_REDIS_URL. A forecast that is already in the output,
@@ -87,17 +103,15 @@ def forecast(
     after Ctrl-C.
     """
     settings = get_settings()
-    table_kind: Any = TABLE_KINDS.get(output.suffix.lower())
+    table_kind = TABLE_KINDS.get(output.suffix.lower())
     if table_kind is not None and kind is not None:
         raise click.UsageError("--format is for a folder: a table's format is the end of its name")
     if table_kind is None and output.is_file():
-        raise click.UsageError(
-            f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
-        )
+        text = f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
+        raise click.UsageError(text)
     if table_kind is not None and output.is_dir():
         raise click.UsageError(f"--output {output} is a folder with the name of a table: give another name")
-    folder_kind: Any = kind or "csv"
-    target = ForecastTable(output, table_kind) if table_kind else ForecastFolder(output, folder_kind)
+    target = ForecastTable(output, table_kind) if table_kind else ForecastFolder(output, kind or "csv")
     try:
         inputs = find_inputs(paths, output)
     except InputError as error:
@@ -106,21 +120,14 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        bars = lookback or default_lookback(given["model"], settings.model_folder, workers)
-        options = BulkOptions(bars, allow_fallback=not no_fallback, **given)
+        lookback = lookback or default_lookback(given["model"], settings.model_folder, workers)
+        sent: Any = given | {"allow_fallback": not no_fallback}
         run = ForecastRun(
-            client,
-            inputs,
-            target,
-            options,
-            max_in_flight=in_flight,
-            timeout_s=timeout_s,
-            fresh=fresh,
-            plot=plot,
-            overwrite=overwrite,
-        )
+            client, inputs, target, lookback, sent,
+            max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
+        )  # fmt: skip
         try:
-            tally = run.run(Console(stderr=True, highlight=False))
+            run.run(Console(stderr=True, highlight=False))
         except OutputExists as error:
             raise click.UsageError(str(error)) from None
         except BaseException as error:
@@ -129,11 +136,11 @@ def forecast(
             if isinstance(error, Exception):
                 run.tally.error = error_as_json(error)
             if as_json or run.tally.num_done:  # finished forecasts are kept, and errors must be shown
-                _print_summary(run.tally, run.path, as_json=as_json)
+                _print_summary(run.tally, output, as_json=as_json)
                 error_is_printed(click.get_current_context())
             raise error from None
-    _print_summary(tally, run.path, as_json=as_json)
-    raise SystemExit(tally.exit_status)
+    _print_summary(run.tally, output, as_json=as_json)
+    raise SystemExit(run.tally.exit_status)
 
 
 def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:

@@ -1,12 +1,10 @@
 """``kronos models``."""
 
-import json
-
 import click
-from rich.console import Console
 
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import models as models_table
+from kronos_cli.tables.parts import show
 from kronos_client.registry.model_registry import ModelRegistry
 
 
@@ -18,10 +16,8 @@ def models(as_json: bool) -> None:
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")
     registered = ModelRegistry(folder).list()
-    if as_json:
-        found = [models_table.as_json(model) for model in registered]
-        click.echo(json.dumps({"folder": str(folder), "models": found}, indent=2))
-        return
-    click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
-    if registered:
-        Console().print(models_table.models_table(registered))
+    if not as_json:
+        click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
+    if as_json or registered:
+        found = {"folder": str(folder), "models": [models_table.as_json(model) for model in registered]}
+        show(found, models_table.models_table(registered), as_json=as_json)

@@ -3,10 +3,10 @@
 import json
 
 import click
-from rich.console import Console
 
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import queues as queues_table
+from kronos_cli.tables.parts import show
 from kronos_client.redis.connection import connect
 
 
@@ -31,15 +31,8 @@ def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
             click.echo(json.dumps({"purged": num_messages}) if as_json else f"{num_messages} deleted.")
         elif dead:
             messages = queues_table.dead_messages(redis)
-            if as_json:
-                click.echo(json.dumps(messages, indent=2))
-            elif messages:
-                Console().print(queues_table.dead_table(messages))
-            else:
-                click.echo("There are no dead messages.")
+            view = queues_table.dead_table(messages) if messages else "There are no dead messages."
+            show(messages, view, as_json=as_json)
         else:
             report = queues_table.queues_report(redis, settings.max_queue_jobs)
-            if as_json:
-                click.echo(json.dumps(report, indent=2))
-            else:
-                Console().print(queues_table.queues_table(report))
+            show(report, queues_table.queues_table(report), as_json=as_json)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import nullcontext
 
 import click
 from redis import Redis
@@ -10,8 +11,9 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from kronos_cli.one_line_errors import error_as_json, message_of
+from kronos_cli.one_line_errors import error_as_json
 from kronos_cli.settings import get_settings
+from kronos_cli.tables.parts import show
 from kronos_cli.tables.status import status_table
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
@@ -32,49 +34,38 @@ def status(watch: bool, interval_s: float, as_json: bool) -> None:
     Exit status: 0, or 1 if no worker is alive. With --watch it is 0, and the command continues during an
     outage of Redis.
     """
-    console = Console()
     with connect(get_settings().redis_url.get_secret_value()) as redis:
         if watch:
             try:
-                if as_json or not console.is_terminal:
-                    _watch_by_lines(redis, console, interval_s, as_json=as_json)
-                else:
-                    _watch_live(redis, console, interval_s)
+                _watch(redis, interval_s, as_json=as_json)
             except KeyboardInterrupt:
                 return
         workers = live_workers(redis)
-    if as_json:
-        click.echo(json.dumps([worker.as_json() for worker in workers], indent=2))
-        raise SystemExit(0 if workers else 1)
-    if not workers:
+    if not workers and not as_json:
         raise click.ClickException(NO_WORKER)
-    console.print(status_table(workers))
+    show([worker.as_json() for worker in workers], status_table(workers), as_json=as_json)
+    raise SystemExit(0 if workers else 1)
 
 
-def _watch_by_lines(redis: Redis, console: Console, interval_s: float, *, as_json: bool) -> None:
-    """Print the status until KeyboardInterrupt, also during an outage of Redis."""
-    while True:
-        try:
-            workers = live_workers(redis)
-        except RedisError as error:
-            click.echo(json.dumps({"error": error_as_json(error)}) if as_json else message_of(error))
-        else:
-            if as_json:
-                click.echo(json.dumps([worker.as_json() for worker in workers]))
-            else:
-                console.print(status_table(workers) if workers else NO_WORKER)
-        time.sleep(interval_s)
-
-
-def _watch_live(redis: Redis, console: Console, interval_s: float) -> None:
-    """Draw the status on the whole screen until KeyboardInterrupt."""
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+def _watch(redis: Redis, interval_s: float, *, as_json: bool) -> None:
+    """Show the status until KeyboardInterrupt, also during an outage of Redis. A terminal is redrawn."""
+    console = Console()
+    is_redrawn = console.is_terminal and not as_json
+    live = Live(console=console, screen=True, auto_refresh=False) if is_redrawn else None
+    with live or nullcontext():
         while True:
             view: RenderableType
             try:
                 workers = live_workers(redis)
+                data: object = [worker.as_json() for worker in workers]
                 view = status_table(workers) if workers else Text(NO_WORKER)
             except RedisError as error:
-                view = Text(message_of(error), style="red")
-            live.update(view, refresh=True)
+                data = {"error": error_as_json(error)}
+                view = Text(data["error"]["message"], style="red")
+            if live is not None:
+                live.update(view, refresh=True)
+            elif as_json:
+                click.echo(json.dumps(data))
+            else:
+                console.print(view, soft_wrap=isinstance(view, Text))
             time.sleep(interval_s)

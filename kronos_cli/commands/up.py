@@ -3,32 +3,22 @@
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from kronos_cli.commands.option_types import COUNT, PATH
-from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, names_redis
+from kronos_cli.commands import options
+from kronos_cli.settings import get_settings
+from kronos_cli.stack import services
+from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
 from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
-from kronos_cli.stack.services import (
-    check_ports,
-    metrics_share,
-    shared_folders,
-    start_api,
-    start_flower,
-    start_worker,
-    worker_names,
-    worker_share,
-)
-from kronos_model.processes.children import ChildProcess, LineSink
+from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 PORT: Final = click.IntRange(1, 65535)
 REDIS_PORT: Final = 6379
@@ -38,59 +28,35 @@ FINETUNE_MARGIN_S: Final = 15
 STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
 
 
-@dataclass(frozen=True)
-class UpOptions:
-    """The options of ``up``. ``data`` holds jobs, candles and models. None means as in the settings."""
-
-    data: Path
-    redis_port: int | None = None
-    flower_port: int | None = None
-    api_port: int | None = None
-    device: str | None = None
-    model: str | None = None
-    tokenizer: str | None = None
-    num_workers: int = 1
-    finetune: bool = True
-    api: bool = True
-
-
 @click.command()
 @click.option(
-    "--data", type=PATH, default=Path("output"), show_default=True,
+    "--data", type=options.PATH, default=Path("output"), show_default=True,
     help="Folder of jobs (redis/), candles for finetuning (data/) and trained models (models/).",
 )  # fmt: skip
 @click.option("--redis-port", type=PORT, help="Default: 6379, or a free port if that is in use.")
 @click.option("--flower-port", type=PORT, help="Default: 5555, or a free port if that is in use.")
 @click.option("--api-port", type=PORT, help="Default: KRONOS_API_PORT, or a free port if that is in use.")
 @click.option(
-    "--workers", "num_workers", default=1, show_default=True, type=COUNT,
+    "--workers", "num_workers", default=1, show_default=True, type=options.COUNT,
     help="Number of forecast worker processes. They share the cores.",
 )  # fmt: skip
 @click.option("--finetune/--no-finetune", default=True, show_default=True, help="Run a finetuning worker.")
 @click.option("--api/--no-api", default=True, show_default=True, help="Run the HTTP API and its page.")
-@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
-@click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
-@click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
+@options.device
+@options.model
+@options.tokenizer
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
-def up(as_json: bool, **given: Any) -> None:
+def up(
+    data: Path, redis_port: int | None, flower_port: int | None, api_port: int | None, num_workers: int,
+    finetune: bool, api: bool, device: str | None, model: str | None, tokenizer: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
     If KRONOS_REDIS_URL is set, the command uses that Redis and starts none. Without KRONOS_MODEL it serves
     the bundled checkpoint. A process that crashes is restarted, at most 5 times in 10 minutes.
     """
-    raise SystemExit(run_up(UpOptions(**given), get_settings(), as_json=as_json))
-
-
-def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) -> int:
-    """Run until a signal (returns 0), or until a process ends that is not restarted (returns 1).
-
-    With ``as_json`` the first line of standard output holds the addresses; logs go to standard error.
-
-    Raises:
-        LocalStackError: Redis or another process cannot be started.
-    """
-    console = Console(highlight=False, stderr=as_json)
-    workers = worker_names(options.num_workers)
+    console, settings = Console(highlight=False, stderr=as_json), get_settings()
+    workers = services.worker_names(num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
 
@@ -98,39 +64,34 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         restarts.note_line(name, line)
         show(name, line)
 
-    api_port = options.api_port if options.api else None
-    check_ports({"--api-port": api_port, "--flower-port": options.flower_port})
+    for option, port in (("--api-port", api_port if api else None), ("--flower-port", flower_port)):
+        if port is not None and free_port(port) != port:  # another service would answer there
+            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
     with ExitStack() as exits:
-        redis: LocalRedis | None = None
-        url = settings.redis_url.get_secret_value()
-        if not names_redis(settings):
-            port = options.redis_port or free_port(REDIS_PORT)
-            redis = exits.enter_context(LocalRedis(data=options.data / "redis", port=port, sink=sink))
-            url = redis.url
-        stack = exits.enter_context(ProcessStack(sink))
-        if redis is not None:
-            stack.adopt(redis.child)
-        choice = model_choice(settings, options.model, options.tokenizer)
-        device = {"KRONOS_DEVICE": options.device} if options.device else {}
-        folders = shared_folders(options.data, settings)
-        common = {"KRONOS_REDIS_URL": url, **choice, **device, **folders}
+        stack = ProcessStack(sink)
+        port = redis_port or free_port(REDIS_PORT)
+        redis = services.start_redis(exits, stack, settings, data=data / "redis", port=port, sink=sink)
+        choice = model_choice(settings, model, tokenizer)
+        folders = services.shared_folders(data, settings)
+        url = settings.redis_url.get_secret_value() if redis is None else redis.url
+        common = {"KRONOS_REDIS_URL": url, **choice, **folders}
+        if device:
+            common["KRONOS_DEVICE"] = device
+        start_worker = partial(stack.start, command=own_command("worker"), group="workers")
         for index, name in enumerate(workers):
-            start_worker(stack, name, common | worker_share(settings, index, len(workers)), WORKER_GRACE_S)
-        if options.finetune:
-            start_worker(
-                stack,
-                "finetune",
-                common | {"KRONOS_ROLE": "finetune"} | metrics_share(settings, len(workers)),
-                settings.finetune_grace_s + FINETUNE_MARGIN_S,
-            )
-        flower_url, flower_password = start_flower(stack, options.flower_port, settings, common)
-        api_url = start_api(stack, options.api_port, settings, common, console) if options.api else None
+            share = services.worker_share(settings, index, len(workers))
+            start_worker(name, variables=common | share, grace_s=WORKER_GRACE_S)
+        if finetune:
+            own = {"KRONOS_ROLE": "finetune", **services.worker_share(settings, len(workers), 1)}
+            grace_s = settings.finetune_grace_s + FINETUNE_MARGIN_S
+            start_worker("finetune", variables=common | own, grace_s=grace_s)
+        flower_url, password = services.start_flower(stack, flower_port, settings, common)
         addresses = {
             "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
-            "api_url": api_url,
+            "api_url": services.start_api(stack, api_port, settings, common, console) if api else None,
             "flower_url": flower_url,
             "flower_user": settings.flower_user,
-            "flower_password": flower_password,  # None if the settings have it
+            "flower_password": password,  # None if the settings have it
             "data_folder": folders["KRONOS_DATA_FOLDER"],
             "model_folder": folders["KRONOS_MODEL_FOLDER"],
         }
@@ -142,14 +103,14 @@ def run_up(options: UpOptions, settings: CliSettings, *, as_json: bool = False) 
         if as_json:
             click.echo(json.dumps(addresses))
         else:
-            _print_addresses(addresses, console, finetune=options.finetune)
+            _print_addresses(addresses, console, finetune=finetune)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
             console.print("Stopping. Running jobs finish first; Ctrl-C again ends at once.")
-            return 0
+            return
         console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
-        return 1
+        raise SystemExit(1)
 
 
 def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:
@@ -170,9 +131,7 @@ def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, f
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:
     """Restart crashed processes. Returns the first process that is not restarted.
 
-    Raises:
-        KeyboardInterrupt: A signal ends the stack.
-        LocalStackError: A process cannot be restarted.
+    Raises KeyboardInterrupt after a signal, and LocalStackError if a process cannot be restarted.
     """
     while True:
         dead = stack.wait()

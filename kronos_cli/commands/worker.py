@@ -1,9 +1,11 @@
 """``kronos worker``."""
 
 import os
+from typing import Any
 
 import click
 
+from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 
 
@@ -14,17 +16,10 @@ from kronos_cli.settings import get_settings
 )  # fmt: skip
 @click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run in parallel.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Number of jobs at once.")
-@click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
+@options.device
 @click.option("--loglevel", default="INFO", show_default=True)
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
-def worker(
-    role: str | None,
-    pool: str | None,
-    concurrency: int | None,
-    device: str | None,
-    loglevel: str,
-    celery_arguments: tuple[str, ...],
-) -> None:
+def worker(role: str | None, device: str | None, celery_arguments: tuple[str, ...], **given: Any) -> None:
     """Run a worker: load the model once, take jobs from the queue of its device.
 
     With `--role finetune` it trains models instead, one at a time, and registers them in KRONOS_MODEL_FOLDER.
@@ -35,12 +30,8 @@ def worker(
         if value is not None:
             os.environ[name] = value
     get_settings()  # an invalid setting ends here with one line; in Celery it would be a traceback
-    arguments = ["worker", "--loglevel", loglevel]
-    if pool is not None:
-        arguments += ["--pool", pool]
-    if concurrency is not None:
-        arguments += ["--concurrency", str(concurrency)]
-    run_celery([*arguments, *celery_arguments])
+    own_arguments = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    run_celery(["worker", *own_arguments, *celery_arguments])
 
 
 def run_celery(arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,6 +13,7 @@ from kronos_client.contract.results import ForecastResult, SeriesForecast
 
 RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
 NUM_TICKS = 8
+MAX_LOOKBACK_BARS = 120
 
 
 def draw_forecast(
@@ -26,24 +28,14 @@ def draw_forecast(
 
 
 def draw_chart(
-    lookback: pd.DataFrame,
-    series: SeriesForecast,
-    path: Path,
-    *,
-    title: str,
-    note: str = "",
-    max_lookback_bars: int = 120,
+    lookback: pd.DataFrame, series: SeriesForecast, path: Path, *, title: str, note: str = ""
 ) -> None:
-    """Write a PNG to ``path``.
+    """Write a PNG to ``path``, with ``note`` in small print below the title.
 
-    All bars are equally far apart, so nights and weekends leave no gaps.
-
-    Args:
-        lookback: ``timestamps`` (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
-        max_lookback_bars: Number of last bars that are drawn.
-        note: Small print below the title.
+    All bars are equally far apart, so nights and weekends leave no gaps. ``lookback`` has ``timestamps``
+    (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
     """
-    shown = lookback.tail(max_lookback_bars).reset_index(drop=True)
+    shown = lookback.tail(MAX_LOOKBACK_BARS).reset_index(drop=True)
     figure = Figure(
         figsize=(12, 6.75), dpi=110, layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12), facecolor="white"
     )
@@ -60,7 +52,9 @@ def draw_chart(
     prices.set_ylabel("price", color=INK)
     volumes.set_ylabel("volume", color=INK)
     prices.legend(loc="upper left", frameon=False, fontsize=9)
-    _label_times(volumes, [*shown["timestamps"], *series.timestamps])
+    labels = tick_labels([*shown["timestamps"], *series.timestamps])
+    ticks = np.unique(np.linspace(0, len(labels) - 1, NUM_TICKS).round().astype(int))
+    volumes.set_xticks(ticks, [labels[tick] for tick in ticks])
     prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
     if note:
         prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")
@@ -107,10 +101,3 @@ def _draw_volume(axes: Axes, lookback: pd.DataFrame, series: SeriesForecast) -> 
     volume = series.mean["volume"]
     bars = range(len(lookback), len(lookback) + len(volume))
     axes.bar(bars, volume, width=0.65, color=FORECAST, alpha=0.45)
-
-
-def _label_times(axes: Axes, timestamps: Sequence[str]) -> None:
-    labels = tick_labels(timestamps)
-    ticks = [round(tick * (len(labels) - 1) / (NUM_TICKS - 1)) for tick in range(NUM_TICKS)]
-    unique = list(dict.fromkeys(ticks))
-    axes.set_xticks(unique, [labels[tick] for tick in unique])

@@ -1,12 +1,12 @@
 """The forecast of one file as it is stored: a JSON object, or rows of a table, one per bar."""
 
-import csv
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,22 +24,9 @@ Record = Mapping[str, Any]
 def forecast_record(name: str, file: Path, job_id: str, result: ForecastResult) -> dict[str, Any]:
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
-    return {
-        "series": name,
-        "file": str(file),
-        "job_id": job_id,
-        "model": result.model.model_dump(),
-        "device": result.device,
-        "device_warning": result.device_warning,
-        "warnings": list(result.warnings),
-        "seed": series.seed,
-        "timestamps": list(series.timestamps),
-        "mean": {name: list(values) for name, values in series.mean.items()},
-        "quantiles": {
-            level: {name: list(values) for name, values in columns.items()}
-            for level, columns in series.quantiles.items()
-        },
-    }
+    origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "warnings"})
+    bars = series.model_dump(mode="json", include={"timestamps", "mean", "quantiles"})
+    return {"series": name, "file": str(file), "job_id": job_id, **origin, "seed": series.seed, **bars}
 
 
 def columns_of(record: Record) -> dict[str, list[Any]]:
@@ -84,13 +71,9 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> None:
 
 
 def _write_csv(path: Path, records: Iterable[Record]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        for number, record in enumerate(records):
-            columns = columns_of(record)
-            if number == 0:
-                rows.writerow(columns)
-            rows.writerows(zip(*columns.values(), strict=True))
+    for number, record in enumerate(records):
+        rows = pd.DataFrame(columns_of(record))
+        rows.to_csv(path, mode="a", header=number == 0, index=False, lineterminator="\r\n")
 
 
 def _write_json(path: Path, records: Iterable[Record]) -> None:

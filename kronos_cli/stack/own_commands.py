@@ -1,7 +1,5 @@
 """This package's commands as child processes: command lines, and the choice of the model."""
 
-import socket
-
 from kronos_cli.settings import CliSettings
 from kronos_model.processes.environment import module_command
 
@@ -11,16 +9,6 @@ BUNDLED_MODEL = "kronos-tiny"
 def own_command(*arguments: str) -> list[str]:
     """The command line of a child process that runs ``kronos`` with these arguments."""
     return module_command("kronos_cli", *arguments)
-
-
-def own_node(name: str) -> str:
-    """A Celery node name on this host."""
-    return f"{name}@{socket.gethostname()}"
-
-
-def names_redis(settings: CliSettings) -> bool:
-    """Whether KRONOS_REDIS_URL is set, so that no Redis is started."""
-    return "redis_url" in settings.model_fields_set
 
 
 def model_choice(settings: CliSettings, model: str | None, tokenizer: str | None) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """TCP ports of this machine."""
 
 import socket
+from contextlib import suppress
 from typing import Final
 
 FLOWER_PORT: Final = 5555
@@ -17,10 +18,9 @@ def why_not_free(host: str, port: int) -> str | None:
 
 def free_port(preferred: int = 0) -> int:
     """A free loopback port, the preferred one if possible."""
-    try:
+    with suppress(OSError):
         return _bound_port("127.0.0.1", preferred)
-    except OSError:
-        return _bound_port("127.0.0.1", 0)
+    return _bound_port("127.0.0.1", 0)
 
 
 def _bound_port(host: str, port: int) -> int:

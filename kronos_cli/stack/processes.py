@@ -11,13 +11,14 @@ from types import FrameType
 from typing import Any, Self
 
 from kronos_model.processes.children import POLL_S, ChildProcess, LineSink
+from kronos_model.processes.environment import own_environment
 
 
 class ProcessStack:
     """Child processes that are stopped in reverse order of their start, and a group at once.
 
     Inside ``with`` the first SIGINT, SIGTERM or SIGHUP raises ``KeyboardInterrupt``. A further signal while
-    they are ending kills them. Use it in the main thread.
+    they are ending kills them. Use it in the main thread. The lines of the children go to ``sink``.
     """
 
     def __init__(self, sink: LineSink | None = None) -> None:
@@ -44,26 +45,26 @@ class ProcessStack:
         self,
         name: str,
         command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
         *,
-        env: Mapping[str, str] | None = None,
-        stdin: str = "",
         grace_s: int = 10,
         group: str | None = None,
     ) -> ChildProcess:
-        """Start a child. Its lines go to the stack's sink.
+        """Start a child in this process's environment, changed by ``variables``. Raises LocalStackError.
 
-        Args:
-            group: All children of a group get their signal before the stack waits for any of them.
-
-        Raises:
-            LocalStackError: The child cannot be started.
+        All children of a group get their signal before the stack waits for any of them.
         """
-        start = partial(ChildProcess, name, command, env=env, stdin=stdin, sink=self._sink, grace_s=grace_s)
+        environment = own_environment(variables or {})
+        start = partial(ChildProcess, name, command, env=environment, sink=self._sink, grace_s=grace_s)
         self.adopt(child := start())
         self._starts[child] = start
         if group is not None:
             self._groups[child] = group
         return child
+
+    def adopt(self, child: ChildProcess) -> None:
+        """Add a child that was started elsewhere."""
+        self._children.append(child)
 
     def can_restart(self, child: ChildProcess) -> bool:
         """Whether this stack started the child."""
@@ -78,10 +79,6 @@ class ProcessStack:
         if dead in self._groups:
             self._groups[child] = self._groups.pop(dead)
         return child
-
-    def adopt(self, child: ChildProcess) -> None:
-        """Add a child that was started elsewhere."""
-        self._children.append(child)
 
     def dead(self) -> ChildProcess | None:
         """The first child that has ended by itself, or None."""
@@ -110,3 +107,8 @@ class ProcessStack:
             raise KeyboardInterrupt
         for child in reversed(self._children):
             child.kill()
+
+
+def log_of(child: ChildProcess) -> str:
+    """The last lines that the child printed, indented."""
+    return "\n".join(f"    {line}" for line in child.tail())

@@ -1,35 +1,37 @@
-"""The services that ``kronos up`` starts on one machine, and their variables."""
+"""The services that ``kronos up`` and ``kronos demo`` start on one machine, and their variables."""
 
 import importlib.util
 import secrets
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
 from kronos_cli.settings import CliSettings
+from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import own_command
 from kronos_cli.stack.ports import FLOWER_PORT, free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_model.devices.cores import num_cores
 from kronos_model.processes.children import LocalStackError
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.environment import module_command
 
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 
 
-def check_ports(wanted: Mapping[str, int | None]) -> None:
-    """Raise LocalStackError if the port of an option is in use: another service would answer there."""
-    for option, port in wanted.items():
-        if port is not None and free_port(port) != port:
-            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
-
-
-def start_worker(stack: ProcessStack, name: str, variables: Mapping[str, str], grace_s: int) -> None:
-    """Start a worker. ``variables`` include its role."""
-    command = own_command("worker")
-    stack.start(name, command, env=own_environment(variables), grace_s=grace_s, group="workers")
+def start_redis(
+    exits: ExitStack, stack: ProcessStack, settings: CliSettings, **given: Any
+) -> LocalRedis | None:
+    """Enter the stack, with a ``LocalRedis`` unless KRONOS_REDIS_URL is set. Raises LocalStackError."""
+    is_set = "redis_url" in settings.model_fields_set
+    redis = None if is_set else exits.enter_context(LocalRedis(**given))
+    exits.enter_context(stack)
+    if redis is not None:
+        # The stack stops Redis last, since workers write to it until they end.
+        stack.adopt(redis.child)
+    return redis
 
 
 def start_flower(
@@ -39,11 +41,8 @@ def start_flower(
     port = port or free_port(FLOWER_PORT)
     given = settings.flower_password
     password = given.get_secret_value() if given is not None else secrets.token_urlsafe(12)
-    stack.start(
-        "flower",
-        own_command("flower", "--port", str(port)),
-        env=own_environment({**common, "KRONOS_FLOWER_PASSWORD": password}),
-    )
+    variables = {**common, "KRONOS_FLOWER_PASSWORD": password}
+    stack.start("flower", own_command("flower", "--port", str(port)), variables)
     return f"http://127.0.0.1:{port}", None if given is not None else password
 
 
@@ -51,14 +50,12 @@ def start_api(
     stack: ProcessStack, port: int | None, settings: CliSettings, common: Mapping[str, str], console: Console
 ) -> str | None:
     """Start the HTTP API. Returns its address, or None after printing which package is missing."""
-    missing = [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]:
         text = f"No API and page: {', '.join(missing)} not installed"
         console.print(f'{text}; run pip install ".[api]" in the checkout', soft_wrap=True)
         return None
     port = port or free_port(settings.api_port)
-    command = module_command("api_stub")
-    stack.start("api", command, env=own_environment({**common, "KRONOS_API_PORT": str(port)}))
+    stack.start("api", module_command("api_stub"), {**common, "KRONOS_API_PORT": str(port)})
     return f"http://{settings.api_host}:{port}"
 
 
@@ -81,20 +78,14 @@ def shared_folders(data: Path, settings: CliSettings) -> dict[str, str]:
 
 def worker_names(num_workers: int) -> list[str]:
     """The names of the workers, as their log lines show them."""
-    if num_workers == 1:
-        return ["worker"]
-    return [f"worker-{number}" for number in range(1, num_workers + 1)]
+    return [f"worker-{number}" for number in range(1, num_workers + 1)] if num_workers > 1 else ["worker"]
 
 
-def worker_share(settings: CliSettings, index: int, num_workers: int) -> dict[str, str]:
-    """The variables of one worker on this machine: its share of the cores, and its metrics port."""
-    share = metrics_share(settings, index)
-    if num_workers > 1 and settings.threads is None:
-        share["KRONOS_THREADS"] = str(max(1, num_cores() // num_workers))
+def worker_share(settings: CliSettings, index: int, num_sharing: int) -> dict[str, str]:
+    """The variables of one worker on this machine: its metrics port, and its share of the cores."""
+    share = {}
+    if settings.metrics_port is not None:
+        share["KRONOS_METRICS_PORT"] = str(settings.metrics_port + index)
+    if num_sharing > 1 and settings.threads is None:
+        share["KRONOS_THREADS"] = str(max(1, num_cores() // num_sharing))
     return share
-
-
-def metrics_share(settings: CliSettings, index: int) -> dict[str, str]:
-    """The metrics port of one worker, if metrics are served."""
-    port = settings.metrics_port
-    return {} if port is None else {"KRONOS_METRICS_PORT": str(port + index)}

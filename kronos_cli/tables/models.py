@@ -25,10 +25,10 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
     Text of the metadata is never markup.
     """
     what = simple_table(
-        "model", "parent", "created", "data", names=("model", "parent"), texts=("created", "data")
+        "model", "parent", "created", "data", names=["model", "parent"], texts=["created", "data"]
     )
     how_good = simple_table(
-        "model", "tokenizer", "predictor", "over parent", "over last value", names=("model",)
+        "model", "tokenizer", "predictor", "over parent", "over last value", names=["model"]
     )
     damaged = []
     for model in models:
@@ -36,8 +36,10 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
             what.add_row(Text(model.reference), Text("damaged", style="red"))
             damaged.append(Text(f"{model.reference}: {model.reason}", style="red"))
             continue
-        what.add_row(Text(model.reference), *map(Text, _origin(model.metadata)))
-        how_good.add_row(Text(model.reference), *map(Text, _quality(model.metadata)))
+        metadata = model.metadata
+        created, data = f"{metadata.created_at:%Y-%m-%d}", str(metadata.data_fingerprint or "")[:SHORT_CHARS]
+        what.add_row(Text(model.reference), Text(_parent(metadata.parent)), created, Text(data))
+        how_good.add_row(Text(model.reference), *_quality(metadata))
     return Group(what, how_good, Text(LEGEND, style="dim"), *damaged)
 
 
@@ -48,20 +50,6 @@ def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
     return {"id": model.reference, **model.metadata.model_dump(mode="json"), "damaged": None}
 
 
-def _origin(metadata: Metadata) -> tuple[str, ...]:
-    fingerprint = str(metadata.data_fingerprint or "")[:SHORT_CHARS]
-    return _parent(metadata.parent), f"{metadata.created_at:%Y-%m-%d}", fingerprint
-
-
-def _quality(metadata: Metadata) -> tuple[str, ...]:
-    return (
-        _loss(_at(metadata.metrics, "tokenizer", "best_loss")),
-        _loss(_at(metadata.metrics, "predictor", "best_loss")),
-        _percent(_at(metadata.evaluation, "improvements", "start", "percent")),
-        _percent(_at(metadata.evaluation, "improvements", "last_value", "percent")),
-    )
-
-
 def _parent(parent: Any) -> str:
     model, revision = _at(parent, "model"), _at(parent, "revision")
     if not isinstance(model, str):
@@ -69,12 +57,12 @@ def _parent(parent: Any) -> str:
     return f"{model} @{revision[:SHORT_CHARS]}" if isinstance(revision, str) else model
 
 
-def _loss(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else ""
-
-
-def _percent(percent: Any) -> str:
-    return f"{percent:+.1f} %" if isinstance(percent, int | float) else ""
+def _quality(metadata: Metadata) -> list[str]:
+    """The best losses, then the reductions in percent; empty where the metadata have no number."""
+    losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
+    percents = [_at(metadata.evaluation, "improvements", over, "percent") for over in ("start", "last_value")]
+    shown = zip([*losses, *percents], ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2, strict=True)
+    return [form.format(value) if isinstance(value, int | float) else "" for value, form in shown]
 
 
 def _at(value: Any, *keys: str) -> Any:

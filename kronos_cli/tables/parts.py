@@ -1,24 +1,31 @@
 """Parts that the tables share."""
 
+import json
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
+import click
 from rich import box
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
+def show(data: Any, view: RenderableType, *, as_json: bool) -> None:
+    """Print the data as JSON, or their view."""
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+    else:
+        Console().print(view)
+
+
 def simple_table(
     *columns: str, names: Collection[str] = (), texts: Collection[str] = (), show_header: bool = True
 ) -> Table:
-    """An empty table.
+    """An empty table. Its columns hold numbers, except for ``names`` and ``texts``.
 
-    Args:
-        columns: Titles from left to right. A column holds numbers unless it is in one of the next two.
-        names: Columns of names. They are folded and never cut, since long names differ at the end.
-        texts: Columns of words. They stay on one line.
-        show_header: Whether the titles are printed.
+    Names are folded and never cut, since long names differ at the end. Numbers and texts stay on one line.
     """
     table = Table(box=box.SIMPLE, show_header=show_header, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:

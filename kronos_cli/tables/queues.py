@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,50 +28,37 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
     lengths, workers = queue_lengths(redis), live_workers(redis)
     queues = []
     for queue in QUEUES:
-        by_priority = lengths[queue]
-        waiting = sum(by_priority.values())
-        before = waiting - by_priority["low"]
+        waiting = sum(lengths[queue].values())
+        before = waiting - lengths[queue]["low"]
         here = [worker for worker in workers if worker.queue == queue]
-        rate = jobs_per_s(queue, workers)
         num_ready = sum(worker.is_ready for worker in here)
+        rate = jobs_per_s(queue, workers)
         wait_s = round(before / rate, 1) if rate else None
         queues.append(
-            {
-                "queue": queue,
-                **{str(name): number for name, number in by_priority.items()},
-                "waiting": waiting,
-                "limit": max_queue_jobs,
-                "workers": len(here),
-                "workers_ready": num_ready,
-                "jobs_per_s": round(rate, 4),
-                "estimated_wait_s": 0.0 if num_ready and not before else wait_s,
-            }
+            {"queue": queue}
+            | {str(name): number for name, number in lengths[queue].items()}
+            | {"waiting": waiting, "limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
+            | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
         )
     return {"queues": queues, "dead": int(redis.llen(DEAD_KEY))}
 
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
     """One row per queue, and below it the problems."""
-    table = simple_table(
-        "queue", *CELERY_PRIORITIES, "waiting", "workers", "jobs/s", "wait", texts=("queue",)
-    )
+    counts = (*CELERY_PRIORITIES, "waiting")
+    table = simple_table("queue", *counts, "workers", "jobs/s", "wait", texts=["queue"])
     remarks = []
     for queue in report["queues"]:
-        wait_s = queue["estimated_wait_s"]
-        table.add_row(
-            queue["queue"],
-            *(f"{queue[name]:,}" for name in (*CELERY_PRIORITIES, "waiting")),
-            f"{queue['workers_ready']}/{queue['workers']}",
-            f"{queue['jobs_per_s']:.2f}" if queue["workers"] else "",
-            "" if wait_s is None else duration(wait_s),
-        )
-        if queue["waiting"] and not queue["workers"]:
-            jobs = "1 job waits" if queue["waiting"] == 1 else f"{queue['waiting']:,} jobs wait"
-            remarks.append(f"{queue['queue']}: {jobs}, and no worker of this queue is alive")
-        if queue["waiting"] >= queue["limit"]:
-            remarks.append(
-                f"{queue['queue']}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers"
-            )
+        name, waiting, workers = queue["queue"], queue["waiting"], queue["workers"]
+        rate = f"{queue['jobs_per_s']:.2f}" if workers else ""
+        wait = "" if queue["estimated_wait_s"] is None else duration(queue["estimated_wait_s"])
+        lengths = (f"{queue[count]:,}" for count in counts)
+        table.add_row(name, *lengths, f"{queue['workers_ready']}/{workers}", rate, wait)
+        if waiting and not workers:
+            jobs = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
+            remarks.append(f"{name}: {jobs}, and no worker of this queue is alive")
+        if waiting >= queue["limit"]:
+            remarks.append(f"{name}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers")
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"
         remarks.append(f"{messages} that no worker can read; run kronos queues --dead")
@@ -79,20 +67,26 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
 
 def dead_messages(redis: Redis) -> list[dict[str, Any]]:
     """The messages that no worker could read, newest first."""
-    entries: Any = redis.lrange(DEAD_KEY, 0, -1)
-    return [_entry(text) for text in entries]
+    texts: Any = redis.lrange(DEAD_KEY, 0, -1)
+    entries = []
+    for text in texts:
+        entry = None
+        with suppress(ValueError):  # written by another program
+            entry = json.loads(text)
+        entries.append(entry if isinstance(entry, dict) else {"reason": None, "message": text})
+    return entries
 
 
 def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Two rows per message. Its text is never markup."""
-    table = simple_table("when", "what", texts=("when",), names=("what",), show_header=False)
+    table = simple_table("when", "what", texts=["when"], names=["what"], show_header=False)
     for message in messages:
         at = message.get("at")
         when = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z" if isinstance(at, int | float) else "?"
-        table.add_row(
-            when, _text(f"{message.get('reason')} (queue {message.get('queue')}, id {message.get('id')})")
-        )
-        table.add_row("", _text(str(message.get("message", ""))[:MAX_MESSAGE_CHARS]), style="dim")
+        what = f"{message.get('reason')} (queue {message.get('queue')}, id {message.get('id')})"
+        table.add_row(when, Text(printable(what)))
+        excerpt = str(message.get("message", ""))[:MAX_MESSAGE_CHARS]
+        table.add_row("", Text(printable(excerpt)), style="dim")
     return table
 
 
@@ -101,17 +95,4 @@ def purge_dead(redis: Redis) -> int:
     with redis.pipeline(transaction=True) as pipe:
         pipe.llen(DEAD_KEY)
         pipe.delete(DEAD_KEY)
-        num_messages, _ = pipe.execute()
-    return int(num_messages)
-
-
-def _entry(text: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(text)
-    except ValueError:  # written by another program
-        entry = None
-    return entry if isinstance(entry, dict) else {"reason": None, "message": text}
-
-
-def _text(text: str) -> Text:
-    return Text(printable(text))
+        return int(pipe.execute()[0])

@@ -20,51 +20,31 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
     Text of announcements is never markup.
     """
     what = simple_table(
-        "worker",
-        "state",
-        "device",
-        "queue",
-        "model",
-        "up",
-        names=("worker", "model"),
-        texts=("state", "device", "queue"),
-    )
+        "worker", "state", "device", "queue", "model", "up",
+        names=("worker", "model"), texts=("state", "device", "queue"),
+    )  # fmt: skip
     load = simple_table(
         "worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s", names=("worker",)
     )
+    running = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
+    warnings = []
     for worker in workers:
-        node = Text(worker.node)
-        what.add_row(
-            node,
-            Text(worker.state, style=STATE_STYLES[worker.state]),
-            Text(worker.device),
-            Text(worker.queue),
-            model_text(worker),
-            duration(worker.uptime_s),
-        )
+        node, state = Text(worker.node), Text(worker.state, style=STATE_STYLES[worker.state])
+        device, queue = Text(worker.device), Text(worker.queue)
+        what.add_row(node, state, device, queue, model_text(worker), duration(worker.uptime_s))
         load.add_row(node, str(worker.jobs_done), str(worker.jobs_failed), *load_cells(worker))
-    warnings = [
-        Text(f"{worker.node}: {worker.device_warning}", style="yellow")
-        for worker in workers
-        if worker.device_warning
-    ]
-    return Group(what, load, *_running(workers), *warnings)
-
-
-def _running(workers: Sequence[AnyWorkerStatus]) -> list[RenderableType]:
-    """The table of running forecast jobs, if there are any."""
-    table = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
-    for worker in workers:
+        if worker.device_warning:
+            warnings.append(Text(f"{worker.node}: {worker.device_warning}", style="yellow"))
         if isinstance(worker, FinetuneWorkerStatus):
             continue
         shown = worker.jobs_running[:MAX_JOBS_SHOWN]
         for job in shown:
-            done = job.bars_done / job.bars_total
-            table.add_row(Text(worker.node), Text(job.id), f"{done:.0%}", f"{job.bars_total:,}")
-        num_left = worker.num_jobs_running - len(shown)
-        if num_left > 0:
-            table.add_row(Text(worker.node), Text(f"and {num_left} more", style="dim"), "", "")
-    return [table] if table.row_count else []
+            running.add_row(
+                node, Text(job.id), f"{job.bars_done / job.bars_total:.0%}", f"{job.bars_total:,}"
+            )
+        if worker.num_jobs_running > len(shown):
+            running.add_row(node, Text(f"and {worker.num_jobs_running - len(shown)} more", style="dim"))
+    return Group(what, load, *([running] if running.row_count else []), *warnings)
 
 
 def model_text(worker: AnyWorkerStatus) -> Text:
@@ -82,10 +62,8 @@ def training_text(training: TrainingStatus | None) -> Text:
     if training is None:
         return Text("finetuning, idle", style="dim")
     parts = [training.stage] if training.stage else []
-    if training.epoch is not None:
-        parts.append(f"epoch {training.epoch}/{training.num_epochs}")
-    if training.step is not None:
-        parts.append(f"step {training.step}/{training.num_steps}")
+    counts = (("epoch", training.epoch, training.num_epochs), ("step", training.step, training.num_steps))
+    parts += [f"{unit} {number}/{total}" for unit, number, total in counts if number is not None]
     if training.loss is not None:
         parts.append(f"loss {training.loss:.4f}")
     return Text(f"finetuning {training.name}: {', '.join(parts) or '…'}")
@@ -95,10 +73,6 @@ def load_cells(worker: AnyWorkerStatus) -> tuple[str, ...]:
     """Sample paths running and waiting, slots, mean recent wait for slots, and bars per second."""
     if isinstance(worker, FinetuneWorkerStatus):
         return str(int(worker.training is not None)), "", "1", "", ""
-    return (
-        str(worker.sequences_running),
-        str(worker.sequences_waiting),
-        str(worker.slots),
-        "" if worker.queue_wait_s is None else f"{worker.queue_wait_s:.1f} s",
-        f"{worker.bars_per_s:,.0f}",
-    )
+    wait = "" if worker.queue_wait_s is None else f"{worker.queue_wait_s:.1f} s"
+    load = map(str, (worker.sequences_running, worker.sequences_waiting, worker.slots))
+    return *load, wait, f"{worker.bars_per_s:,.0f}"

@@ -31,11 +31,12 @@ def check_price_columns(columns: Mapping[str, Any]) -> None:
     """Raise CandleError (MISSING_COLUMN) if a price column is missing."""
     for name in PRICE_COLUMNS:
         if name not in columns:
-            raise CandleError(
-                f"column {name!r} is missing; needed are {', '.join(PRICE_COLUMNS)}",
-                code="MISSING_COLUMN",
-                field=name,
-            )
+            raise column_error("MISSING_COLUMN", name, f" is missing; needed are {', '.join(PRICE_COLUMNS)}")
+
+
+def column_error(code: str, name: str, text: str, **details: int) -> CandleError:
+    """An error about a column; ``text`` follows its name."""
+    return CandleError(f"column {name!r}{text}", code=code, field=name, details=details)
 
 
 def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
@@ -68,13 +69,11 @@ class Scaling:
 
     def apply(self, bars: FloatArray, clip: float) -> FloatArray:
         """Scaled bars, clipped to ±clip."""
-        scaled: FloatArray = (bars - self.mean) / (self.std + np.float32(STD_EPSILON))
-        return np.clip(scaled, -clip, clip)
+        return np.clip((bars - self.mean) / (self.std + np.float32(STD_EPSILON)), -clip, clip)
 
     def undo(self, scaled: FloatArray) -> FloatArray:
         """From scaled values (..., 6) back to prices, volume and amount."""
-        bars: FloatArray = scaled * (self.std + np.float32(STD_EPSILON)) + self.mean
-        return bars
+        return np.asarray(scaled * (self.std + np.float32(STD_EPSILON)) + self.mean)
 
 
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.columns import COLUMNS
 
 TICKS_PER_BAR: Final = 16
 FIRST_DAY: Final = date(2025, 1, 6)
@@ -61,8 +61,7 @@ def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]
     minutes = session_minutes(spacing_minutes)
     num_days = -(-bars // len(minutes))
     days = np.busday_offset(np.datetime64(FIRST_DAY), np.arange(num_days)).astype("datetime64[m]")
-    times: NDArray[np.datetime64] = days[:, None] + minutes.astype("timedelta64[m]")[None, :]
-    return times.ravel()[:bars]
+    return np.ravel(days[:, None] + minutes.astype("timedelta64[m]"))[:bars]
 
 
 def reverts_to_mean(seed: int) -> bool:
@@ -92,14 +91,9 @@ def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: 
     prices = price * np.exp(opens[:, None] + np.pad(moves, ((0, 0), (1, 0))))
 
     volume = np.round(600 * season * volatility * (0.4 + np.abs(shock)) * np.exp(0.25 * volume_noise)) + 1
-    columns = dict(
-        zip(PRICE_COLUMNS, (prices[:, 0], prices.max(1), prices.min(1), prices[:, -1]), strict=True)
-    )
-    columns = {name: np.round(values, 4) for name, values in columns.items()}
-    columns["volume"] = volume
-    columns["amount"] = np.round(volume * prices.mean(1), 2)
-    texts = tuple(np.datetime_as_string(times.astype("datetime64[s]")).tolist())
-    return Candles(texts, {name: columns[name] for name in COLUMNS})
+    ohlc = np.round([prices[:, 0], prices.max(1), prices.min(1), prices[:, -1]], 4)
+    columns = dict(zip(COLUMNS, (*ohlc, volume, np.round(volume * prices.mean(1), 2)), strict=True))
+    return Candles(tuple(np.datetime_as_string(times.astype("datetime64[s]")).tolist()), columns)
 
 
 def _clustered_volatility(shock: NDArray[np.float64]) -> NDArray[np.float64]:

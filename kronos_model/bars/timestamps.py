@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from kronos_model.errors import TimestampError
 
-_ISO_8601: Final = re.compile(
-    r"\d{4}-\d{2}-\d{2}"
-    r"(?:(?P<separator>[T ])\d{2}:\d{2}(?:(?P<seconds>:\d{2})(?:[.,](?P<fraction>\d{1,9}))?)?"
-    r"(?P<offset>Z|[+-]\d{2}(?::?\d{2}(?::?\d{2})?)?)?)?",
-    re.ASCII,
+ISO_8601: Final = (
+    r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,](?P<fraction>[0-9]{1,9}))?)?"
+    r"(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?)?"
 )
+"""The forms of a timestamp, for Python's expressions and for RE2's."""
+_ISO_8601: Final = re.compile(ISO_8601)
 _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
@@ -88,20 +89,12 @@ def check_continues(lookback: Timestamps, future: Timestamps, *, field: str = "f
     Raises TimestampError (MIXED_TIMEZONES or TIMESTAMPS_NOT_ASCENDING), its row counted in ``future``.
     """
     if future.is_aware != lookback.is_aware:
-        raise TimestampError(
-            f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
-            f"{'have' if lookback.is_aware else 'do not'}: write both alike",
-            code="MIXED_TIMEZONES",
-            field=field,
-            details={"row": 0},
-        )
+        text = f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
+        text += f"{'have' if lookback.is_aware else 'do not'}: write both alike"
+        raise TimestampError(text, code="MIXED_TIMEZONES", field=field, details={"row": 0})
     if future.instants[0] <= lookback.instants[-1]:
-        raise TimestampError(
-            f"{field}, row 0: {future.texts[0]!r} is not after the last bar, {lookback.texts[-1]!r}",
-            code="TIMESTAMPS_NOT_ASCENDING",
-            field=field,
-            details={"row": 0},
-        )
+        text = f"{future.texts[0]!r} is not after the last bar, {lookback.texts[-1]!r}"
+        raise _at_fault("TIMESTAMPS_NOT_ASCENDING", field, 0, text)
 
 
 @lru_cache(maxsize=256)
@@ -115,11 +108,8 @@ def load_timezone(name: str) -> ZoneInfo:
             return ZoneInfo(name)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         pass
-    raise TimestampError(
-        f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York",
-        code="TIMEZONE_UNKNOWN",
-        field="timezone",
-    )
+    text = f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York"
+    raise TimestampError(text, code="TIMEZONE_UNKNOWN", field="timezone")
 
 
 def offset_s(wall: datetime, zone: tzinfo) -> int:
@@ -150,17 +140,17 @@ def write_like(
     digits = len(form["fraction"] or "")
     while digits < 6 and np.any(fraction_us % 10 ** (6 - digits)):
         digits += 1
-    full: list[str] = wall.astype("datetime64[us]").astype(str).tolist()
     if digits:
         length = _SECOND_CHARS + 1 + digits
-        texts = [text[:length].ljust(length, "0") for text in full]
-    elif form["seconds"] or np.any(wall.astype("datetime64[m]") != wall):
-        texts = [text[:_SECOND_CHARS] for text in full]
-    elif form["separator"] or np.any(wall.astype("datetime64[D]") != wall):
-        texts = [text[:_MINUTE_CHARS] for text in full]
+    elif form["second"] or np.any(wall.astype("datetime64[m]") != wall):
+        length = _SECOND_CHARS
+    elif form["minute"] or np.any(wall.astype("datetime64[D]") != wall):
+        length = _MINUTE_CHARS
     else:
-        texts = [text[:_DAY_CHARS] for text in full]
-    if form["separator"] == " ":
+        length = _DAY_CHARS
+    full: list[str] = wall.astype("datetime64[us]").astype(str).tolist()
+    texts = [text[:length].ljust(length, "0") for text in full]
+    if _separator(form) == " ":
         texts = [text.replace("T", " ") for text in texts]
     if offsets_s is not None:
         texts = [
@@ -190,7 +180,7 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
         form = _ISO_8601.fullmatch(texts[0])
         if form is None or form["fraction"] is not None or len(joined) + 1 != len(texts) * (len(form[0]) + 1):
             return None
-        if _alike(form["separator"], form["seconds"] is not None, form["offset"]).fullmatch(joined) is None:
+        if _alike(_separator(form), form["second"] is not None, form["offset"]).fullmatch(joined) is None:
             return None
         offset = datetime.fromisoformat(texts[0]).utcoffset()
         end = len(texts[0]) if offset is None else form.start("offset")
@@ -203,8 +193,12 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     return Timestamps(tuple(texts), wall, offsets_s)
 
 
+def _separator(form: re.Match[str]) -> str:
+    return (form["minute"] or "")[:1]
+
+
 @lru_cache(maxsize=256)
-def _alike(separator: str | None, has_seconds: bool, offset: str | None) -> re.Pattern[str]:
+def _alike(separator: str, has_seconds: bool, offset: str | None) -> re.Pattern[str]:
     """Lines of this form, all with this offset."""
     clock = f"{separator}[0-9]{{2}}:[0-9]{{2}}{':[0-9]{2}' * has_seconds}" if separator else ""
     line = f"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{clock}{re.escape(offset or '')}"
@@ -219,13 +213,9 @@ def _read_each(texts: Sequence[str], field: str) -> Timestamps:
     is_aware = bool(offsets) and offsets[0] is not None
     for row, offset in enumerate(offsets):
         if (offset is not None) != is_aware:
-            raise TimestampError(
-                f"{field}, row {row}: {texts[row]!r} has {'no' if is_aware else 'an'} offset, but row 0 has "
-                f"{'one' if is_aware else 'none'}: write all timestamps of a job's series alike",
-                code="MIXED_TIMEZONES",
-                field=field,
-                details={"row": row},
-            )
+            text = f"{texts[row]!r} has {'no' if is_aware else 'an'} offset, but row 0 has "
+            text += f"{'one' if is_aware else 'none'}: write all timestamps of a job's series alike"
+            raise _at_fault("MIXED_TIMEZONES", field, row, text)
     seconds = [int(offset.total_seconds()) for offset in offsets if offset is not None]
     return Timestamps(tuple(texts), wall, np.array(seconds, dtype=np.int64) if is_aware else None)
 
@@ -240,12 +230,8 @@ def _parse(text: str, row: int, field: str) -> tuple[str, timedelta | None]:
             return text[: min(end, _MICROSECOND_CHARS)].replace(",", "."), offset
     except (TypeError, ValueError):  # not a string; or the digits fit, but there is no such date or time
         pass
-    raise TimestampError(
-        f"{field}, row {row}: {ascii(text)[:60]} is not an ISO 8601 timestamp: write it like {_EXAMPLE}",
-        code="BAD_TIMESTAMP",
-        field=field,
-        details={"row": row},
-    )
+    reason = f"{ascii(text)[:60]} is not an ISO 8601 timestamp: write it like {_EXAMPLE}"
+    raise _at_fault("BAD_TIMESTAMP", field, row, reason)
 
 
 def _check_order(stamps: Timestamps, field: str) -> None:
@@ -253,13 +239,9 @@ def _check_order(stamps: Timestamps, field: str) -> None:
     late = instants[1:] <= instants[:-1]
     if late.any():
         row = int(np.argmax(late)) + 1
-        raise TimestampError(
-            f"{field}, row {row}: {stamps.texts[row]!r} is not after {stamps.texts[row - 1]!r}: sort the "
-            "bars, drop repeated ones, and add offsets if an hour repeats as clocks go back",
-            code="TIMESTAMPS_NOT_ASCENDING",
-            field=field,
-            details={"row": row},
-        )
+        text = f"{stamps.texts[row]!r} is not after {stamps.texts[row - 1]!r}: sort the bars, drop repeated "
+        text += "ones, and add offsets if an hour repeats as clocks go back"
+        raise _at_fault("TIMESTAMPS_NOT_ASCENDING", field, row, text)
 
 
 def _check_offsets(stamps: Timestamps, zone: tzinfo, field: str) -> None:
@@ -268,13 +250,13 @@ def _check_offsets(stamps: Timestamps, zone: tzinfo, field: str) -> None:
     for row, (time, written) in enumerate(zip(times, stamps.offsets_s.tolist(), strict=True)):
         if written == offset_s(time, zone) or written == offset_s(time.replace(fold=1), zone):
             continue
-        raise TimestampError(
-            f"{field}, row {row}: {stamps.texts[row]!r} does not have {zone}'s offset: the time features are "
-            "taken from the clock as written, so write the timestamps in that zone or leave 'timezone' out",
-            code="TIMEZONE_MISMATCH",
-            field=field,
-            details={"row": row},
-        )
+        text = f"{stamps.texts[row]!r} does not have {zone}'s offset: the time features are taken from the "
+        text += "clock as written, so write the timestamps in that zone or leave 'timezone' out"
+        raise _at_fault("TIMEZONE_MISMATCH", field, row, text)
+
+
+def _at_fault(code: str, field: str, row: int, text: str) -> TimestampError:
+    return TimestampError(f"{field}, row {row}: {text}", code=code, field=field, details={"row": row})
 
 
 def _write_offset(offset_s: int, like: str) -> str:

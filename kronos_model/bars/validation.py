@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, check_price_columns
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, check_price_columns, column_error
 from kronos_model.errors import CandleError
 
 MAX_MAGNITUDE: Final = 1e17
@@ -16,33 +16,19 @@ MAX_MAGNITUDE: Final = 1e17
 def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     """Refuse columns (each (T,), numeric) that the model cannot use.
 
-    The checks run in the order below, each over all columns. The first defect is reported, with its column as
-    ``field`` and its first row in ``details["row"]``. A high below open or close is no defect as long as it
-    is not below the low: it is common in vendors' data and does no harm.
+    The first defect is reported, with its column as ``field`` and its first row in ``details["row"]``. A high
+    below open or close is no defect as long as it is not below the low: it is common in vendors' data and
+    does no harm.
 
-    Raises:
-        CandleError: with one of the codes
-
-        MISSING_COLUMN      a price column is missing
-        UNKNOWN_COLUMN      a column that the model does not use
-        LENGTH_MISMATCH     columns of unequal length, or not one-dimensional
-        EMPTY_SERIES        no bars
-        NOT_FINITE          NaN or infinite
-        VALUE_TOO_LARGE     beyond ±1e17, where float32 sums overflow
-        NON_POSITIVE_PRICE  a price of zero or below, also one that is zero as float32
-        HIGH_BELOW_LOW      a high below the low
-        NEGATIVE_VOLUME     volume or amount below zero
+    Raises CandleError: MISSING_COLUMN, UNKNOWN_COLUMN, LENGTH_MISMATCH (also if not one-dimensional),
+    EMPTY_SERIES, NOT_FINITE, VALUE_TOO_LARGE, NON_POSITIVE_PRICE (also one that is zero as float32),
+    HIGH_BELOW_LOW, NEGATIVE_VOLUME (also the amount), checked in this order, each over all columns.
     """
     _check_shape(columns)
     for code, name, at_fault, defect in defects_of(columns):
         if at_fault.any():
             row = int(np.argmax(at_fault))
-            raise CandleError(
-                f"column {name!r}, row {row}: {float(columns[name][row])!r} {defect}",
-                code=code,
-                field=name,
-                details={"row": row},
-            )
+            raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
 
 
 def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
@@ -75,23 +61,11 @@ def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
     num_bars = len(columns["open"]) if np.ndim(columns["open"]) == 1 else -1
     for name, values in columns.items():
         if name not in COLUMNS:
-            raise CandleError(
-                f"column {name!r} is not known: the columns are {', '.join(COLUMNS)}",
-                code="UNKNOWN_COLUMN",
-                field=name,
-            )
+            raise column_error("UNKNOWN_COLUMN", name, f" is not known: the columns are {', '.join(COLUMNS)}")
         if np.ndim(values) != 1:
-            raise CandleError(
-                f"column {name!r} must have one dimension, not {np.ndim(values)}",
-                code="LENGTH_MISMATCH",
-                field=name,
-            )
+            raise column_error("LENGTH_MISMATCH", name, f" must have one dimension, not {np.ndim(values)}")
         if len(values) != num_bars:
-            raise CandleError(
-                f"column {name!r} has {len(values)} values, but 'open' has {num_bars}: give one value a bar",
-                code="LENGTH_MISMATCH",
-                field=name,
-                details={"row": min(len(values), num_bars)},
-            )
+            text = f" has {len(values)} values, but 'open' has {num_bars}: give one value a bar"
+            raise column_error("LENGTH_MISMATCH", name, text, row=min(len(values), num_bars))
     if num_bars == 0:
         raise CandleError("the series has no bars: give a lookback", code="EMPTY_SERIES", field="open")

@@ -1,13 +1,12 @@
 """Facts about the machine's devices: the only module that queries CUDA, MPS and the host.
 
-All other modules use a ``DeviceProbe``, so tests can try every combination of hardware on any machine.
+Other modules take a probe, so tests can try every combination of hardware on any machine.
 """
 
 import os
 import platform
 import re
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -22,37 +21,18 @@ _ABSENT = (
 _MAX_REASON_CHARS = 120
 
 
-class DeviceProbe(Protocol):
-    """Facts about devices. No method raises for a device that is absent or broken."""
+class TorchProbe:
+    """The machine's devices, through PyTorch and ``/proc``. Calls CUDA only for CUDA devices.
+
+    No method raises an error for a device that is absent or broken.
+    """
 
     def cuda_device_count(self) -> int:
         """Number of GPUs that the driver lists, usable or not."""
-        ...
-
-    def failure(self, device: torch.device) -> str | None:
-        """None if a tiny computation succeeds there, else "not available" or "not usable (reason)"."""
-        ...
-
-    def name(self, device: torch.device) -> str:
-        """Product name, e.g. "NVIDIA H200"."""
-        ...
-
-    def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
-        """Total and free memory, None if unknown; the host's memory for the CPU."""
-        ...
-
-    def driver_version(self) -> str | None:
-        """Version of the NVIDIA kernel driver, None if absent or unknown."""
-        ...
-
-
-class TorchProbe:
-    """The real machine, through PyTorch and ``/proc``. Calls CUDA only for CUDA devices."""
-
-    def cuda_device_count(self) -> int:
         return torch.cuda.device_count() if _cuda_is_built() else 0
 
     def failure(self, device: torch.device) -> str | None:
+        """None if a tiny computation succeeds there, else "not available" or "not usable (reason)"."""
         if device.type == "cpu":
             return None
         if device.type == "cuda" and not _cuda_is_built():
@@ -68,19 +48,18 @@ class TorchProbe:
         return None
 
     def name(self, device: torch.device) -> str:
+        """Product name, e.g. "NVIDIA H200"."""
         try:
             if device.type == "cuda":
                 return torch.cuda.get_device_name(device)
         except (RuntimeError, AssertionError):
             return device.type
-        cpu = (
-            _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)")
-            or platform.processor()
-            or platform.machine()
-        )
+        model_name = _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)")
+        cpu = model_name or platform.processor() or platform.machine()
         return cpu if device.type == "cpu" else f"{device.type} on {cpu}"
 
     def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
+        """Total and free memory, None if unknown; the host's memory for the CPU."""
         try:
             if device.type == "cuda":
                 free, total = torch.cuda.mem_get_info(device)
@@ -93,6 +72,7 @@ class TorchProbe:
         return _host_memory_bytes()
 
     def driver_version(self) -> str | None:
+        """Version of the NVIDIA kernel driver, None if absent or unknown."""
         return _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([0-9][0-9.]+)")
 
 

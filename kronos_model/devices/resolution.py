@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from kronos_model.devices.probe import NOT_AVAILABLE, DeviceProbe, TorchProbe, short_reason
+from kronos_model.devices.probe import NOT_AVAILABLE, TorchProbe, short_reason
 from kronos_model.errors import DeviceError
 
 DEVICE_VARIABLE = "KRONOS_DEVICE"
@@ -50,7 +50,7 @@ class DeviceDescription:
 
 
 def resolve_device(
-    requested: str | None = "auto", *, probe: DeviceProbe | None = None
+    requested: str | None = "auto", *, probe: TorchProbe | None = None
 ) -> tuple[torch.device, str | None]:
     """Choose the device for a request. A device is usable if it computes, not merely if it is listed.
 
@@ -68,41 +68,29 @@ def resolve_device(
     """
     probe = probe or TorchProbe()
     kind, index = _parse(requested)
-    warning = None
     if kind == "auto":
-        device = _best_device(probe)
-    elif kind == "cuda":
-        device, warning = _cuda_or_fallback(index, probe)
-    elif kind == "mps":
-        device, warning = _mps_or_fallback(probe)
-    else:
-        device = _CPU
+        return _best_device(probe), None
+    device, warning = _named_or_cpu(kind, index, probe)
     if warning:
         warn_once(warning)
     return device, warning
 
 
-def describe_device(device: torch.device, *, probe: DeviceProbe | None = None) -> DeviceDescription:
+def describe_device(device: torch.device, *, probe: TorchProbe | None = None) -> DeviceDescription:
     """Describe a device. If it has broken meanwhile, unknown values are None."""
     probe = probe or TorchProbe()
-    total_bytes, free_bytes = probe.memory_bytes(device)
-    return DeviceDescription(
-        name=probe.name(device),
-        kind=device.type,
-        index=device.index if device.type == "cuda" else None,
-        memory_total_bytes=total_bytes,
-        memory_free_bytes=free_bytes,
-        versions={
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "driver": probe.driver_version(),
-        },
-    )
+    versions = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "driver": probe.driver_version(),
+    }
+    index = device.index if device.type == "cuda" else None
+    return DeviceDescription(probe.name(device), device.type, index, *probe.memory_bytes(device), versions)
 
 
 def move_to_device(
-    module: ModuleT, device: torch.device, *, probe: DeviceProbe | None = None
+    module: ModuleT, device: torch.device, *, probe: TorchProbe | None = None
 ) -> tuple[ModuleT, torch.device, str | None]:
     """Move a module to a device. If that fails (out of memory, driver error), it stays whole on the CPU.
 
@@ -110,15 +98,17 @@ def move_to_device(
     """
     failure = (probe or TorchProbe()).failure(device)
     if failure is None:
-        restore = _RestorePoint(module)
+        before = _tensors_of(module)
         try:
             return module.to(device), device, None
         except (RuntimeError, AssertionError, OSError) as error:
             failure = f"cannot hold the {type(module).__name__} ({short_reason(error)})"
-            restore.apply()
+            # Moving back does not undo a half-finished move: a GPU with an error no longer answers.
+            for owner, name, tensor, data in before:
+                tensor.data = data
+                setattr(owner, name, tensor)
             empty_cache(device)
-    kind = device.type.upper()
-    warning = f"{kind} device '{device}' requested but {kind} {failure}. Falling back to CPU."
+    warning = _fallback(device.type, str(device), failure)
     warn_once(warning)
     return module.to(_CPU), _CPU, warning
 
@@ -134,30 +124,14 @@ def empty_cache(device: torch.device) -> None:
         logger.debug("The cache of %s could not be emptied: %s", device, error)
 
 
-class _RestorePoint:
-    """A module's tensors before a move: ``Module.to`` replaces them one by one.
-
-    Moving back does not undo a half-finished move: a GPU with an error no longer answers.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._parameters = [
-            (owner, name, parameter, parameter.data)
-            for owner in module.modules()
-            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False)
-        ]
-        self._buffers = [
-            (owner, name, buffer)
-            for owner in module.modules()
-            for name, buffer in owner.named_buffers(recurse=False, remove_duplicate=False)
-        ]
-
-    def apply(self) -> None:
-        for owner, name, parameter, data in self._parameters:
-            parameter.data = data
-            setattr(owner, name, parameter)
-        for owner, name, buffer in self._buffers:
-            setattr(owner, name, buffer)
+def _tensors_of(module: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor, torch.Tensor]]:
+    """Owner, name, tensor and content of all parameters and buffers: ``to`` replaces them one by one."""
+    return [
+        (owner, name, tensor, tensor.data)
+        for owner in module.modules()
+        for named in (owner.named_parameters, owner.named_buffers)
+        for name, tensor in named(recurse=False, remove_duplicate=False)
+    ]
 
 
 def _parse(requested: str | None) -> tuple[str, int | None]:
@@ -178,7 +152,7 @@ def _parse(requested: str | None) -> tuple[str, int | None]:
     return kind, None if index is None else int(index)
 
 
-def _best_device(probe: DeviceProbe) -> torch.device:
+def _best_device(probe: TorchProbe) -> torch.device:
     # Try the first GPU even if the count is 0: a broken driver may count none, and give the reason when used.
     candidates = [torch.device("cuda", index) for index in range(max(1, probe.cuda_device_count()))]
     for device in (*candidates, torch.device("mps")):
@@ -190,24 +164,24 @@ def _best_device(probe: DeviceProbe) -> torch.device:
     return _CPU
 
 
-def _cuda_or_fallback(index: int | None, probe: DeviceProbe) -> tuple[torch.device, str | None]:
-    """Resolve "cuda:N", or "cuda" (index None), which means the first GPU."""
-    requested = "cuda" if index is None else f"cuda:{index}"
-    num_devices = probe.cuda_device_count()
-    device = torch.device("cuda", index if index is not None and index < num_devices else 0)
+def _named_or_cpu(kind: str, index: int | None, probe: TorchProbe) -> tuple[torch.device, str | None]:
+    """The device of a name ("cuda" means the first GPU), else another one and a warning."""
+    if kind == "cpu":
+        return _CPU, None
+    requested = kind if index is None else f"{kind}:{index}"
+    num_devices = probe.cuda_device_count() if kind == "cuda" else 0
+    gpu = index if index is not None and index < num_devices else 0
+    device = torch.device("mps") if kind == "mps" else torch.device("cuda", gpu)
     if failure := probe.failure(device):
-        return _CPU, f"CUDA device '{requested}' requested but CUDA {failure}. Falling back to CPU."
+        return _CPU, _fallback(kind, requested, failure)
     if index is None or index == device.index:
         return device, None
     found = "1 CUDA device was" if num_devices == 1 else f"{num_devices} CUDA devices were"
     return device, f"CUDA device '{requested}' requested but only {found} found. Falling back to cuda:0."
 
 
-def _mps_or_fallback(probe: DeviceProbe) -> tuple[torch.device, str | None]:
-    device = torch.device("mps")
-    if failure := probe.failure(device):
-        return _CPU, f"MPS device 'mps' requested but MPS {failure}. Falling back to CPU."
-    return device, None
+def _fallback(kind: str, requested: str, failure: str) -> str:
+    return f"{kind.upper()} device '{requested}' requested but {kind.upper()} {failure}. Falling back to CPU."
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from http import HTTPStatus
 import pytest
 
 from api_stub import problems
-from api_stub.problems import STATUSES, HttpCode, problem, status_of
+from api_stub.problems import STATUSES, HttpCode, HttpError, status_of
 from kronos_client.contract.errors import ErrorCode
 
 
@@ -24,7 +24,8 @@ def test_an_unknown_code_is_a_500():
 
 @pytest.mark.parametrize("code", sorted(STATUSES))
 def test_a_problem_has_the_fields_of_rfc_9457(code):
-    response = problem(code, "so it is", "candles.0.high", {"retry_after_s": 7}, job_id="x")
+    error = HttpError(code, "so it is", "candles.0.high", {"retry_after_s": 7}, job_id="x")
+    response = error.response()
     assert response.media_type == "application/problem+json"
     content = problems.Problem.model_validate_json(response.body)
     assert content.type == f"urn:kronos:error:{code}"

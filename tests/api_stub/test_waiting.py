@@ -28,7 +28,7 @@ def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, red
                 asyncio.create_task(http.post("/v1/predict/single", json=series()))
                 for _ in range(NUM_CLIENTS)
             ]
-            while app.state.backend.num_waiting < NUM_CLIENTS:
+            while app.state.backend.events.num_jobs < NUM_CLIENTS:
                 assert (await http.get("/v1/healthz")).status_code == 200
                 await asyncio.sleep(0.02)
             assert threading.active_count() - num_threads < 2 * MAX_THREADS
@@ -40,7 +40,7 @@ def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, red
             answers = await asyncio.gather(*waiting)
             assert {answer.status_code for answer in answers} == {504}
             assert len({answer.headers["x-job-id"] for answer in answers}) == NUM_CLIENTS
-            assert app.state.backend.num_waiting == 0
+            assert app.state.backend.events.num_jobs == 0
 
     asyncio.run(ask())
 
@@ -49,7 +49,7 @@ def test_a_request_is_answered_if_redis_loses_its_job(http, settings, redis):
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 60})
 
     def forget() -> None:
-        while not http.app.state.backend.num_waiting:
+        while not http.app.state.backend.events.num_jobs:
             pass
         redis.flushall()
 

@@ -353,7 +353,7 @@ def test_the_status_task_answers_with_every_worker(worker, raw):
 
 
 def test_the_log_says_once_what_the_worker_runs_on(worker):
-    lines = [line for line in worker.log.read_text().splitlines() if "ready: device=" in line]
+    lines = [line for line in worker.log.read_text().splitlines() if "ready: role=forecast device=" in line]
     assert len(lines) == 1
     for part in ("device=cpu", f"warning={CUDA_WARNING}", f"model={PARITY / 'model'}", "queue=cpu"):
         assert part in lines[0]

@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_cli.stack.local_redis import LocalRedis, RedisBinary, redis_version
+from kronos_cli.stack.local_redis import LocalRedis, redis_version
 from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
@@ -113,18 +113,17 @@ class SecuredRedis(LocalRedis):
 
 
 @pytest.fixture(scope="module")
-def binary() -> RedisBinary:
+def binary() -> Path:
     """A redis-server with TLS."""
     found = shutil.which("redis-server")
     if found is None or shutil.which("openssl") is None:
         pytest.skip("redis-server or openssl is not installed: apt-get install redis-server openssl")
-    version = redis_version(Path(found))
-    assert version is not None
-    return RedisBinary(Path(found), version, "PATH")
+    assert redis_version(Path(found)) is not None
+    return Path(found)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory, binary: RedisBinary) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory, binary: Path) -> Certificates:
     made = Certificates(tmp_path_factory.mktemp("certificates"))
     made.make()
     return made
@@ -140,7 +139,7 @@ def start(redis: SecuredRedis) -> SecuredRedis:
 
 
 @pytest.fixture(scope="module")
-def secured(certificates: Certificates, binary: RedisBinary) -> Iterator[SecuredRedis]:
+def secured(certificates: Certificates, binary: Path) -> Iterator[SecuredRedis]:
     redis = start(SecuredRedis(certificates, binary=binary))
     try:
         yield redis
@@ -342,7 +341,7 @@ def test_the_one_machine_stack_shows_no_password_that_it_was_given(secured, tmp_
     (tmp_path / "password").write_text(FLOWER_PASSWORD)
     settings["KRONOS_FLOWER_PASSWORD_FILE"] = str(tmp_path / "password")
     shown = output_until(
-        "ready: device=", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
+        "ready: role=forecast device=", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
     )
     assert "Flower: http://127.0.0.1" in shown
     assert_no_secret(shown)

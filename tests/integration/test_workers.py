@@ -64,7 +64,7 @@ def test_every_way_to_start_forecasts_announces_and_stops(
     handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(4)]
     results = [handle.wait(WAIT_S) for handle in handles]
     assert {result.worker for result in results} <= {entry["node"] for entry in announced}
-    assert worker.log.read_text().count("ready: device=cpu") == num_processes
+    assert worker.log.read_text().count("ready: role=forecast device=cpu") == num_processes
     assert worker.stop() == 0
     assert worker.announcements() == []
 

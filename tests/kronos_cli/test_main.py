@@ -219,11 +219,11 @@ cli(prog_name="kronos")
     [
         ("demo", "worker"),
         ("devices", "worker"),
-        ("finetune --config x", "worker"),
+        ("finetune --config x", "cli"),
         ("flower", "worker"),
-        ("forecast x.csv", "worker"),
-        ("models", "worker"),
-        ("queues", "worker"),
+        ("forecast x.csv", "cli"),
+        ("models", "cli"),
+        ("queues", "cli"),
         ("up", "worker"),
         ("worker", "worker"),
         ("api", "api"),
@@ -241,7 +241,7 @@ def test_if_only_the_client_is_installed_one_line_names_the_extra(
 def test_if_only_the_client_is_installed_check_runs(tmp_path: Path) -> None:
     done = in_client_only(tmp_path, "check --no-compute")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "✗ redis: 127.0.0.1:1 does not answer" in done.stdout
+    assert "✗ redis 127.0.0.1:1 does not answer" in " ".join(done.stdout.split())
 
 
 def in_client_only(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
@@ -294,7 +294,7 @@ def test_the_demo_names_the_missing_column_of_a_csv_file(tmp_path: Path) -> None
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     worker, forecast = status("celery@one"), result(close=10.0)
-    monkeypatch.setattr("kronos_cli.commands.demo._compute", lambda *_: (worker, forecast))
+    monkeypatch.setattr("kronos_cli.commands.demo.Demo.compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
     report = json.loads(outcome.stdout)

@@ -17,6 +17,7 @@ from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
+from worker.process import current_process
 
 MAX_JOBS = 17
 NUM_CORES = 3
@@ -101,7 +102,7 @@ def test_a_worker_that_is_started_from_code_keeps_its_pool():
 
 
 class FakeProcess:
-    """A WorkerProcess that loads nothing."""
+    """A ForecastProcess that loads nothing."""
 
     def __init__(self, *, queue: str = "cpu", error: Exception | None = None) -> None:
         self.queue = queue
@@ -135,7 +136,7 @@ class FakeWorker:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, process: FakeProcess) -> FakeProcess:
-    monkeypatch.setattr("worker.inference.process.WorkerProcess", process)
+    monkeypatch.setattr("worker.inference.forecast_process.ForecastProcess", process)
     return process
 
 
@@ -145,7 +146,7 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     lifecycle.set_up("node@host", worker)
     assert worker.selected == [queue]
     assert process.calls == ["node@host", 1]
-    assert lifecycle.current_process() is process
+    assert current_process() is process
     lifecycle.announce_ready()
     lifecycle.drain()
     lifecycle.stop()
@@ -189,7 +190,7 @@ def test_the_parent_of_prefork_loads_nothing_and_asks_for_the_device(monkeypatch
     assert worker.selected == ["cpu"]
     assert process.calls == []
     with pytest.raises(RuntimeError, match="no model is loaded"):
-        lifecycle.current_process()
+        current_process()
     for signal in (lifecycle.announce_ready, lifecycle.drain, lifecycle.stop):
         signal()
 
@@ -302,7 +303,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
     tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}})
     lifecycle.set_up("node@host", worker)
-    process = lifecycle.current_process()
+    process = current_process()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
     assert worker.capacity is process.capacity
     lifecycle.drain()

@@ -6,13 +6,11 @@ this count at that moment. Of the messages in the list then, those not taken sin
 list's end. The newest note that is old enough gives how many messages have waited long enough.
 
 A message that comes back from a worker lowers the count by one. This is exact if messages come back in the
-reverse order. Otherwise a younger message may move in place of an older one, and fewer may move than could,
-but never more.
-
-Simpler designs are worse. One note for each list would save ten lines, but jobs would move up to twice as
-late. Turns for the low lists would need no notes, but would not respect ``KRONOS_LOW_PRIORITY_MAX_WAIT_S``.
+reverse order. Otherwise a younger message may move in place of an older one, but never too many. With one
+note for each list, jobs would move up to twice as late.
 """
 
+import itertools
 import logging
 from typing import Any, Final
 
@@ -49,16 +47,14 @@ class Ageing:
         self._run = redis.register_script(SWEEP)
         normal = CELERY_PRIORITIES["normal"]
         self._keys = [SWEPT_KEY, TAKEN_KEY]
-        for queue in QUEUES:
-            for step in PRIORITY_STEPS:
-                if step > normal:
-                    source = list_key(queue, step)
-                    self._keys += [source, f"{SWEPT_KEY}:{source}", list_key(queue, normal)]
+        for queue, step in itertools.product(QUEUES, PRIORITY_STEPS):
+            if step > normal:
+                source = list_key(queue, step)
+                self._keys += [source, f"{SWEPT_KEY}:{source}", list_key(queue, normal)]
 
     def sweep(self) -> int:
         """Move old messages up, unless a worker did so within the interval. Returns how many moved."""
-        # Less than the interval: otherwise a single worker would be too early for every second sweep.
-        throttle_s = 0.9 * self.interval_s
+        throttle_s = 0.9 * self.interval_s  # else a single worker would be too early for every second sweep
         args = [self._max_wait_s, throttle_s, MAX_MOVED, MAX_MOVED_BYTES]
         return int(self._run(keys=self._keys, args=args))
 

@@ -25,7 +25,6 @@ class Claim:
     here no later than in Redis, even if Redis is away.
 
     Args:
-        job_id: The job's id.
         timeout_s: Seconds that a claim lasts without a renewal.
         asked_at: The moment of the request to Redis, by ``time.monotonic``.
         chore: Called about once a second while Redis answers.
@@ -38,7 +37,7 @@ class Claim:
         self.chore = chore
         self.is_taken_away = False
         self._timeout_s = timeout_s
-        self._good_until = asked_at + timeout_s
+        self.renew(asked_at)
 
     @property
     def left_s(self) -> float:
@@ -61,12 +60,7 @@ class Claim:
 
 
 class Claims:
-    """The claims of a process. May be shared by threads.
-
-    Args:
-        store: Holds the claims in Redis.
-        timeout_s: Seconds that a claim lasts without a renewal.
-    """
+    """The claims of a process. May be shared by threads. ``timeout_s`` is that of each ``Claim``."""
 
     def __init__(self, store: JobStore, timeout_s: float) -> None:
         self.timeout_s = timeout_s

@@ -28,11 +28,17 @@ MAX_TAKEN_AT_ONCE: Final = 100
 """Messages taken in a row; then the rest of Celery's event loop runs."""
 
 
+HandOver = Callable[[Delivery, str, int, TaskMessage], object]
+"""Called with a delivery, its queue, its priority step and its message.
+
+If it raises a Redis error, the message is delivered again. Any other error buries the message.
+"""
+
+
 class MessageConsumer:
     """Takes one process's messages off its queues.
 
     Args:
-        deliveries: The messages that workers have taken.
         max_bytes: Size limit of a message.
         answer: Called with a job's id and error, to end the job with it. Returns False if it does not end
             because a worker has it.
@@ -59,19 +65,8 @@ class MessageConsumer:
         """Set the function that makes Celery's event loop run soon; any thread may call it."""
         self._wake = wake
 
-    def take(
-        self,
-        queues: Sequence[str],
-        has_room: Callable[[], bool],
-        hand_over: Callable[[Delivery, str, int, TaskMessage], object],
-    ) -> None:
-        """Take messages until there are none or there is no room.
-
-        Args:
-            queues: In the order in which they are served.
-            has_room: Called before each message.
-            hand_over: Called with a delivery, its queue, its priority step and its message. If it raises a
-                Redis error, the message is delivered again. Any other error buries the message.
+    def take(self, queues: Sequence[str], has_room: Callable[[], bool], hand_over: HandOver) -> None:
+        """Take messages of these queues, in this order, until there are none or there is no room.
 
         Raises:
             RedisError: The connection to Redis is lost.
@@ -103,10 +98,9 @@ class MessageConsumer:
 
     def requeue(self, delivery_tag: str) -> None:
         """Have a message delivered again, at Celery's request."""
-        if delivery_tag in self._put_back:
-            self._put_back.discard(delivery_tag)
-        else:
+        if delivery_tag not in self._put_back:
             self.deliveries.put_back(delivery_tag)
+        self._put_back.discard(delivery_tag)
 
     def reject(self, delivery_tag: str) -> None:
         """Bury a message that Celery rejects."""
@@ -114,9 +108,7 @@ class MessageConsumer:
         if raw is not None:
             self._bury(delivery_tag, raw, "", BadMessage("Celery rejected it", _job_id(raw)))
 
-    def _deliver(
-        self, delivery: Delivery, hand_over: Callable[[Delivery, str, int, TaskMessage], object]
-    ) -> None:
+    def _deliver(self, delivery: Delivery, hand_over: HandOver) -> None:
         raw = delivery.message
         queue, step = queue_and_step(delivery.source)
         try:
@@ -154,11 +146,11 @@ class MessageConsumer:
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
         """Answer, then bury: if the worker is killed in between, the next worker repeats both."""
-        log.warning("a message is moved to the dead ones: %s (id %r)", error.reason, error.job_id)
+        log.warning("a message is moved to the dead ones: %s (id %r)", error, error.job_id)
         if error.job_id is not None:
-            remedy = "see the contract for how a job is sent"
-            self._answer(error.job_id, JobError(ErrorCode.BAD_MESSAGE, f"{error.reason}; {remedy}"))
-        self.deliveries.bury(tag, error.reason, queue=queue, job_id=error.job_id, message=raw)
+            text = f"{error}; see the contract for how a job is sent"
+            self._answer(error.job_id, JobError(ErrorCode.BAD_MESSAGE, text))
+        self.deliveries.bury(tag, str(error), queue=queue, job_id=error.job_id, message=raw)
         self.on_dead()
 
 

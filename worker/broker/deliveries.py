@@ -39,7 +39,6 @@ class Delivery:
     Attributes:
         tag: Names this delivery; a message that is taken again gets another tag.
         source: The list that held the message: one queue's list for one priority.
-        num_bytes: Size of the whole message.
         message: The whole message, or its two ends if it is too large.
     """
 
@@ -56,8 +55,6 @@ class Deliveries:
     Args:
         redis: Connection that answers in bytes.
         timeout_s: A message that is not renewed for so long is delivered again.
-        max_bytes: Size limit of a message.
-        max_dead: Length limit of the list of dead messages.
     """
 
     def __init__(
@@ -76,10 +73,10 @@ class Deliveries:
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._max_dead = max_dead
-        self._run_take = redis.register_script(read_script("take", SCRIPTS))
-        self._run_put_back = redis.register_script(read_script("requeue", SCRIPTS))
-        self._run_restore = redis.register_script(read_script("restore", SCRIPTS))
-        self._run_bury = redis.register_script(read_script("bury", SCRIPTS))
+        self._run_take, self._run_put_back, self._run_restore, self._run_bury = (
+            redis.register_script(read_script(name, SCRIPTS))
+            for name in ("take", "requeue", "restore", "bury")
+        )
 
     def take(self, lists: Sequence[str]) -> Delivery | None:
         """Take the next message from the first list that has one."""
@@ -112,7 +109,6 @@ class Deliveries:
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def bury(self, tag: str, reason: str, *, queue: str, job_id: str | None, message: bytes) -> None:
-        """Move a message to the list of dead messages."""
         entry = {
             "at": self.now_s(),
             "reason": reason,

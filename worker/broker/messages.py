@@ -30,8 +30,7 @@ BRACKETS: Final = b"[]{}"
 NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
 MAX_REPR_CHARS: Final = 200
 """Length of a job's text in Flower."""
-NUM_ID_BYTES: Final = 4 * MAX_ID_CHARS
-_ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % NUM_ID_BYTES)
+_ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % (4 * MAX_ID_CHARS))
 END_OF_TIME: Final = 253_370_764_800.0
 """The start of the year 9999 as Unix time. Python's datetime ends with that year."""
 NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
@@ -44,7 +43,6 @@ class BadMessage(Exception):
 
     def __init__(self, reason: str, job_id: str | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.job_id = job_id
 
 
@@ -66,14 +64,10 @@ class TaskMessage:
 
 
 def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
-    """Check a message, and remove the parts that are not checked.
-
-    Args:
-        raw: The message as it was on the list.
-        tasks: Names of the tasks that this worker has.
+    """Check a message as it was on its list, and remove the parts that are not checked.
 
     Raises:
-        BadMessage: No task can take it.
+        BadMessage: None of these tasks can take it.
     """
     envelope = _object(_parse(raw, "the message"), "the message")
     headers = _object(envelope.get("headers") or {}, "its headers")
@@ -85,7 +79,11 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         if is_v1:
             headers, body = body, [body.get("args", []), body.get("kwargs", {}), {}]
             job_id = headers.get("id")
-        _check_task(headers.get("task"), tasks)
+        task = headers.get("task")
+        if not isinstance(task, str):
+            raise BadMessage("it names no task")
+        if task not in tasks:
+            raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here")
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
@@ -103,17 +101,15 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         }
         return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
     except BadMessage as error:
-        raise BadMessage(error.reason, job_id if is_job_id(job_id) else None) from None
+        raise BadMessage(str(error), job_id if is_job_id(job_id) else None) from None
 
 
 def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
     """The error for a message that is too large, of which only the two ends were read."""
     found = _ID_IN_TEXT.findall(ends)
     job_id = found[-1].decode(errors="replace") if found else None
-    return BadMessage(
-        f"the message takes {num_bytes} bytes, the limit is {max_bytes}",
-        job_id if is_job_id(job_id) else None,
-    )
+    reason = f"the message takes {num_bytes} bytes, the limit is {max_bytes}"
+    return BadMessage(reason, job_id if is_job_id(job_id) else None)
 
 
 def _parse(text: bytes, what: str) -> Any:
@@ -164,13 +160,6 @@ def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: M
     except (binascii.Error, ValueError):
         raise BadMessage("its body is not base64") from None
     return _parse(body, "its body")
-
-
-def _check_task(task: Any, tasks: Container[str]) -> None:
-    if not isinstance(task, str):
-        raise BadMessage("it names no task")
-    if task not in tasks:
-        raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here")
 
 
 def _check_arguments(body: Any) -> None:

@@ -24,12 +24,9 @@ RECONNECT_INTERVAL_S: Final = 0.5
 
 
 class QueueWatch:
-    """Calls ``ring`` on its own thread whenever one of these keys may have changed.
+    """Calls ``ring`` on its own thread whenever one of these keys of Redis may have changed.
 
-    Args:
-        redis: Connection with RESP3 that answers in bytes.
-        keys: Redis keys.
-        ring: Called on the thread.
+    ``redis`` must answer in bytes, by RESP3.
     """
 
     def __init__(self, redis: Redis, keys: Collection[str], ring: Callable[[], object]) -> None:
@@ -39,7 +36,9 @@ class QueueWatch:
         self._thread = threading.Thread(target=self._watch, name="kronos-queues", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start once; later calls do nothing."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def _watch(self) -> None:
         is_logged = False

@@ -4,6 +4,7 @@ Clients in any language read ``exc_message`` as ``[code, message, field, details
 the pool may cause the failure. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
-from kronos_client.redis.job_store import JobStore, Receipt
+from kronos_client.redis.job_store import JobStore, OnRepeated, Receipt
 from worker.config import TAKEN_KEY_SETTING
 
 EXPIRED: Final = "expired"
@@ -27,62 +28,39 @@ def tag_of(request: Any) -> str:
 class CodedRedisBackend(RedisBackend):
     """The ``redis`` and ``rediss`` backend of our apps."""
 
-    @staticmethod
-    def runs_here(job_id: str) -> bool:
-        """Whether this process has a claim on a job; a worker that takes claims replaces it."""
-        return False
-
-    @staticmethod
-    def on_repeated(tag: str) -> object:
-        """As of ``JobStore``; a worker that counts these replaces it."""
+    runs_here: Callable[[str], bool] = staticmethod(lambda job_id: False)
+    """Whether this process has a claim on a job; a worker that takes claims replaces it."""
+    on_repeated: OnRepeated = staticmethod(lambda tag: None)
+    """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
     def _store(self) -> JobStore:
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
-        return JobStore(
-            self.client, ttl_s, app.conf.get(TAKEN_KEY_SETTING), lambda tag: self.on_repeated(tag)
-        )
+        taken_key = app.conf.get(TAKEN_KEY_SETTING)
+        return JobStore(self.client, ttl_s, taken_key, lambda tag: self.on_repeated(tag))
 
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
     ) -> Receipt | None:
-        """Claim a job, and store that a worker has begun it, with ``info``.
+        """Claim a job, and store that a worker has begun it, with ``info``; otherwise as ``JobStore.begin``.
 
         This replaces Celery's ``track_started``, which needs one more round trip.
-
-        Args:
-            task_id: The job's id.
-            request: The task's request.
-            timeout_s: As of ``JobStore.begin``.
-            content: As of ``JobStore.begin``.
-            info: Stored with the state.
-
-        Returns:
-            As ``JobStore.begin``.
         """
-        meta = self._encoded(task_id, info, states.STARTED, None, request)
-        return self._store.begin(
-            task_id, self._result_key(task_id), meta, tag_of(request), timeout_s, content
-        )
+        meta, key = self._encoded(task_id, info, states.STARTED, None, request), self._result_key(task_id)
+        return self._store.begin(task_id, key, meta, tag_of(request), timeout_s, content)
 
     def lose(self, request: Any) -> None:
         """Count that a job's process died, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
-    def store_state(self, store: JobStore, request: Any, state: str, info: Any) -> bool:
-        """Store a state that is not an outcome, over this store's connection and without retries."""
-        meta = self._encoded(request.id, info, state, None, request)
-        return store.store(
-            request.id, self._result_key(request.id), meta, is_outcome=False, tag=tag_of(request)
-        )
+    def store_by(self, store: JobStore, request: Any, state: str, content: Any) -> bool:
+        """Store a state, or an outcome, over this store's connection and without retries.
 
-    def finish(self, store: JobStore, request: Any, state: str, outcome: Any) -> bool:
-        """Store a job's outcome, a result or a JobError, in the same way. Returns whether it counts."""
-        meta = self._encoded(request.id, self.encode_result(outcome, state), state, None, request)
-        return store.store(
-            request.id, self._result_key(request.id), meta, is_outcome=True, tag=tag_of(request)
-        )
+        Returns:
+            Whether it counts.
+        """
+        return self._put(store, request.id, self.encode_result(content, state), state, None, request)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
@@ -97,14 +75,28 @@ class CodedRedisBackend(RedisBackend):
 
         If the job is claimed, only its holder's state counts.
         """
-        self._store.store(
+        self._put(self._store, task_id, result, state, traceback, request)
+        return result
+
+    def _put(
+        self,
+        store: JobStore,
+        task_id: str,
+        content: Any,
+        state: str,
+        traceback: Any,
+        request: Any,
+        *,
+        over_claim: bool = False,
+    ) -> bool:
+        return store.store(
             task_id,
             self._result_key(task_id),
-            self._encoded(task_id, result, state, traceback, request),
+            self._encoded(task_id, content, state, traceback, request),
             is_outcome=state in states.READY_STATES,
-            tag=tag_of(request),
+            tag="" if over_claim else tag_of(request),
+            over_claim=over_claim,
         )
-        return result
 
     def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
         """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
@@ -122,7 +114,7 @@ class CodedRedisBackend(RedisBackend):
         self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         """Store a failure. The traceback names paths on the worker's machine: it stays in the log."""
-        super().mark_as_failure(task_id, _coded(exc), None, *args, **kwargs)
+        super().mark_as_failure(task_id, coded(exc), None, *args, **kwargs)
 
     def mark_as_revoked(
         self,
@@ -144,14 +136,13 @@ class CodedRedisBackend(RedisBackend):
         if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
             # Another worker's claim prevented the store, but Celery still acknowledges the message. That
             # worker is gone, or will find its claim lost.
-            meta = self._encoded(task_id, self.encode_result(error, state), state, None, request)
-            self._store.store(task_id, self._result_key(task_id), meta, is_outcome=True, over_claim=True)
+            content = self.encode_result(error, state)
+            self._put(self._store, task_id, content, state, None, request, over_claim=True)
 
 
-def _coded(error: BaseException) -> JobError:
+def coded(error: BaseException) -> JobError:
+    """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
-    return JobError(
-        ErrorCode.INTERNAL,
-        f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id",
-    )
+    text = f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id"
+    return JobError(ErrorCode.INTERNAL, text)

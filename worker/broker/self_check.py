@@ -15,6 +15,12 @@ log = logging.getLogger(__name__)
 class IncompatibleKombu(Exception):
     """kombu does not work as this transport needs it."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the broker transport does not work with kombu {version('kombu')}: {why}. Install a version "
+            "that pyproject.toml allows, and leave broker_transport as it is"
+        )
+
 
 def check(connection: kombu.Connection) -> None:
     """Consume from a queue that does not exist, and check that kombu uses our classes.
@@ -24,7 +30,7 @@ def check(connection: kombu.Connection) -> None:
     """
     missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
     if missing:
-        raise _incompatible(f"it has no {', '.join(missing)}")
+        raise IncompatibleKombu(f"it has no {', '.join(missing)}")
     queue = f"kronos.check.{uuid.uuid4().hex}"
     with connection:
         channel: Any = connection.channel()
@@ -32,13 +38,8 @@ def check(connection: kombu.Connection) -> None:
         transport: Any = connection.transport
         transport.cycle.on_poll_start()
         if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
-            raise _incompatible(f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}")
+            raise IncompatibleKombu(
+                f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}"
+            )
         if channel.num_takes != 1 or channel._queue_cycle.consume(1):
-            raise _incompatible("it takes messages past the worker's scripts")
-
-
-def _incompatible(why: str) -> IncompatibleKombu:
-    return IncompatibleKombu(
-        f"the broker transport does not work with kombu {version('kombu')}: {why}. Install a version that "
-        "pyproject.toml allows, and leave broker_transport as it is"
-    )
+            raise IncompatibleKombu("it takes messages past the worker's scripts")

@@ -97,11 +97,8 @@ class QueueBell(bootsteps.StartStopStep):
         keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().ring())
-        self._is_started = False
 
     def start(self, consumer: Any) -> None:
         if consumer.hub is not None:
             transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(lambda: None))
-        if not self._is_started:
-            self._is_started = True
-            self._watch.start()
+        self._watch.start()

@@ -1,9 +1,8 @@
 """The worker's broker transport: kombu's Redis transport, with jobs taken and acknowledged by scripts.
 
-kombu pops a message and then notes it as unacknowledged. A worker that is killed in between loses it, and an
-unreadable message ends the worker. ``Transport`` takes messages with the scripts of ``deliveries.py``, and
-gives Celery only messages that it can read. kombu itself serves the queues whose messages need no
-acknowledgement, such as replies to control commands.
+``Transport`` takes messages with the scripts of ``deliveries.py``, and gives Celery only messages that it can
+read. kombu itself serves the queues whose messages need no acknowledgement, such as replies to control
+commands.
 
 ``broker_transport`` selects this transport. kombu is not changed: other apps in this process keep theirs.
 
@@ -93,15 +92,10 @@ def message_consumer() -> MessageConsumer:
 
     def answer(job_id: str, error: JobError) -> bool:
         backend: Any = app.backend
-        is_stored = backend.finish(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
+        is_stored = backend.store_by(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
         return bool(is_stored or not job_store().is_claimed(job_id))
 
     return MessageConsumer(deliveries, max_bytes, answer)
-
-
-def put_back(delivery_tag: str, delay_s: float) -> None:
-    """Have a message delivered again after this time. Celery may then reject and requeue it."""
-    message_consumer().put_back(delivery_tag, delay_s)
 
 
 class Message(virtual.Message):
@@ -196,17 +190,13 @@ class Channel(redis.Channel):
         raw = message.payload | {"properties": properties, DECODED: message.arguments}
         try:
             self.connection._deliver(raw, queue)
-        except BaseException:
-            self._let_go(delivery.tag)
+        except BaseException:  # no trace may stay of a message that Celery failed to receive
+            if delivery.tag in self.qos._delivered:
+                virtual.QoS.ack(self.qos, delivery.tag)
+            for request in _members(state.reserved_requests):
+                if request.message.delivery_tag == delivery.tag:
+                    state.task_ready(request)
             raise
-
-    def _let_go(self, delivery_tag: str) -> None:
-        """Remove all traces of a message that Celery failed to receive."""
-        if delivery_tag in self.qos._delivered:
-            virtual.QoS.ack(self.qos, delivery_tag)
-        for request in _members(state.reserved_requests):
-            if request.message.delivery_tag == delivery_tag:
-                state.task_ready(request)
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
@@ -214,11 +204,10 @@ class Channel(redis.Channel):
 
         The client holds no connection. It takes one from the channel's pool for each command, in any thread.
         """
-        if client is None:
-            client = self._shared_client
-            if client is None or client.connection_pool is not self.pool:  # a reconnect makes a new pool
-                client = self._shared_client = self._create_client()
-        yield client
+        shared = self._shared_client
+        if client is None and (shared is None or shared.connection_pool is not self.pool):
+            shared = self._shared_client = self._create_client()  # a reconnect makes a new pool
+        yield shared if client is None else client
 
 
 class Poller(redis.MultiChannelPoller):

@@ -6,6 +6,7 @@ after it would wait here, although other workers could run them at once.
 
 import threading
 from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from celery import bootsteps
@@ -43,6 +44,12 @@ def free_slots(load: EngineLoad) -> int:
     return load.slots - load.running - load.waiting
 
 
+@dataclass
+class _Held:
+    num_paths: int  # on their way to an engine; 0 once it counts them
+    num_bytes: int
+
+
 class Capacity:
     """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
 
@@ -51,44 +58,32 @@ class Capacity:
 
     The engine that a job needs is known only after the job is taken. If one engine is full and another is
     not, jobs are taken one at a time, as long as none of them has to wait.
-
-    Args:
-        loads: Returns what each engine holds.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
         self._loads = loads
         self._lock = threading.Lock()
-        self._paths_on_their_way: dict[str, int] = {}  # by job id; 0 once an engine counts them
-        self._num_bytes: dict[str, int] = {}
+        self._held: dict[str, _Held] = {}  # by job id
         self._refused = False
         self._wake: Callable[[], object] = lambda: None
-
-    @property
-    def num_jobs(self) -> int:
-        """Jobs held at the last call of ``has_room``."""
-        return len(self._paths_on_their_way)
 
     def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
         """Note a received job and the size of its message."""
         with self._lock:
-            self._paths_on_their_way[job_id] = num_paths
-            self._num_bytes[job_id] = num_bytes
+            self._held[job_id] = _Held(num_paths, num_bytes)
 
     def admitted(self, job_id: str) -> None:
         """Note that an engine's load now counts the job's paths."""
         with self._lock:
-            if job_id in self._paths_on_their_way:
-                self._paths_on_their_way[job_id] = 0
+            if job_id in self._held:
+                self._held[job_id].num_paths = 0
 
     def has_room(self, unfinished: Container[str]) -> bool:
         """Whether to take another job. ``unfinished`` holds the ids of jobs that have not ended."""
         with self._lock:
-            on_their_way = self._paths_on_their_way
-            for job_id in [job_id for job_id in on_their_way if job_id not in unfinished]:
-                del on_their_way[job_id], self._num_bytes[job_id]
-            num_jobs, num_coming = len(on_their_way), sum(on_their_way.values())
-            if sum(self._num_bytes.values()) >= MAX_HELD_BYTES:
+            self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}
+            num_jobs, num_coming = len(self._held), sum(held.num_paths for held in self._held.values())
+            if sum(held.num_bytes for held in self._held.values()) >= MAX_HELD_BYTES:
                 return False
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
         fullest = min(loads, key=free_slots)

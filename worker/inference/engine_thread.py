@@ -4,7 +4,6 @@ import logging
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -22,17 +21,18 @@ CHECK_INTERVAL_S: Final = 1.0
 class EngineDied(Exception):
     """The engines' thread has ended. Another worker must compute the job."""
 
+    def __init__(self) -> None:
+        super().__init__("the engine has stopped")
+
 
 class EngineObserver(Protocol):
     """Observes engines. Its methods run on the engines' thread and must be short."""
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
         """Called after each step of this model's engine."""
-        ...
 
     def observe_generation(self, model_id: str, generation: Generation) -> None:
         """Called once for each series that ended, with its paths or an error."""
-        ...
 
 
 class EngineThread:
@@ -80,13 +80,11 @@ class EngineThread:
 
     @property
     def num_jobs(self) -> int:
-        """Number of jobs inside engines."""
         return sum(len(hosted.runs) for hosted in self._hosted)
 
     @property
     def job_ids(self) -> list[str]:
-        """The sorted ids of the jobs inside engines."""
-        return sorted(run.job_id for hosted in self._hosted for run in hosted.runs.copy())
+        return sorted(run.job_id for run in self.runs)
 
     @property
     def runs(self) -> list[JobRun]:
@@ -96,22 +94,28 @@ class EngineThread:
 
     @property
     def load(self) -> EngineLoad:
-        """The load of all engines together."""
-        loads = [hosted.load for hosted in self._hosted]
-        return EngineLoad(
-            sum(load.running for load in loads),
-            sum(load.waiting for load in loads),
-            sum(load.slots for load in loads),
-        )
+        loads = [(load.running, load.waiting, load.slots) for load in self.loads.values()]
+        return EngineLoad(*map(sum, zip(*loads, strict=True))) if loads else EngineLoad(0, 0, 0)
 
     def add(self, hosted: HostedEngine) -> HostedEngine:
         """Add an engine between two turns. From now on only the engines' thread uses it."""
-        self._run_and_wait(lambda: self._add(hosted))
+
+        def add() -> None:
+            self._hosted = [*self._hosted, hosted]
+
+        self._run_and_wait(add)
         return hosted
 
     def remove(self, hosted: HostedEngine) -> None:
         """Remove an engine between two turns. Jobs that it still runs end with EngineDied."""
-        self._run_and_wait(lambda: self._remove(hosted))
+
+        def remove() -> None:
+            self._hosted = [one for one in self._hosted if one is not hosted]
+            for run in list(hosted.runs):
+                self._end(run, EngineDied())
+            hosted.engine = None
+
+        self._run_and_wait(remove)
 
     def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
         """Send a job to an engine. Returns at once."""
@@ -122,13 +126,8 @@ class EngineThread:
     def wait(self, run: JobRun, timeout_s: float) -> bool:
         """Whether the job ended within the time. If the engines' thread is dead, it ends with EngineDied."""
         if not run.wait(timeout_s if self.is_alive else 0) and not self.is_alive:
-            run.end(_engine_died())
+            run.end(EngineDied())
         return run.is_done
-
-    def raise_if_dead(self) -> None:
-        """Raise EngineDied if the engines' thread is dead."""
-        if not self.is_alive:
-            raise _engine_died()
 
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
@@ -149,7 +148,7 @@ class EngineThread:
         finally:
             for hosted in self._hosted:
                 for run in list(hosted.runs):
-                    run.end(_engine_died())
+                    run.end(EngineDied())
 
     def _loop(self) -> None:
         stopping = False
@@ -184,19 +183,10 @@ class EngineThread:
         while not done.wait(CHECK_INTERVAL_S) and self.is_alive:
             pass
 
-    def _add(self, hosted: HostedEngine) -> None:
-        self._hosted = [*self._hosted, hosted]
-
-    def _remove(self, hosted: HostedEngine) -> None:
-        self._hosted = [one for one in self._hosted if one is not hosted]
-        for run in list(hosted.runs):
-            self._end(run, _engine_died())
-        hosted.engine = None
-
     def _admit(self, run: JobRun) -> None:
         hosted = run.hosted
         if hosted.engine is None:
-            run.end(_engine_died())
+            run.end(EngineDied())
             return
         hosted.runs.add(run)
         for index, request in enumerate(run.requests):
@@ -210,15 +200,12 @@ class EngineThread:
         self._on_admission(run.job_id)
 
     def _step(self, hosted: HostedEngine) -> None:
+        """Make a step, then end the jobs that it completed, and those that have a failed series."""
         assert hosted.engine is not None
         ended = hosted.engine.step()
         hosted.has_stepped = True
         report, load = hosted.engine.last_step, hosted.engine.load
         self._notify(lambda observer: observer.observe_step(hosted.model_id, report, load))
-        self._collect(hosted, ended)
-
-    def _collect(self, hosted: HostedEngine, ended: Sequence[Generation]) -> None:
-        """End the jobs that a step completed, and those that have a failed series."""
         over = set(ended)
         for generation in ended:
             self._note_end(hosted, generation)
@@ -252,12 +239,3 @@ class EngineThread:
             except Exception:  # an observer must not end what it observes
                 log.exception("%s failed and was removed", type(observer).__name__)
                 self._observers.remove(observer)
-
-
-def _engine_died() -> EngineDied:
-    return EngineDied("the engine has stopped")
-
-
-def deadline_from(remaining_s: float | None) -> float | None:
-    """The moment, by ``time.monotonic``, that is ``remaining_s`` from now."""
-    return None if remaining_s is None else time.monotonic() + remaining_s

@@ -3,23 +3,23 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
-from kronos_client.contract.results import ForecastResult, SeriesForecast, Timings, series_result
+from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.cache_entry import CacheEntry
-from worker.inference.engine_thread import EngineDied, EngineThread, deadline_from
+from worker.inference.engine_thread import EngineDied, EngineThread
 from worker.inference.host import Host
 from worker.inference.job_run import JobRun
+from worker.inference.model_cache import CacheEntry
 from worker.inference.model_loader import LoadedModel
 
 log = logging.getLogger(__name__)
@@ -36,31 +36,23 @@ class JobContext(Protocol):
 
     def is_cancelled(self) -> bool:
         """Whether to cancel the job. May raise an error to end the wait."""
-        ...
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
         """Report the job's progress over all paths of all series."""
-        ...
 
 
 def compute(
     host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
-    """Compute the job's result as JSON.
-
-    Args:
-        job: The job from ``read_job``.
-        receipt: The job's receipt as of now.
-        queue: The queue that the job came from.
+    """Compute the result, as JSON, of a job from ``read_job``. ``receipt`` is as of now.
 
     Raises:
         JobError: The job ends with this error.
         EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
     """
     started = time.monotonic()
-    device_warning = why_elsewhere(
-        job.device, str(host.device), host.device_warning, allow_fallback=job.allow_fallback
-    )
+    given = (job.device, str(host.device), host.device_warning)
+    device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
     model = host.models.find(job.model)
     limits = host.limits_of(model)
     check_job(job, limits)
@@ -68,77 +60,69 @@ def compute(
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if remaining_s is not None and remaining_s <= 0:
-        raise JobError(
-            ErrorCode.DEADLINE,
-            f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s; "
-            "allow more time or add workers",
-            "deadline_s",
-        )
+        late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
+        raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
     if receipt.is_cancelled:
-        raise cancelled_before_start()
+        raise _cancelled_before_start()
 
-    deadline = deadline_from(remaining_s)
+    deadline = None if remaining_s is None else time.monotonic() + remaining_s
     loading_started = time.monotonic()
     with host.models.use(model) as entry:
-        served = wait_for_model(host.engine_thread, entry, deadline, context.is_cancelled)
+        served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         requests = [_request(one, job, deadline) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
         generations = wait_for_run(host.engine_thread, run, context)
     total_s = time.monotonic() - started
-    summaries = [_summary(*both, job) for both in zip(series, generations, strict=True)]
-    warnings = [warning for one in series for warning in one.warnings]
+    forecasts = []
+    for one, generation in zip(series, generations, strict=True):
+        forecast = Forecast(generation.paths, one.seed)
+        if job.output.repair:
+            forecast = forecast.repaired()
+        forecasts.append(series_result(one, forecast, job.output))
+    warnings = [] if device_warning is None else [device_warning]
+    warnings += [warning for one in series for warning in one.warnings]
     warnings += lookback_warnings(series, served)
     result = ForecastResult(
-        series=tuple(summaries),
+        series=tuple(forecasts),
         model=served.info,
         device=str(host.device),
         device_warning=device_warning,
         queue=queue,
         worker=host.node,
         timings_ms=_timings(generations, waited_s, loading_s, total_s),
-        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
+        warnings=tuple(warnings),
     )
     return result.model_dump(mode="json")
 
 
-def cancelled_before_start() -> JobError:
-    """The error of a cancelled job that was not computed at all."""
+def _cancelled_before_start() -> JobError:
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
 def wait_for_model(
-    engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, is_cancelled: Callable[[], bool]
+    engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, context: JobContext
 ) -> LoadedModel:
     """Wait until the job's model is loaded, unless the job is late or cancelled before."""
     while not entry.wait(0):
-        engine_thread.raise_if_dead()
+        if not engine_thread.is_alive:
+            raise EngineDied
         left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s <= 0:
-            raise JobError(
-                ErrorCode.DEADLINE,
-                f"the deadline passed while the model {entry.name} was being loaded; allow more time",
-                "deadline_s",
-            )
-        if is_cancelled():
-            raise cancelled_before_start()
+            late = f"the deadline passed while the model {entry.name} was being loaded; allow more time"
+            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
+        if context.is_cancelled():
+            raise _cancelled_before_start()
         entry.wait(min(CHECK_INTERVAL_S, left_s))
     return entry.served
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
-    sampling = job.sampling
     return SeriesRequest(
         bars=to_bars(series.columns),
         stamps=time_features(series.wall),
         future_stamps=time_features(series.future_wall),
-        sampling=SamplingParams(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            sample_count=sampling.sample_count,
-            seed=series.seed,
-        ),
+        sampling=SamplingParams(**job.sampling.model_dump() | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
     )
@@ -159,18 +143,11 @@ def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) 
             engine_thread.cancel(run)
     # New exceptions, because JobRun.end removes the traceback.
     if isinstance(run.error, EngineDied):
-        raise (DiedInEngine if run.is_inside else EngineDied)(str(run.error))
+        raise (DiedInEngine if run.is_inside else EngineDied)
     if isinstance(run.error, KronosError):
         prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
         raise JobError.from_kronos(run.error, prefix=prefix if run.error.field else "")
     return run.result()
-
-
-def _summary(series: PreparedSeries, generation: Generation, job: ForecastJob) -> SeriesForecast:
-    forecast = Forecast(generation.paths, series.seed)
-    if job.output.repair:
-        forecast = forecast.repaired()
-    return series_result(series, forecast, job.output)
 
 
 def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
@@ -186,13 +163,7 @@ def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
     """``queued`` is the wait for worker, model and slots. Each phase is that of the slowest series."""
     phases = [generation.timings.durations_s() for generation in generations]
-    queued_s, prefill_s, decode_s = (
-        max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")
-    )
+    seconds = {name: max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")}
     before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
-    return Timings(
-        queued=round((before_s + loading_s + queued_s) * 1000, 3),
-        prefill=round(prefill_s * 1000, 3),
-        decode=round(decode_s * 1000, 3),
-        total=round((before_s + total_s) * 1000, 3),
-    )
+    seconds |= {"queued": before_s + loading_s + seconds["queued"], "total": before_s + total_s}
+    return Timings(**{name: round(one_s * 1000, 3) for name, one_s in seconds.items()})

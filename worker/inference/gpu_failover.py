@@ -6,7 +6,6 @@ When a GPU worker is ready again, CPU workers leave the gpu queue.
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from celery import bootsteps
@@ -20,23 +19,6 @@ from worker.settings import get_settings
 log = logging.getLogger(__name__)
 
 
-class GraceTimer:
-    """Decides when to stand in: after no GPU worker was ready for ``grace_s``. No Celery, no Redis."""
-
-    def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.grace_s = grace_s
-        self._clock = clock
-        self._gpu_last_ready = clock()
-
-    def should_stand_in(self, gpu_ready: bool) -> bool:
-        """Whether this worker should take jobs from ``gpu``. ``gpu_ready``: a GPU worker is ready now."""
-        now = self._clock()
-        if gpu_ready:
-            self._gpu_last_ready = now
-            return False
-        return now - self._gpu_last_ready >= self.grace_s
-
-
 class GpuFailover(bootsteps.StartStopStep):
     """Checks the announcements every few seconds, on the consumer's thread."""
 
@@ -46,7 +28,8 @@ class GpuFailover(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._redis = connect(settings.redis_url.get_secret_value())
-        self._grace = GraceTimer(settings.gpu_grace_s)
+        self._grace_s = settings.gpu_grace_s
+        self._last_ready = time.monotonic()
         self._standing_in = False
         self._timer: Any = None
 
@@ -64,14 +47,15 @@ class GpuFailover(bootsteps.StartStopStep):
 
     def _check(self, consumer: Any) -> None:
         try:
-            stand_in = self._grace.should_stand_in(is_gpu_ready(live_workers(self._redis)))
+            is_ready = is_gpu_ready(live_workers(self._redis))
         except RedisError as error:
             log.warning("could not read which GPU workers are ready, changing nothing: %s", error)
             return
+        if is_ready:
+            self._last_ready = time.monotonic()
+        stand_in = not is_ready and time.monotonic() - self._last_ready >= self._grace_s
         if stand_in and not self._standing_in:
-            log.warning(
-                "no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace.grace_s
-            )
+            log.warning("no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace_s)
             consumer.add_task_queue(GPU_QUEUE)
         elif self._standing_in and not stand_in:
             log.info("a GPU worker is ready: leaving queue gpu to it")

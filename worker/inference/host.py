@@ -20,10 +20,8 @@ class Host:
     Args:
         device: The resolved device; ``load`` may replace it by the CPU.
         device_warning: Why the device is not the requested one, or None.
-        observers: Receive each step, and each series that ended.
-        on_admission: Called with a job's id when an engine's load counts it.
+        observers, on_admission, on_death: As of ``EngineThread``.
         on_stall: Called when a step begins to hang, and when it continues.
-        on_death: Called when the engines' thread dies.
     """
 
     def __init__(
@@ -80,22 +78,15 @@ class Host:
             KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
         loader = ModelLoader(self.settings, self.device)
-        own = loader.load_own()
+        own = loader.load()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.engine_thread.start()
         self.watchdog.start()
-        self._models = ModelCache(
-            self.engine_thread,
-            loader,
-            own,
-            self.settings.further_models,
-            max_models=self.settings.max_models,
-            registry=loader.registry,
-        )
+        further, max_models = self.settings.further_models, self.settings.max_models
+        self._models = ModelCache(self.engine_thread, loader, own, further, max_models, loader.registry)
 
     def stop(self) -> None:
-        """End the engines' thread."""
         if self.is_loaded:
             self.engine_thread.stop()
             self.watchdog.stop()

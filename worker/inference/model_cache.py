@@ -6,18 +6,68 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
+from kronos_model.engine.engine import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
-from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
 
 log = logging.getLogger(__name__)
+
+
+class CacheEntry:
+    """A place that is taken before its model is loaded. Jobs hold it while they need the model."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.num_jobs = 0
+        self.last_used = 0
+        self.is_dropped = False
+        self._settled = threading.Event()
+        self._served: LoadedModel | None = None
+        self._error: JobError | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the model is loaded or has failed; False if the time ran out."""
+        return self._settled.wait(timeout_s)
+
+    @property
+    def served(self) -> LoadedModel:
+        """The model, after ``wait`` returned True. Raises JobError if it could not be loaded."""
+        if self._error is not None:
+            raise JobError(*self._error.args)  # a new one for each job: threads share the stored one
+        if self._served is None:
+            raise RuntimeError("the model is not loaded yet")
+        return self._served
+
+    def settle(self, outcome: LoadedModel | JobError) -> None:
+        """Set the outcome, and wake the jobs that wait for it."""
+        if isinstance(outcome, JobError):
+            self._error = outcome
+        else:
+            self._served = outcome
+        self._settled.set()
+
+    def empty(self) -> LoadedModel | None:
+        served, self._served = self._served, None
+        return served
+
+    def status(self) -> ModelStatus:
+        served = self._served
+        load = EngineLoad(0, 0, 0) if served is None else served.hosted.load
+        return ModelStatus(
+            id=self.name,
+            revision=None if served is None else served.info.revision,
+            state="loading" if served is None else "ready",
+            jobs=self.num_jobs,
+            **asdict(load),
+        )
 
 
 class ModelCache:
@@ -49,12 +99,11 @@ class ModelCache:
         engine_thread.add(own.hosted)
         self._own = CacheEntry(own.name)
         self._own.settle(own)
-        self._own_registered = own.registered
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
         self._uses = itertools.count(1)
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        threading.Thread(target=self._work_off, name="kronos-loader", daemon=True).start()
 
     @property
     def own(self) -> LoadedModel:
@@ -78,13 +127,10 @@ class ModelCache:
         registered = self._find_registered(name)
         if registered is None:
             more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
-            raise JobError(
-                ErrorCode.MODEL_NOT_ALLOWED,
-                f"this worker serves {', '.join(self.names)}{more}; name one of them, or none for the first",
-                "model",
-                {"allowed": self.names},
-            )
-        return None if registered == self._own_registered else registered
+            served = f"{', '.join(self.names)}{more}"
+            text = f"this worker serves {served}; name one of them, or none for the first"
+            raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
+        return None if registered == self.own.registered else registered
 
     @contextmanager
     def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
@@ -115,7 +161,6 @@ class ModelCache:
             raise JobError.from_kronos(error, prefix="model") from None
 
     def status(self) -> tuple[ModelStatus, ...]:
-        """The status of every model that is loaded or loading, the worker's own first."""
         with self._lock:
             entries = [self._own, *self._further.values()]
         return tuple(entry.status() for entry in entries)
@@ -130,10 +175,9 @@ class ModelCache:
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
         with self._lock:
-            here = [self._own_registered, *self._further]
-        called = [
-            one for one in here if isinstance(one, RegisteredModel) and name in (one.name, one.reference)
-        ]
+            here = [self.own.registered, *self._further]
+        loaded = [one for one in here if isinstance(one, RegisteredModel)]
+        called = [one for one in loaded if name in (one.name, one.reference)]
         return max(called, key=lambda one: one.version, default=None)
 
     def _take(self, wanted: Loadable) -> CacheEntry:
@@ -144,26 +188,18 @@ class ModelCache:
         if 1 + len(self._further) >= self._max_models:
             self._make_room(name)
         entry = self._further[wanted] = CacheEntry(name)
-        self._do(lambda: self._load(entry, wanted))
+        self._work.put(lambda: self._load(entry, wanted))
         return entry
 
     def _make_room(self, name: str) -> None:
         """Drop the model that was used longest ago and that no job holds. Needs the lock."""
         idle = {wanted: entry for wanted, entry in self._further.items() if entry.num_jobs == 0}
         if not idle:
-            raise _no_capacity(
-                name, f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
-            )
-        victim = min(idle, key=lambda wanted: idle[wanted].last_used)
-        entry = self._further.pop(victim)
+            reason = f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
+            raise _no_capacity(name, reason)
+        entry = self._further.pop(min(idle, key=lambda wanted: idle[wanted].last_used))
         entry.is_dropped = True
-        self._do(lambda: self._drop(entry))
-
-    def _do(self, work: Callable[[], None]) -> None:
-        self._work.put(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work_off, name="kronos-loader", daemon=True)
-            self._thread.start()
+        self._work.put(lambda: self._drop(entry))
 
     def _work_off(self) -> None:
         while True:
@@ -182,16 +218,15 @@ class ModelCache:
             with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:
                     del self._further[wanted]
-            entry.settle(outcome)
         else:
             log.info("model %s is loaded", entry.name)
             self._engine_thread.add(outcome.hosted)
-            entry.settle(outcome)
+        entry.settle(outcome)
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""
         try:
-            return self._loader.load_further(wanted)
+            return self._loader.load(wanted)
         except KronosError as error:
             # The log has the whole message. Results must not contain its paths.
             log.warning("model %s could not be loaded: %s: %s", name, error.code, error.message)
@@ -200,23 +235,17 @@ class ModelCache:
             return JobError.from_kronos(error, prefix="model")
         except Exception:  # the jobs that wait for the model must end
             log.exception("model %s could not be loaded", name)
-            return JobError(
-                ErrorCode.INTERNAL, f"the model {name} could not be loaded; see the worker's log", "model"
-            )
+            reason = f"the model {name} could not be loaded; see the worker's log"
+            return JobError(ErrorCode.INTERNAL, reason, "model")
 
     def _drop(self, entry: CacheEntry) -> None:
-        served = entry.empty()
-        if served is None:
-            return
-        self._engine_thread.remove(served.hosted)
-        self._loader.reclaim()
-        log.info("model %s was dropped", entry.name)
+        if (served := entry.empty()) is not None:
+            self._engine_thread.remove(served.hosted)
+            self._loader.reclaim()
+            log.info("model %s was dropped", entry.name)
 
 
 def _no_capacity(name: str, reason: str) -> JobError:
-    return JobError(
-        ErrorCode.MODEL_CAPACITY,
-        f"the worker has no room for {name}: {reason}; try again later, raise KRONOS_MAX_MODELS or "
-        "KRONOS_MEMORY_MB, or add workers",
-        "model",
-    )
+    remedy = "try again later, raise KRONOS_MAX_MODELS or KRONOS_MEMORY_MB, or add workers"
+    text = f"the worker has no room for {name}: {reason}; {remedy}"
+    return JobError(ErrorCode.MODEL_CAPACITY, text, "model")

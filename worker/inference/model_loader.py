@@ -2,8 +2,8 @@
 
 import gc
 import time
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import torch
 
@@ -29,24 +29,18 @@ Loadable = ModelSpec | RegisteredModel
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model on its device, and its engine for the engines' thread.
-
-    Attributes:
-        max_context: The most bars that the model uses.
-        lookback: Bars of lookback in its training, if its metadata has them.
-    """
+    """A model on its device, and its engine for the engines' thread."""
 
     info: ModelInfo
     hosted: HostedEngine
-    max_context: int
+    max_context: int  # the most bars that it uses
     num_parameters: int
     load_s: float
     registered: RegisteredModel | None = None
-    lookback: int | None = None
+    lookback: int | None = None  # bars, in its training
 
     @property
     def name(self) -> str:
-        """The model's name in this process."""
         return self.hosted.model_id
 
 
@@ -54,12 +48,8 @@ class ModelLoader:
     """Loads models onto one device, each within its share of one memory budget.
 
     The budget is ``KRONOS_MEMORY_MB``, or most of a GPU's free memory. It is divided by the number of models
-    that this worker may hold at once, so that the slots of one model never take another's share.
-
-    Attributes:
-        device: The device of the models.
-        device_warning: Why it is not the requested device, or None.
-        registry: The registered models; None if no model folder is set.
+    that this worker may hold at once, so that the slots of one model never take another's share. All methods
+    raise CheckpointError or an error below it, or OutOfMemory.
     """
 
     def __init__(self, settings: WorkerSettings, device: torch.device) -> None:
@@ -69,41 +59,43 @@ class ModelLoader:
         self.registry = None if settings.model_folder is None else ModelRegistry(settings.model_folder)
         self.share_bytes = _share_bytes(settings, device)
 
-    def load_own(self) -> LoadedModel:
-        """Load the worker's own model. If it does not fit the device, the CPU becomes the device.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
-        return self._load(self._own(), may_move=True)
-
-    def load_further(self, wanted: Loadable) -> LoadedModel:
-        """Load another model, only on the same device.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
-        return self._load(wanted, may_move=False)
+    def load(self, wanted: Loadable | None = None) -> LoadedModel:
+        """Load a model; None is the worker's own. If that one does not fit the device, the CPU becomes it."""
+        started = time.perf_counter()
+        is_own = wanted is None
+        wanted = self._own() if wanted is None else wanted
+        # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
+        # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
+        # from then on. So only the engines' thread gets a team.
+        torch.set_num_threads(1)
+        pair = _load_pair(wanted)
+        self._place(pair, may_move=is_own)
+        registered = wanted if isinstance(wanted, RegisteredModel) else None
+        engine = build_engine(
+            pair.model,
+            pair.tokenizer,
+            clip=(registered and registered.metadata.clip) or CLIP,
+            max_prefill_bars=self._settings.max_prefill_bars,
+            **self._size(wanted),
+        )
+        info = _model_info(pair, wanted)
+        return LoadedModel(
+            info=info,
+            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
+            max_context=self.max_context_of(wanted),
+            num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
+            load_s=round(time.perf_counter() - started, 3),
+            registered=registered,
+            lookback=_lookback(wanted),
+        )
 
     def own_slots(self) -> int:
-        """Sample paths that the worker's own model would compute at once on the device. Loads nothing there.
-
-        Raises:
-            CheckpointError and those below it, OutOfMemory.
-        """
+        """Sample paths that the worker's own model would compute at once. Loads nothing on the device."""
         if self.share_bytes is None:
             return self._settings.max_slots or default_slots(self.device)
         wanted = self._own()
         pair = _load_pair(wanted)
-        return num_slots_on(
-            self.device,
-            pair.model,
-            pair.tokenizer,
-            max_context=self.max_context_of(wanted),
-            max_slots=self._settings.max_slots,
-            memory_bytes=self.share_bytes,
-            dtype=getattr(torch, self._settings.dtype),
-        )
+        return num_slots_on(self.device, pair.model, pair.tokenizer, **self._size(wanted))
 
     def max_context_of(self, wanted: Loadable) -> int:
         """The most bars that a model will use; for a registered one, no more than in training."""
@@ -119,53 +111,28 @@ class ModelLoader:
 
     def _own(self) -> Loadable:
         """The model in the settings. A registered model comes before a folder or hub id of that name."""
-        settings = self._settings
-        name = ModelSpec(
-            settings.model, settings.tokenizer, settings.model_revision, settings.tokenizer_revision
-        )
-        registered = None
-        if self.registry is not None and settings.model is not None:
-            registered = self.registry.resolve(settings.model)
+        given = self._settings
+        spec = ModelSpec(given.model, given.tokenizer, given.model_revision, given.tokenizer_revision)
+        if self.registry is None or given.model is None:
+            return spec
+        registered = self.registry.resolve(given.model)
         if registered is None:
-            return name
-        if name != ModelSpec(settings.model):
+            return spec
+        if spec != ModelSpec(given.model):
             raise CheckpointError(
-                f"'{settings.model}' is a registered model, which has its own tokenizer and versions: unset "
+                f"'{given.model}' is a registered model, which has its own tokenizer and versions: unset "
                 "KRONOS_TOKENIZER and the two revisions; to choose a version, write NAME@VERSION."
             )
         return registered
 
-    def _load(self, wanted: Loadable, *, may_move: bool) -> LoadedModel:
-        started = time.perf_counter()
-        settings = self._settings
-        # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
-        # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
-        # from then on. So only the engines' thread gets a team.
-        torch.set_num_threads(1)
-        pair = _load_pair(wanted)
-        self._place(pair, may_move=may_move)
-        max_context = self.max_context_of(wanted)
-        engine = build_engine(
-            pair.model,
-            pair.tokenizer,
-            max_context=max_context,
-            clip=(wanted.metadata.clip if isinstance(wanted, RegisteredModel) else None) or CLIP,
-            max_slots=settings.max_slots,
-            max_prefill_bars=settings.max_prefill_bars,
-            memory_bytes=self.share_bytes,
-            dtype=getattr(torch, settings.dtype),
-        )
-        info = _model_info(pair, wanted)
-        registered = wanted if isinstance(wanted, RegisteredModel) else None
-        return LoadedModel(
-            info=info,
-            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
-            max_context=max_context,
-            num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
-            load_s=round(time.perf_counter() - started, 3),
-            registered=registered,
-            lookback=_lookback(wanted),
-        )
+    def _size(self, wanted: Loadable) -> dict[str, Any]:
+        """What decides how many sample paths an engine computes at once."""
+        return {
+            "max_context": self.max_context_of(wanted),
+            "max_slots": self._settings.max_slots,
+            "memory_bytes": self.share_bytes,
+            "dtype": getattr(torch, self._settings.dtype),
+        }
 
     def _place(self, pair: CheckpointPair, *, may_move: bool) -> None:
         """Move both to the device. If one does not fit, move both to the CPU, or raise OutOfMemory."""
@@ -203,12 +170,7 @@ def _load_pair(wanted: Loadable) -> CheckpointPair:
     if isinstance(wanted, RegisteredModel):
         wanted.verify()
         return load_pair(wanted.folder)
-    return load_pair(
-        wanted.model,
-        wanted.tokenizer,
-        model_revision=wanted.model_revision,
-        tokenizer_revision=wanted.tokenizer_revision,
-    )
+    return load_pair(**asdict(wanted))
 
 
 def _lookback(wanted: Loadable) -> int | None:
@@ -220,7 +182,6 @@ def _lookback(wanted: Loadable) -> int | None:
 
 
 def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:
-    """The names and revisions that a result carries."""
     if isinstance(wanted, RegisteredModel):
         name, version = wanted.name, str(wanted.version)
         return ModelInfo(id=name, revision=version, tokenizer_id=name, tokenizer_revision=version)

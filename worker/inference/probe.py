@@ -29,29 +29,19 @@ def run_probe(
     error_sink: LineSink = lambda name, line: None,
     timeout_s: float = math.inf,
 ) -> dict[str, Any]:
-    """Resolve these devices, and test if the worker's model loads on the first.
+    """Resolve these devices, and test if the worker's model loads on the first; see ``report_on``.
 
     Args:
-        names: Values of ``KRONOS_DEVICE``; ``all`` alone means every device that this machine may have.
-        with_slots: Report for each device how many sample paths the worker's model computes at once.
-        with_model: Load the worker's model on the first device.
         environment: Variables on top of this process's.
-        error_sink: Called with ``(name, line)`` for each line that the process prints to stderr.
-
-    Returns:
-        ``devices``, a report for each, and ``model``; see ``probe_child.py``.
+        error_sink: As of ``JsonChild``.
 
     Raises:
         ProbeError: The process failed or took too long.
         ModuleNotFoundError: A package is missing.
     """
+    command, env = module_command("worker.inference.probe_child"), own_environment(environment or {})
     try:
-        child = JsonChild(
-            "probe",
-            module_command("worker.inference.probe_child"),
-            env=own_environment(environment or {}),
-            error_sink=error_sink,
-        )
+        child = JsonChild("probe", command, env=env, error_sink=error_sink)
     except LocalStackError as error:
         raise ProbeError(str(error)) from None
     try:

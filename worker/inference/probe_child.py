@@ -1,7 +1,6 @@
 """``python -m worker.inference.probe_child``: test devices, and if the model loads. ``probe.py`` starts it.
 
-It reads one message with ``devices``, ``with_slots`` and ``with_model``, and sends one event, ``report`` or
-``error``.
+It reads one message with the arguments of ``report_on``, and sends one event, ``report`` or ``error``.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,9 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
     """
     try:
         device, warning = resolve_device(name)
-        _compute(device)
+        ones = torch.ones(2, 2, device=device)  # a GPU was already tested when it was resolved
+        if (ones @ ones).sum().item() != 8:
+            raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
     except (KronosError, RuntimeError) as error:
         return {"requested": name, "error": _text(error)}
     report = {
@@ -48,7 +49,7 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
     """The worker's model after it loaded there, or ``error`` and its ``code``."""
     try:
         device, _ = resolve_device(name)
-        loaded = ModelLoader(settings, device).load_own()
+        loaded = ModelLoader(settings, device).load()
     except KronosError as error:
         return {"error": explain(error), "code": error.code}
     return {
@@ -62,42 +63,33 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
 
 
 def report_on(
-    names: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
+    devices: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
 ) -> dict[str, Any]:
-    """Report on devices; ``all`` alone means every device that this machine may have.
+    """Report on devices, and on the model.
+
+    Args:
+        devices: Values of ``KRONOS_DEVICE``; ``all`` alone means every device that this machine may have.
+        with_slots: Report for each device how many sample paths the worker's model computes at once.
+        with_model: Load the worker's model on the first device.
 
     Returns:
-        ``devices``, one report for each name, and ``model``, which is None if not requested or without
-        device.
+        ``devices``, one report for each, and ``model``, which is None if not requested or without device.
     """
-    if list(names) == [ALL]:
+    if list(devices) == [ALL]:
         gpus = (f"cuda:{index}" for index in range(TorchProbe().cuda_device_count()))
-        names = ["auto", "cpu", "cuda", *gpus, "mps"]
-    devices = [device_report(name, settings, with_slots=with_slots) for name in names]
-    model = model_report(names[0], settings) if with_model and "error" not in devices[0] else None
-    return {"devices": devices, "model": model}
-
-
-def _compute(device: torch.device) -> None:
-    """Raise RuntimeError if the device cannot compute. A GPU was already tested when it was resolved."""
-    ones = torch.ones(2, 2, device=device)
-    if (ones @ ones).sum().item() != 8:
-        raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
+        devices = ["auto", "cpu", "cuda", *gpus, "mps"]
+    reports = [device_report(name, settings, with_slots=with_slots) for name in devices]
+    model = model_report(devices[0], settings) if with_model and "error" not in reports[0] else None
+    return {"devices": reports, "model": model}
 
 
 def _text(error: Exception) -> str:
     return f"{error.code}: {error.message}" if isinstance(error, KronosError) else str(error)
 
 
-def main() -> None:
-    """Read one message and send one event."""
+if __name__ == "__main__":
     parent = JsonParent()
-    question = parent.next_message()
     try:
-        parent.send("report", **report_on(question.pop("devices"), get_settings(), **question))
+        parent.send("report", **report_on(settings=get_settings(), **parent.next_message()))
     except SettingsError as error:
         parent.send("error", message=str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -37,9 +37,9 @@ def end_child() -> None:
 
 
 def end_at_once(reason: str) -> NoReturn:
-    """Log the reason and end this process now, because a thread hangs.
+    """Log the reason and end this process now.
 
-    That thread may hold the log's lock, so the wait for the log line is short.
+    A thread that hangs may hold the log's lock, so the wait for the log line is short.
     """
     line = threading.Thread(target=log.critical, args=("%s", reason), daemon=True)
     line.start()
@@ -48,10 +48,7 @@ def end_at_once(reason: str) -> NoReturn:
 
 
 def _end_after_grace() -> None:
-    def end_now() -> None:
-        log.critical("the worker did not end by itself within %g s: it ends now", ENDING_GRACE_S)
-        os._exit(EXIT_STATUS)
-
-    timer = threading.Timer(ENDING_GRACE_S, end_now)
+    late = f"the worker did not end by itself within {ENDING_GRACE_S:g} s: it ends now"
+    timer = threading.Timer(ENDING_GRACE_S, end_at_once, (late,))
     timer.daemon = True
     timer.start()

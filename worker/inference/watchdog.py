@@ -19,6 +19,12 @@ FROZEN_FACTOR: Final = 2
 """After so many limits, a process ends in which no Python code runs any more, not even this module's."""
 
 
+@dataclass
+class _Step:
+    limit_s: float
+    seen_s: float = 0.0
+
+
 class Watchdog:
     """Times the steps of one thread, on its own thread.
 
@@ -54,7 +60,6 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the watchdog's thread."""
         self._is_over.set()
 
     @contextmanager
@@ -87,7 +92,7 @@ class Watchdog:
             pass
         self._end_if_frozen(None)
 
-    def _end_if_frozen(self, step: "_Step | None") -> None:
+    def _end_if_frozen(self, step: _Step | None) -> None:
         """End the process if this method is not called again in time.
 
         A step that holds the interpreter's lock stops all Python threads, including this one. faulthandler
@@ -101,9 +106,3 @@ class Watchdog:
             elif self._is_armed:
                 faulthandler.cancel_dump_traceback_later()
         self._is_armed = step is not None
-
-
-@dataclass
-class _Step:
-    limit_s: float
-    seen_s: float = 0.0

@@ -1,22 +1,21 @@
 """Announces a worker every few seconds, on its own thread. No torch."""
 
 import logging
-import os
-import platform
 import threading
-import time
 from collections.abc import Callable
-from importlib.metadata import version
-from typing import Any
+from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client.contract.worker_status import WorkerStatus
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
-from worker.monitoring.job_rate import JobRate
+from worker.monitoring.rates import Rates
 
 log = logging.getLogger(__name__)
+
+RATE_WINDOW_S: Final = 60.0
+"""Clients estimate from the rate of jobs when a full queue has room again."""
 
 
 class Heartbeat:
@@ -28,17 +27,13 @@ class Heartbeat:
     """
 
     def __init__(
-        self,
-        redis: Redis,
-        node: str,
-        status: Callable[[], WorkerStatus],
-        is_alive: Callable[[], bool] = lambda: True,
+        self, redis: Redis, node: str, status: Callable[[], WorkerStatus], is_alive: Callable[[], bool]
     ) -> None:
         self._redis = redis
         self._is_alive = is_alive
         self._node = node
         self._status = status
-        self._job_rate = JobRate()
+        self._rates = Rates(RATE_WINDOW_S)
         self._is_over = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
@@ -47,11 +42,11 @@ class Heartbeat:
         self._thread.start()
 
     def announce(self) -> None:
-        """Announce the worker now."""
         try:
             status = self._status()
-            rate = self._job_rate.observe(status.jobs_done + status.jobs_failed)
-            announce(self._redis, status.model_copy(update={"jobs_per_s": round(rate, 4)}))
+            elapsed_s, num_jobs = self._rates.growth(status.jobs_done + status.jobs_failed)
+            rate = round(num_jobs / elapsed_s, 4) if elapsed_s else 0.0
+            announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
         except RedisError as error:
             log.warning("could not announce this worker, trying again: %s", error)
 
@@ -60,7 +55,6 @@ class Heartbeat:
         self._wake.set()
 
     def withdraw(self) -> None:
-        """Remove the announcement."""
         self._is_over = True
         self._wake.set()
         if self._thread.is_alive():
@@ -78,13 +72,3 @@ class Heartbeat:
                 return
             self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
             self._wake.clear()
-
-
-def facts_of_process(started: float, *packages: str) -> dict[str, Any]:
-    """The fields of a status that describe this process. ``started`` is a Unix time."""
-    return {
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "uptime_s": round(time.time() - started, 3),
-    }

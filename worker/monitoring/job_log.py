@@ -16,12 +16,7 @@ COPIED: Final = ("device", "device_warning", "queue", "worker", "timings_ms", "n
 
 
 def log_job(task: str, job_id: str, state: str | None, outcome: Any, node: str, device: str) -> None:
-    """Log a job that ended; one that goes back to the queue has not ended.
-
-    Args:
-        state: Celery's state of the job.
-        outcome: The result as JSON, or the error.
-    """
+    """Log a job that ended with a result as JSON or an error; one that goes back to the queue has not."""
     if state is None or state not in OUTCOMES:
         return
     fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": OUTCOMES[state]}

@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
 
@@ -20,7 +21,8 @@ from prometheus_client.registry import Collector
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
 from kronos_client.redis.queues import QUEUES, priority_of
-from worker.monitoring.load_window import LoadWindow
+from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
+from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
     from kronos_model.engine.engine import EngineLoad, StepReport
@@ -34,105 +36,74 @@ JOB_WAIT_BUCKETS_S: Final = (0.01, 0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600, 4 * 
 BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class EngineLoads(Collector):
-    """Paths and slots at the moment of the scrape. After a cancelled job no step would update a gauge."""
+ENGINE_GAUGES: Final = {
+    "kronos_sequences_running": ("running", "Sample paths that hold a slot"),
+    "kronos_sequences_waiting": ("waiting", "Sample paths that wait for a slot"),
+    "kronos_slots": ("slots", "Sample paths that may run together"),
+}
+TRAINING_GAUGES: Final = {
+    "kronos_training_step": ("step", "Steps that the stage has taken"),
+    "kronos_training_steps": ("num_steps", "Steps that the stage has in all"),
+    "kronos_training_loss": ("loss", "Training loss as last reported"),
+}
 
-    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]]) -> None:
-        self._loads = loads
+
+class GaugesAtScrape(Collector):
+    """Gauges that are read when they are scraped. After a cancelled job no step would update them.
+
+    Args:
+        gauges: For each metric, the attribute that it shows and its description.
+        read: Returns the objects with these attributes by the values of ``labels``. None gives no sample.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        gauges: Mapping[str, tuple[str, str]],
+        read: Callable[[], Mapping[tuple[str, ...], object]],
+    ) -> None:
+        self._labels = labels
+        self._gauges = gauges
+        self._read = read
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        running = GaugeMetricFamily(
-            "kronos_sequences_running", "Sample paths that hold a slot", labels=["model"]
-        )
-        waiting = GaugeMetricFamily(
-            "kronos_sequences_waiting", "Sample paths that wait for a slot", labels=["model"]
-        )
-        slots = GaugeMetricFamily("kronos_slots", "Sample paths that may run together", labels=["model"])
-        for model, load in self._loads().items():
-            running.add_metric([model], load.running)
-            waiting.add_metric([model], load.waiting)
-            slots.add_metric([model], load.slots)
-        yield from (running, waiting, slots)
-
-
-class TrainingState(Collector):
-    """The progress of a finetuning worker's job; no samples if it trains none."""
-
-    def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
-        self._training = training
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        training = self._training()
-        for name, key, text in (
-            ("step", "step", "Steps that the stage has taken"),
-            ("steps", "num_steps", "Steps that the stage has in all"),
-            ("loss", "loss", "Training loss as last reported"),
-        ):
-            gauge = GaugeMetricFamily(f"kronos_training_{name}", text, labels=["model", "stage"])
-            value = getattr(training, key, None)
-            if training is not None and value is not None:
-                gauge.add_metric([training.name, training.stage or ""], value)
+        shown = self._read()
+        for name, (attribute, text) in self._gauges.items():
+            gauge = GaugeMetricFamily(name, text, labels=self._labels)
+            for labels, one in shown.items():
+                if (value := getattr(one, attribute)) is not None:
+                    gauge.add_metric(labels, value)
             yield gauge
-
-
-class ModelMetrics:
-    """The labelled metrics of one model."""
-
-    def __init__(self, metrics: "WorkerMetrics", model_id: str) -> None:
-        self.num_bars = metrics.num_bars.labels(model_id)
-        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
-        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
-        self.decode_s = metrics.step_s.labels(model_id, "decode")
-        self.batch_size = metrics.batch_size.labels(model_id)
-        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
 
 
 class JobMetrics:
     """The metrics of a process and its jobs, for workers of both roles, in their own registry.
 
-    Args:
-        num_jobs: Returns how many jobs are computed now.
-
-    Attributes:
-        num_done: Jobs that succeeded.
-        num_failed: Jobs that ended with an error.
+    ``num_jobs`` returns how many jobs are computed now.
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
         self._lock = threading.Lock()
         self.num_done = 0
         self.num_failed = 0
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        self.job_wait_s = Histogram(
-            "kronos_job_wait_seconds",
-            "Time from a job's submission until a worker first began it",
-            ("queue", "priority"),
-            buckets=JOB_WAIT_BUCKETS_S,
-            registry=registry,
-        )
-        self.jobs = Counter(
-            "kronos_jobs",
-            "Jobs that ended: done, or failed with the code of their error",
-            ("outcome", "code"),
-            registry=registry,
-        )
-        self.jobs_repeated = Counter(
-            "kronos_jobs_repeated",
-            "Jobs that another worker was given meanwhile: what was computed here is discarded",
-            registry=registry,
-        )
-        self.messages_dead = Counter(
-            "kronos_messages_dead", "Messages that cannot be read, moved to kronos:dead", registry=registry
-        )
-        running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=registry)
+        self.registry = CollectorRegistry()
+        self._counter = partial(Counter, registry=self.registry)
+        self._histogram = partial(Histogram, registry=self.registry)
+        ProcessCollector(registry=self.registry)
+        text = "Time from a job's submission until a worker first began it"
+        labels = ("queue", "priority")
+        self.job_wait_s = self._histogram("kronos_job_wait_seconds", text, labels, buckets=JOB_WAIT_BUCKETS_S)
+        text = "Jobs that ended: done, or failed with the code of their error"
+        self.jobs = self._counter("kronos_jobs", text, ("outcome", "code"))
+        text = "Jobs that another worker was given meanwhile: what was computed here is discarded"
+        self.jobs_repeated = self._counter("kronos_jobs_repeated", text)
+        text = "Messages that cannot be read, moved to kronos:dead"
+        self.messages_dead = self._counter("kronos_messages_dead", text)
+        running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=self.registry)
         running.set_function(num_jobs)
-        self.info = Gauge(
-            "kronos_worker_info",
-            "What this worker runs on and serves; always 1",
-            ("device", "model", "queue", "dtype"),
-            registry=registry,
-        )
+        text = "What this worker runs on and serves; always 1"
+        facts = ("device", "model", "queue", "dtype")
+        self.info = Gauge("kronos_worker_info", text, facts, registry=self.registry)
 
     def describe(self, *, device: str, model: str, queue: str, dtype: str) -> None:
         """Set the labels of ``kronos_worker_info``."""
@@ -142,11 +113,7 @@ class JobMetrics:
     def observe_job_wait(
         self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
     ) -> None:
-        """Observe how long a job waited: at its first start only, and only if its time is credible.
-
-        Args:
-            delivery: The message's ``delivery_info``.
-        """
+        """Observe how long a job waited: at its first start only, and only if its time is credible."""
         if receipt.now > receipt.received_at or submitted_at is None:
             return
         # The sender may write any time and any queue: a time must be credible, and a queue must be ours.
@@ -177,56 +144,31 @@ class JobMetrics:
 class WorkerMetrics(JobMetrics):
     """The metrics of a forecasting process; an ``EngineObserver``.
 
-    Args:
-        loads: Returns each engine's load by model id, in any thread.
-        num_jobs: Returns how many jobs are computed now.
+    ``loads`` returns each engine's load by model id, in any thread.
     """
 
-    def __init__(
-        self,
-        loads: Callable[[], Mapping[str, "EngineLoad"]],
-        num_jobs: Callable[[], int],
-        window: LoadWindow | None = None,
-    ) -> None:
+    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]], num_jobs: Callable[[], int]) -> None:
         super().__init__(num_jobs)
-        self.window = window or LoadWindow()
-        registry = self.registry
-        registry.register(EngineLoads(loads))
+        self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
+        self._bars = self._steps = self._waits = 0
+        self._waited_s = 0.0
         model = ("model",)
-        self.num_bars = Counter(
-            "kronos_bars_generated", "Bars generated, over all sample paths", model, registry=registry
+        self.registry.register(
+            GaugesAtScrape(model, ENGINE_GAUGES, lambda: {(name,): load for name, load in loads().items()})
         )
-        self.num_prefill_bars = Counter(
-            "kronos_prefill_bars",
-            "Bars computed in chunks, apart from decoding; most are of lookbacks",
-            model,
-            registry=registry,
-        )
-        self.step_s = Histogram(
-            "kronos_step_seconds",
-            "Time of one step's phase",
-            ("model", "phase"),
-            buckets=STEP_BUCKETS_S,
-            registry=registry,
-        )
-        self.batch_size = Histogram(
-            "kronos_batch_size",
-            "Sample paths that one step gave a bar",
-            model,
-            buckets=BATCH_BUCKETS,
-            registry=registry,
-        )
-        self.queue_wait_s = Histogram(
-            "kronos_queue_wait_seconds",
-            "Time a series waited in this worker for its slots",
-            model,
-            buckets=WAIT_BUCKETS_S,
-            registry=registry,
-        )
-        self._by_model: dict[str, ModelMetrics] = {}
+        text = "Bars generated, over all sample paths"
+        self.num_bars = self._counter("kronos_bars_generated", text, model)
+        text = "Bars computed in chunks, apart from decoding; most are of lookbacks"
+        self.num_prefill_bars = self._counter("kronos_prefill_bars", text, model)
+        text = "Time of one step's phase"
+        self.step_s = self._histogram("kronos_step_seconds", text, ("model", "phase"), buckets=STEP_BUCKETS_S)
+        text = "Sample paths that one step gave a bar"
+        self.batch_size = self._histogram("kronos_batch_size", text, model, buckets=BATCH_BUCKETS)
+        text = "Time a series waited in this worker for its slots"
+        self.queue_wait_s = self._histogram("kronos_queue_wait_seconds", text, model, buckets=WAIT_BUCKETS_S)
+        self._of = cache(lambda model_id: ModelMetrics(self, model_id))
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
-        """Called after each step of an engine."""
         metrics = self._of(model_id)
         if report.num_prefill_bars:
             metrics.num_prefill_bars.inc(report.num_prefill_bars)
@@ -235,19 +177,39 @@ class WorkerMetrics(JobMetrics):
             metrics.num_bars.inc(report.num_bars)
             metrics.decode_s.observe(report.decode_s)
             metrics.batch_size.observe(report.num_bars)
-            self.window.add_step(report.num_bars)
+            self._bars += report.num_bars
+            self._steps += 1
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
-        """Called when a series ends, with paths or an error."""
         queued_s = generation.timings.durations_s()["queued"]
         self._of(model_id).queue_wait_s.observe(queued_s)
-        self.window.add_wait(queued_s)
+        self._waited_s += queued_s
+        self._waits += 1
 
-    def _of(self, model_id: str) -> ModelMetrics:
-        metrics = self._by_model.get(model_id)
-        if metrics is None:
-            metrics = self._by_model[model_id] = ModelMetrics(self, model_id)
-        return metrics
+    def recently(self) -> dict[str, Any]:
+        """Means over the last seconds, for the worker's status; None if nothing happened.
+
+        ``mean_batch_size`` is paths per step, ``queue_wait_s`` the time that a series waited for slots.
+        """
+        counts = (self._bars, self._steps, self._waited_s, self._waits)
+        elapsed_s, num_bars, num_steps, waited_s, num_waits = self._rates.growth(*counts)
+        return {
+            "bars_per_s": num_bars / elapsed_s if elapsed_s else 0.0,
+            "mean_batch_size": num_bars / num_steps if num_steps else None,
+            "queue_wait_s": waited_s / num_waits if num_waits else None,
+        }
+
+
+class ModelMetrics:
+    """The labelled metrics of one model."""
+
+    def __init__(self, metrics: WorkerMetrics, model_id: str) -> None:
+        self.num_bars = metrics.num_bars.labels(model_id)
+        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
+        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
+        self.decode_s = metrics.step_s.labels(model_id, "decode")
+        self.batch_size = metrics.batch_size.labels(model_id)
+        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
 
 
 class FinetuneMetrics(JobMetrics):
@@ -255,4 +217,9 @@ class FinetuneMetrics(JobMetrics):
 
     def __init__(self, training: Callable[[], TrainingStatus | None]) -> None:
         super().__init__(lambda: int(training() is not None))
-        self.registry.register(TrainingState(training))
+
+        def read() -> dict[tuple[str, ...], TrainingStatus]:
+            now = training()
+            return {} if now is None else {(now.name, now.stage or ""): now}
+
+        self.registry.register(GaugesAtScrape(("model", "stage"), TRAINING_GAUGES, read))

@@ -14,9 +14,6 @@ def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str
 
     The model's part is the last part of its hub id, folder or name. The process id makes the name unique on
     its host.
-
-    Args:
-        device: The resolved device, such as ``cpu`` or ``cuda:0``.
     """
     parts = [settings.role, device.replace(":", "")]
     if settings.role == "forecast":

@@ -1,31 +1,94 @@
 """What both kinds of tasks share: how one delivery of a job gets its claim, and goes back to the queue."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from billiard.exceptions import WorkerLostError
 from celery import Task
-from celery.exceptions import Ignore
-from redis.exceptions import ResponseError
+from celery.exceptions import Ignore, Reject
+from celery.worker.request import Request
+from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
 from kronos_model.text import dotted
+from worker.broker import transport
 from worker.broker.claims import Claim
 from worker.broker.result_backend import tag_of
-from worker.tasks.delivery import HELD_MARGIN_S, REQUEUE_DELAY_S, HandedBack
+from worker.process import WorkerProcess
+
+log = logging.getLogger(__name__)
+
+HELD_MARGIN_S: Final = 0.1
+"""Seconds to wait after another worker's claim ends."""
+REQUEUE_DELAY_S: Final = 1.0
+"""Without this delay, a job that cannot run now would come back at once, again and again."""
+
+
+class HandedBack(Reject):
+    """The job goes back to its queue and is delivered again after ``delay_s``. No thread waits meanwhile."""
+
+    def __init__(self, reason: str, requeue: bool = True, delay_s: float = 0.0) -> None:
+        super().__init__(reason, requeue)
+        # A prefork child's exception is made again in the parent, from these.
+        self.args = (reason, requeue, delay_s)
+        self.delay_s = delay_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Logging filter: a job that goes back takes one line, which has the reason."""
+    if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], HandedBack):
+        record.exc_info = None
+    return True
+
+
+logging.getLogger("celery.app.trace").addFilter(without_traceback)
+
+
+class ClaimedRequest(Request):
+    """Celery's request (5.7) for a job that runs under a claim."""
+
+    _context: Any
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Celery calls it also for rejected jobs, and for jobs whose process died."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
+        try:
+            if isinstance(error, HandedBack) and error.delay_s > 0:
+                transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
+            elif isinstance(error, (WorkerLostError, SystemExit)):
+                # Rejected by task_reject_on_worker_lost: another worker may begin the job at once.
+                backend: Any = self.task.backend
+                backend.lose(self._context)
+        except RedisError as failure:
+            log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
+        return super().on_failure(exc_info, *args, **kwargs)
+
+
+JOB_TASK: Final[dict[str, Any]] = {
+    "bind": True,
+    "throws": (JobError,),
+    "typing": False,
+    "track_started": False,  # the result backend's begin does it
+    "resultrepr_maxsize": 64,  # in events and Flower; all of a forecast's numbers would take long to write
+    "Request": ClaimedRequest,
+}
+"""Options of the tasks that compute jobs."""
 
 
 class Attempt:
-    """One worker's attempt at a job.
+    """One worker's attempt at a job."""
 
-    Args:
-        process: The WorkerProcess or FinetuneProcess.
-    """
+    _process: Any
 
-    def __init__(self, task: "Task[Any, Any]", process: Any) -> None:
+    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
         self._process = process
         self._request: Any = task.request
         self._backend: Any = task.backend
@@ -42,8 +105,8 @@ class Attempt:
         """Claim the job.
 
         Args:
-            content: The job's fingerprint, if a different job with the same id must be dropped.
-            chore: Called about once a second while the claim is held.
+            content: As of ``JobStore.begin``.
+            chore: As of ``Claim``.
 
         Raises:
             HandedBack: Another worker has the claim, or Redis accepts no writes.
@@ -80,16 +143,8 @@ def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The job, which must be the only argument ``job``. Raises JobError otherwise."""
     unknown = sorted(set(kwargs) - {"job"})
     if args or unknown:
-        raise JobError(
-            ErrorCode.UNKNOWN_FIELD,
-            "send the job as the keyword argument 'job', and nothing else",
-            dotted((unknown[0],)) if unknown else None,
-        )
+        text = "send the job as the keyword argument 'job', and nothing else"
+        raise JobError(ErrorCode.UNKNOWN_FIELD, text, dotted((unknown[0],)) if unknown else None)
     if "job" not in kwargs:
         raise JobError(ErrorCode.MISSING_FIELD, "the keyword argument 'job' is missing", "job")
     return kwargs["job"]
-
-
-def defect() -> JobError:
-    """The error that replaces one without a code. The traceback is in the worker's log."""
-    return JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")

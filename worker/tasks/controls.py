@@ -7,13 +7,14 @@ id starts to load the model. Later ones with the same id return the outcome.
 import logging
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Any, Final
 
 from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from worker import lifecycle
+from worker.process import current_process
 
 log = logging.getLogger(__name__)
 
@@ -29,27 +30,24 @@ class ModelAsks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._answers: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()
 
     def answer(self, models: Any, name: str, ask: str) -> dict[str, Any]:
         """The state of the load; the first call starts it. ``models`` is the worker's ModelCache."""
         with self._lock:
-            if ask in self._answers:
-                return self._answers[ask]
-            num_loading = sum(answer["state"] == "loading" for answer in self._answers.values())
-            if num_loading >= MAX_LOADING:
-                return failed(
-                    JobError(ErrorCode.MODEL_CAPACITY, "the worker is loading other models; try again later")
-                )
-            self._answers[ask] = {"state": "loading"}
-            while len(self._answers) > MAX_ASKS:
-                self._answers.popitem(last=False)
-        threading.Thread(
-            target=self._load, args=(models, name, ask), name="kronos-load-ask", daemon=True
-        ).start()
-        return {"state": "loading"}
+            if ask not in self._answers:
+                if sum(not answer.done() for answer in self._answers.values()) >= MAX_LOADING:
+                    reason = "the worker is loading other models; try again later"
+                    return failed(JobError(ErrorCode.MODEL_CAPACITY, reason))
+                self._answers[ask] = Future()
+                while len(self._answers) > MAX_ASKS:
+                    self._answers.popitem(last=False)
+                given = (models, name, self._answers[ask])
+                threading.Thread(target=self._load, args=given, name="kronos-load-ask", daemon=True).start()
+            answer = self._answers[ask]
+        return answer.result() if answer.done() else {"state": "loading"}
 
-    def _load(self, models: Any, name: str, ask: str) -> None:
+    def _load(self, models: Any, name: str, answered: "Future[dict[str, Any]]") -> None:
         try:
             with models.use(models.find(name)) as entry:
                 if not entry.wait(WAIT_S):
@@ -61,9 +59,7 @@ class ModelAsks:
         except Exception:  # every request ends with an answer
             log.exception("the model %r could not be loaded", name)
             answer = failed(JobError(ErrorCode.INTERNAL, "the worker failed; see its log"))
-        with self._lock:
-            if ask in self._answers:
-                self._answers[ask] = answer
+        answered.set_result(answer)
 
 
 _asks = ModelAsks()
@@ -71,8 +67,8 @@ _asks = ModelAsks()
 
 def failed(error: JobError) -> dict[str, Any]:
     """An answer with an error."""
-    content = {"code": error.code, "message": error.message, "field": error.field, "details": error.details}
-    return {"state": "failed", "error": content}
+    fields = ("code", "message", "field", "details")
+    return {"state": "failed", "error": dict(zip(fields, error.args, strict=True))}
 
 
 @control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")
@@ -81,14 +77,9 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     try:
-        process = lifecycle.current_process()
+        process = current_process()
         models, device, warning = process.models, str(process.device), process.device_warning
     except RuntimeError:  # prefork: the children hold the models, and this command reaches only their parent
-        return failed(
-            JobError(
-                ErrorCode.MODEL_CAPACITY,
-                "the worker cannot load models by request: run it with --pool threads, or send it a job",
-                "model",
-            )
-        )
+        reason = "the worker cannot load models by request: run it with --pool threads, or send it a job"
+        return failed(JobError(ErrorCode.MODEL_CAPACITY, reason, "model"))
     return {"device": device, "device_warning": warning, **_asks.answer(models, model, ask)}

@@ -19,10 +19,10 @@ from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt, fingerprint
 from worker.app import app
 from worker.broker.claims import Claim
-from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect, job_of
-from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest
-from worker.training.process import FinetuneProcess
+from worker.broker.result_backend import coded
+from worker.process import current_process
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, job_of
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
 log = logging.getLogger(__name__)
@@ -30,19 +30,10 @@ log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S: Final = 1.0
 STORE_RETRY_S: Final = 1.0
 STORE_FOR_S: Final = 600.0
-RESULT_REPR_CHARS: Final = 64
 FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-@app.task(
-    name=FINETUNE_TASK,
-    bind=True,
-    throws=(JobError,),
-    typing=False,
-    track_started=False,  # the result backend's begin does it
-    resultrepr_maxsize=RESULT_REPR_CHARS,
-    Request=ClaimedRequest,
-)
+@app.task(name=FINETUNE_TASK, **JOB_TASK)
 def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Train and register one model. Returns its result as JSON, or raises JobError.
 
@@ -89,20 +80,16 @@ class FinetuneAttempt(Attempt):
             self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
-            if (
-                error.errno not in FULL_OR_FORBIDDEN
-            ):  # perhaps a network file system that is away for a moment
+            if error.errno not in FULL_OR_FORBIDDEN:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
                 raise self._handed_back(reason, REQUEUE_DELAY_S) from error
-            raise JobError(
-                ErrorCode.DISK_FULL,
-                f"the model folder cannot be written: {error.strerror}; make room there or permit writing",
-            ) from None
+            text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
+            raise JobError(ErrorCode.DISK_FULL, text) from None
         except (JobError, Interrupted, RedisError):
             raise
-        except Exception:  # an error without a code would send its traceback to the caller
+        except Exception as error:  # an error without a code would send its traceback to the caller
             log.exception("job %s failed on a defect", self._job_id)
-            raise defect() from None
+            raise coded(error) from None
 
     def _store(self, state: str, outcome: Any) -> None:
         """Store the outcome under the claim, before Celery does.
@@ -112,7 +99,7 @@ class FinetuneAttempt(Attempt):
         until = time.monotonic() + STORE_FOR_S
         while True:
             try:
-                if self._backend.finish(self._process.job_store, self._request, state, outcome):
+                if self._backend.store_by(self._process.job_store, self._request, state, outcome):
                     return
                 if self._process.job_store.has_ended(self._job_id):
                     raise Ignore
@@ -124,7 +111,6 @@ class FinetuneAttempt(Attempt):
                 time.sleep(STORE_RETRY_S)
 
     def _check_and_report(self) -> None:
-        """Check if the job is cancelled, and store its progress."""
         run = self._run
         if run is None:
             return
@@ -137,4 +123,4 @@ class FinetuneAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
+            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, self._reported)

@@ -24,14 +24,13 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker.claims import Claim
-from worker.broker.result_backend import tag_of
+from worker.broker.result_backend import coded, tag_of
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
+from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation.isolation import NotNow, Unavailable
-from worker.inference.process import WorkerProcess
-from worker.lifecycle import current_process
-from worker.tasks.attempt import Attempt, defect, job_of
-from worker.tasks.delivery import REQUEUE_DELAY_S, ClaimedRequest, HandedBack
+from worker.process import current_process
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, HandedBack, job_of
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +39,9 @@ MAX_PUT_OFF: Final = 12
 LATE_GRACE_S: Final = 2.0
 """The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
-RESULT_REPR_CHARS: Final = 64
-"""Length of a result in events and Flower. All of a forecast's numbers would take long to write."""
 
 
-@app.task(
-    name=FORECAST_TASK,
-    bind=True,
-    throws=(JobError,),
-    typing=False,
-    track_started=False,  # the result backend's begin does it
-    resultrepr_maxsize=RESULT_REPR_CHARS,
-    Request=ClaimedRequest,
-)
+@app.task(name=FORECAST_TASK, **JOB_TASK)
 def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Compute one job. Returns its result as JSON, or raises JobError.
 
@@ -69,16 +58,12 @@ def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
         current_process().claims.drop(tag_of(task.request))
 
 
-class ClaimLost(Exception):
-    """Another worker has the job."""
-
-
 class ForecastAttempt(Attempt):
     """One delivery of a forecast job; the ``JobContext`` of its computation."""
 
-    _process: WorkerProcess
+    _process: ForecastProcess
 
-    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
+    def __init__(self, task: "Task[Any, Any]", process: ForecastProcess) -> None:
         super().__init__(task, process)
         self._claim: Claim | None = None
         self._late_at = math.inf  # by time.monotonic
@@ -87,14 +72,10 @@ class ForecastAttempt(Attempt):
         """The task's answer: a result, or one of the exceptions that Celery handles."""
         try:
             result = self._run(job_of(args, kwargs))
-        except DiedInEngine as error:
-            raise self._handed_back(str(error), is_lost=True) from None
         except EngineDied as error:
-            raise self._handed_back(str(error)) from None
+            raise self._handed_back(str(error), is_lost=isinstance(error, DiedInEngine)) from None
         except NotNow as error:
             raise self._handed_back(str(error), error.delay_s) from None
-        except ClaimLost:
-            raise Ignore from None
         except (Ignore, HandedBack):
             raise
         except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
@@ -102,34 +83,30 @@ class ForecastAttempt(Attempt):
         except JobError as error:
             self._process.metrics.count_job(error.code)
             raise
-        except Exception:  # an error without a code would send its traceback to the caller
+        except Exception as error:  # an error without a code would send its traceback to the caller
             log.exception("job %s failed on a defect", self._job_id)
             self._process.metrics.count_job(ErrorCode.INTERNAL)
-            raise defect() from None
+            raise coded(error) from None
         self._process.metrics.count_job(None)
         return result
 
     def is_cancelled(self) -> bool:
-        """Whether to cancel the job. Raises ClaimLost if another worker has it."""
+        """Whether to cancel the job. Raises Ignore if another worker has it."""
         if self._claim is not None and self._claim.is_taken_away:
-            raise ClaimLost
+            raise Ignore
         if time.monotonic() > self._late_at:
-            raise JobError(
-                ErrorCode.DEADLINE, "the job was not done within its deadline; allow more time", "deadline_s"
-            )
+            late = "the job was not done within its deadline; allow more time"
+            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
         try:
             return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
-            log.warning(
-                "job %s: Redis failed, so it is not known if the job is cancelled: %s", self._job_id, error
-            )
+            log.warning("job %s: Redis failed, so it may be cancelled unnoticed: %s", self._job_id, error)
             return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Store the job's progress."""
         try:
             progress = {"bars_done": bars_done, "bars_total": bars_total}
-            self._backend.store_state(self._process.job_store, self._request, PROGRESS_STATE, progress)
+            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, progress)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
@@ -154,7 +131,7 @@ class ForecastAttempt(Attempt):
             log.warning("job %s: %s while it computed only this job", self._job_id, ended)
             num_lost = job_store.count(self._job_id, self._tag, "lost_alone")
             if num_lost is None:
-                raise ClaimLost from None
+                raise Ignore from None
             if num_lost >= MAX_LOST_ALONE:
                 raise worker_lost(ended.exit_status) from None
             raise NotNow(str(ended)) from None
@@ -169,10 +146,8 @@ class ForecastAttempt(Attempt):
 def worker_lost(exit_status: int) -> JobError:
     """The error of a job whose process died each time, although it computed only this job."""
     how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
-    return JobError(
-        ErrorCode.WORKER_LOST,
+    text = (
         f"every process that computed the job ended with it, the last one by {how}: report it with the job's "
-        "id, or ask for fewer paths if memory may be short",
-        None,
-        {"exit_status": exit_status},
+        "id, or ask for fewer paths if memory may be short"
     )
+    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": exit_status})

@@ -7,7 +7,7 @@ from celery import Task
 from kronos_client.contract.names import STATUS_TASK
 from kronos_client.redis.routing import live_workers
 from worker.app import app
-from worker.lifecycle import current_process
+from worker.process import current_process
 
 
 @app.task(name=STATUS_TASK, bind=True)

@@ -61,62 +61,47 @@ def training_command(config: str, output: str, device: str) -> list[str]:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Training:
     """One job's training, by one process after another until it is done.
 
-    Args:
+    Attributes:
         saved_at: Returns when the state was last saved, in any unit. A killed process is started again unless
             the one before it was killed at the same save.
         lock_wait_s: Seconds to wait while another process holds the run's folder.
+        on_event: Called for each event.
+        should_stop: Called several times a second. A reason stops the process, which may save first.
+        must_end: Called as often. True kills the process at once.
         on_start: Called before each start.
         on_end: Called with the end of each process, even if it is started again.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        grace_s: int,
-        saved_at: Callable[[], int],
-        lock_wait_s: float,
-        on_start: Callable[[], object] = lambda: None,
-        on_end: Callable[[TrainingEnd], object] = lambda _: None,
-    ) -> None:
-        self._command = command
-        self._env = env
-        self._cwd = cwd
-        self._grace_s = grace_s
-        self._saved_at = saved_at
-        self._lock_wait_s = lock_wait_s
-        self._on_start = on_start
-        self._on_end = on_end
+    command: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    grace_s: int
+    saved_at: Callable[[], int]
+    lock_wait_s: float
+    on_event: Callable[[Event], object]
+    should_stop: Callable[[], Stop | None]
+    must_end: Callable[[], bool]
+    on_start: Callable[[], object] = lambda: None
+    on_end: Callable[[TrainingEnd], object] = lambda _: None
 
-    def run(
-        self,
-        on_event: Callable[[Event], object],
-        should_stop: Callable[[], Stop | None],
-        must_end: Callable[[], bool] = lambda: False,
-    ) -> TrainingEnd:
+    def run(self) -> TrainingEnd:
         """Train until training is done, failed, was killed twice at one save, or was stopped.
-
-        Args:
-            on_event: Called on this thread for each event.
-            should_stop: Called several times a second. A reason stops the process, which may save first.
-            must_end: Called as often. True kills the process at once.
 
         Raises:
             LocalStackError: No process can be started on this machine.
         """
         killed_at: int | None = None
-        locked_until = time.monotonic() + self._lock_wait_s
+        locked_until = time.monotonic() + self.lock_wait_s
         while True:
-            if (stop := should_stop()) is not None:
+            if (stop := self.should_stop()) is not None:
                 return TrainingEnd(None, stop, 0)
-            self._on_start()
-            end = self._run_once(on_event, should_stop, must_end)
-            self._on_end(end)
+            self.on_start()
+            end = self._run_once()
+            self.on_end(end)
             if end.event is not None and end.event.get("code") == RUN_LOCKED:
                 if time.monotonic() > locked_until:
                     return end
@@ -125,25 +110,19 @@ class Training:
                 continue
             if end.event is not None or end.stop is not None:
                 return end
-            saved_at = self._saved_at()
-            if saved_at == killed_at:
+            if (saved_at := self.saved_at()) == killed_at:
                 return end
             killed_at = saved_at
             log.warning("the training process ended with status %d, starting it again", end.exit_status)
 
-    def _run_once(
-        self,
-        on_event: Callable[[Event], object],
-        should_stop: Callable[[], Stop | None],
-        must_end: Callable[[], bool],
-    ) -> TrainingEnd:
+    def _run_once(self) -> TrainingEnd:
         child = JsonChild(
             "training",
-            self._command,
-            env=self._env,
-            cwd=self._cwd,
+            self.command,
+            env=self.env,
+            cwd=self.cwd,
             error_sink=lambda name, line: log.info("%s: %s", name, line),
-            grace_s=self._grace_s,
+            grace_s=self.grace_s,
         )
         stop: Stop | None = None
         stopped_at = 0.0
@@ -154,17 +133,16 @@ class Training:
             while True:
                 if (event := child.next_event(POLL_S)) is not None:
                     last = event
-                    on_event(event)
-                if stop is None and (stop := should_stop()) is not None:
+                    self.on_event(event)
+                if stop is None and (stop := self.should_stop()) is not None:
                     log.info("stopping the training process: %s", stop)
                     child.terminate()
                     stopped_at = time.monotonic()
-                if must_end() or (stop is not None and time.monotonic() - stopped_at > self._grace_s):
+                if self.must_end() or (stop is not None and time.monotonic() - stopped_at > self.grace_s):
                     child.kill()
         except ChildEnded as ended:
             exit_status = ended.exit_status
         finally:
             child.stop()
-        if last is None or last["event"] not in ("done", "error"):
-            last = None
-        return TrainingEnd(last, stop, exit_status)
+        is_final = last is not None and last["event"] in ("done", "error")
+        return TrainingEnd(last if is_final else None, stop, exit_status)

@@ -26,27 +26,23 @@ def failed(event: Event, job: FinetuneJob) -> JobError:
 def killed(exit_status: int) -> JobError:
     """The training process ended twice at the same save, without an error of its own."""
     if exit_status == KILLED:
-        return JobError(
-            ErrorCode.OUT_OF_MEMORY,
-            "the training process was killed twice in a row, most likely for lack of memory: lower "
-            "batch_size, lookback or num_workers, or give the worker more memory",
-            "config",
-        )
-    return JobError(
-        ErrorCode.INTERNAL,
-        f"the training process ended twice in a row with status {exit_status}; see the worker's log",
-    )
+        return _out_of_memory("the training process was killed twice in a row")
+    text = f"the training process ended twice in a row with status {exit_status}; see the worker's log"
+    return JobError(ErrorCode.INTERNAL, text)
 
 
 def killed_too_often() -> JobError:
     """Training was started ``MAX_STARTS_AT_SAVE`` times at one save and did not reach the next."""
-    return JobError(
-        ErrorCode.OUT_OF_MEMORY,
+    return _out_of_memory(
         f"training was started {MAX_STARTS_AT_SAVE} times and killed each time before its next save, perhaps "
-        "with its worker, most likely for lack of memory: lower batch_size, lookback or num_workers, or give "
-        "the worker more memory",
-        "config",
+        "with its worker"
     )
+
+
+def _out_of_memory(how: str) -> JobError:
+    remedy = "lower batch_size, lookback or num_workers, or give the worker more memory"
+    text = f"{how}, most likely for lack of memory: {remedy}"
+    return JobError(ErrorCode.OUT_OF_MEMORY, text, "config")
 
 
 def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) -> JobError:
@@ -54,16 +50,10 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) ->
     if stop is Stop.CANCELLED:
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
-        return JobError(
-            ErrorCode.DEADLINE,
-            f"the job was not done within its deadline of {deadline_s} s; allow more time, or train on less",
-            "deadline_s",
-        )
-    return JobError(
-        ErrorCode.DEADLINE,
-        f"training took longer than the {time_limit_s:g} s that this worker allows "
-        "(KRONOS_FINETUNE_TIME_LIMIT_S)",
-    )
+        late = f"the job was not done within its deadline of {deadline_s} s"
+        return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or train on less", "deadline_s")
+    late = f"training took longer than the {time_limit_s:g} s that this worker allows"
+    return JobError(ErrorCode.DEADLINE, f"{late} (KRONOS_FINETUNE_TIME_LIMIT_S)")
 
 
 def with_best(error: JobError, best: str | None) -> JobError:

@@ -20,30 +20,23 @@ class JobFiles:
     data_folder: DataFolder
     start_models: StartModels
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The job's paths in the data folder; none if the job carries its candles."""
-        path = self.job.data.path
-        return () if path is None else (path,) if isinstance(path, str) else path
-
     def place(self, notes: JobNotes, *, is_first: bool) -> JobNotes:
-        """Write the files, and return the notes.
-
-        Args:
-            is_first: No worker has pinned the job's start models yet; the returned notes pin them.
+        """Write the files. If this worker is the first, the returned notes pin the job's start models.
 
         Raises:
             JobError: The job may not read its data, or may not start from its models.
         """
-        for path in self.paths:
+        data = self.job.data
+        paths = (data.path,) if isinstance(data.path, str) else data.path or ()
+        for path in paths:
             self.data_folder.check(path)
-        inline = self.job.data.instruments
+        inline = data.instruments
         config = self.job.finetune_config(
-            CANDLES if inline is not None else tuple(f"{DATA_LINK}/{path}" for path in self.paths)
+            CANDLES if inline is not None else tuple(f"{DATA_LINK}/{path}" for path in paths)
         )
         if inline is not None:
-            data = config.data.model_copy(update={"instrument_column": INSTRUMENT_COLUMN})
-            config = config.model_copy(update={"data": data})
+            columns = {"instrument_column": INSTRUMENT_COLUMN}
+            config = config.model_copy(update={"data": config.data.model_copy(update=columns)})
         pinned = {} if is_first else notes.start
         config = config.model_copy(update={"start": config.start.model_copy(update=pinned)})
         config, registered = self.start_models.check(config)
@@ -74,7 +67,8 @@ class JobFiles:
                 for part, name in parts.items()
             }
 
-        config = dict(metadata["config"])
-        config["start"] = named(config["start"])
-        config["data"] = config["data"] | {"path": self.job.data.path}
+        config = metadata["config"] | {
+            "start": named(metadata["config"]["start"]),
+            "data": metadata["config"]["data"] | {"path": self.job.data.path},
+        }
         return {**metadata, "parent": named(metadata["parent"]), "config": config}

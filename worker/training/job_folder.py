@@ -61,25 +61,18 @@ class JobFolder:
     def __init__(self, model_folder: Path, job_id: str) -> None:
         self.model_folder = model_folder
         self.root = model_folder / RUNS / hashlib.sha256(job_id.encode()).hexdigest()[:32]
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.json"
-
-    @property
-    def run(self) -> Path:
-        return self.root / "run"
+        self.config = self.root / "config.json"
+        self.run = self.root / "run"
+        self._checkpoint = self.run / "checkpoint"  # of a completed run; it appears whole
+        self._best = self.run / "best"
 
     def notes(self, fingerprint: str) -> JobNotes | None:
         """An earlier worker's notes, if any. The files of another job are removed."""
-        content = _read(self.root / "job.json")
-        try:
-            notes = None if content is None else JobNotes(**content)
-        except TypeError:
-            notes = None
-        if notes is not None and notes.fingerprint == fingerprint:
-            return notes
-        shutil.rmtree(self.root, ignore_errors=True)
+        with suppress(TypeError):  # no notes, or of another release
+            notes = JobNotes(**(_read(self.root / "job.json") or {}))
+            if notes.fingerprint == fingerprint:
+                return notes
+        _remove(self.root)
         return None
 
     def write_notes(self, notes: JobNotes) -> None:
@@ -118,25 +111,17 @@ class JobFolder:
             return max((file.stat().st_mtime_ns for file in self.run.glob("*/state.safetensors")), default=0)
         return 0
 
-    @property
-    def _checkpoint(self) -> Path:
-        """The checkpoint of a completed run, which appears whole."""
-        return self.run / "checkpoint"
-
-    @property
-    def _best(self) -> Path:
-        return self.run / "best"
-
     def best_so_far(self) -> str | None:
         """The path of the checkpoint that ``keep_best`` kept, relative to the model folder.
 
         If only one part was trained, the checkpoint holds only that part.
         """
-        kept = next((folder for folder in (self._checkpoint, self._best) if folder.exists()), None)
-        return None if kept is None else kept.relative_to(self.model_folder).as_posix()
+        for kept in (self._checkpoint, self._best):
+            if kept.exists():
+                return kept.relative_to(self.model_folder).as_posix()
+        return None
 
     def data_report(self) -> dict[str, Any]:
-        """The training process's report on its data."""
         return _read(self.run / "data.json") or {}
 
     def result(self) -> dict[str, Any] | None:
@@ -154,15 +139,15 @@ class JobFolder:
         for state in self.run.glob("*/state.safetensors"):
             state.unlink(missing_ok=True)
         if self._checkpoint.exists():
-            self._remove(self._best)
+            _remove(self._best)
         else:
             self._assemble_best()
-        self._remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
+        _remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
 
     def keep_result(self) -> None:
         """Remove all weights and states: the model is registered."""
-        self._remove(*(self.run / stage for stage in PARTS), self._checkpoint, self._best)
-        self._remove(self.root / CANDLES)
+        stages = (self.run / stage for stage in PARTS)
+        _remove(*stages, self._checkpoint, self._best, self.root / CANDLES)
 
     def _assemble_best(self) -> None:
         """Combine the best of each stage into one checkpoint. If there is none, an earlier one stays.
@@ -174,13 +159,13 @@ class JobFolder:
             best = self.run / stage / "best"
             if best.exists():
                 staging.mkdir(exist_ok=True)
-                self._remove(staging / part)
+                _remove(staging / part)
                 best.rename(staging / part)
         if not staging.exists():
             return
         if (staging / "model").exists():
             _write(staging / "metadata.json", {"trained": True} | self._max_context())
-        self._remove(self._best)
+        _remove(self._best)
         staging.rename(self._best)
 
     def _max_context(self) -> dict[str, int]:
@@ -195,9 +180,10 @@ class JobFolder:
             return {"max_context": known} if isinstance(known, int) else {}
         return {}
 
-    def _remove(self, *folders: Path) -> None:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -24,7 +24,6 @@ class NoteBook:
         self._is_start_counted = False
 
     def update(self, **changes: Any) -> None:
-        """Replace fields of the notes."""
         self.notes = replace(self.notes, **changes)
         if not self._is_running_out():
             self._folder.write_notes(self.notes)

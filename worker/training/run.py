@@ -6,14 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kronos_client.contract import finetune_results as results
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
-from kronos_client.contract.finetune_results import (
-    FinetunedModel,
-    FinetuneProgress,
-    FinetuneResult,
-    FinetuneTimings,
-)
 from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt, fingerprint
@@ -24,11 +19,11 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import own_environment
 from kronos_model.processes.json_child import Event
 from worker.training.child import EXIT_STOPPED, Stop, Training, TrainingEnd, training_command
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_errors import failed, killed, killed_too_often, stopped, with_best
 from worker.training.job_files import JobFiles
 from worker.training.job_folder import JobFolder, JobNotes
 from worker.training.job_notes import NoteBook
-from worker.training.process import FinetuneProcess
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +40,7 @@ class Interrupted(Exception):
 
 
 class FinetuneRun:
-    """One job.
-
-    Attributes:
-        is_cancelled: Set by the task if the job is cancelled.
-        progress: Training's last progress report; None before the first.
-    """
+    """One job. The task sets ``is_cancelled``, and reads ``progress``, training's last report."""
 
     def __init__(
         self, process: FinetuneProcess, job_id: str, payload: Any, receipt: Receipt, queue: str
@@ -66,16 +56,13 @@ class FinetuneRun:
         self._child_warning: str | None = None
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
+        self._waited_s = receipt.waited_s(self._job.submitted_at)
         self._fingerprint = fingerprint(payload)
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
         process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
-        self._device_warning = why_elsewhere(
-            self._job.device,
-            process.device,
-            process.device_warning,
-            allow_fallback=self._job.allow_fallback,
-            role="finetune",
-        )
+        given = (self._job.device, process.device, process.device_warning)
+        fallback = self._job.allow_fallback
+        self._device_warning = why_elsewhere(*given, allow_fallback=fallback, role="finetune")
         self._files = JobFiles(self._job, self._folder, process.data_folder, process.start_models)
         self._is_resumed = False
 
@@ -91,24 +78,13 @@ class FinetuneRun:
             Interrupted: Another worker, or this one later, is to continue the job.
         """
         earlier = self._folder.notes(self._fingerprint)
-        waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
-        notes = earlier or JobNotes(self._fingerprint, {}, waited_s)
+        notes = earlier or JobNotes(self._fingerprint, {}, queued_s=max(0.0, self._waited_s))
         self._book = NoteBook(self._folder, notes, is_running_out)
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
         if (stop := self._own_stop()) is not None:
             raise self._stopped(stop)
         self._book.notes = self._files.place(notes, is_first=earlier is None)
-        training = Training(
-            training_command("config.json", "run", self._process.device),
-            env=self._environment(),
-            cwd=self._folder.root,
-            grace_s=self._process.settings.finetune_grace_s,
-            saved_at=self._folder.saved_at_ns,
-            lock_wait_s=LOCK_WAIT_S,
-            on_start=self._count_start,
-            on_end=self._process_ended,
-        )
 
         def should_stop() -> Stop | None:
             is_draining = self._process.is_draining.is_set()
@@ -117,8 +93,21 @@ class FinetuneRun:
                 self._book.uncount_start()
             return stop
 
+        training = Training(
+            training_command("config.json", "run", self._process.device),
+            env=self._environment(),
+            cwd=self._folder.root,
+            grace_s=self._process.settings.finetune_grace_s,
+            saved_at=self._folder.saved_at_ns,
+            lock_wait_s=LOCK_WAIT_S,
+            on_event=self._take_event,
+            should_stop=should_stop,
+            must_end=is_running_out,
+            on_start=self._count_start,
+            on_end=self._process_ended,
+        )
         try:
-            end = training.run(self._take_event, should_stop, is_running_out)
+            end = training.run()
         except LocalStackError as error:
             self._book.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else the job would come back at once
@@ -130,11 +119,10 @@ class FinetuneRun:
     def _own_stop(self) -> Stop | None:
         """Why the job must end for good, if it must."""
         elapsed_s = time.monotonic() - self._began
-        waited_s = self._receipt.waited_s(self._job.submitted_at) + elapsed_s
         limit_s = self._process.settings.finetune_time_limit_s
         if self.is_cancelled:
             return Stop.CANCELLED
-        if waited_s >= (self._job.deadline_s or math.inf):
+        if self._waited_s + elapsed_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
         if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
             return Stop.TIME_LIMIT
@@ -142,8 +130,7 @@ class FinetuneRun:
 
     def _earlier_result(self) -> dict[str, Any] | None:
         """The result of a worker that died before it stored the job's outcome."""
-        content = self._folder.result()
-        if content is None:
+        if (content := self._folder.result()) is None:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
@@ -158,8 +145,7 @@ class FinetuneRun:
 
     def _environment(self) -> dict[str, str]:
         threads = intra_op_threads(self._process.settings.threads, 1)
-        given = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        environment = own_environment(given)
+        environment = own_environment({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
         return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
@@ -178,12 +164,11 @@ class FinetuneRun:
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "progress":
-            progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
+            progress = {name: event.get(name) for name in results.FinetuneProgress.model_fields}
             self.progress = progress | {"device": self._device}
             self._show(progress)
 
     def _show(self, progress: Mapping[str, Any]) -> None:
-        """Show the progress in the worker's announcement."""
         shown = {name: progress.get(name) for name in SHOWN}
         self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
 
@@ -199,9 +184,8 @@ class FinetuneRun:
         raise self._with_best(killed(end.exit_status))
 
     def _stopped(self, stop: Stop) -> JobError:
-        return self._with_best(
-            stopped(stop, self._job.deadline_s, self._process.settings.finetune_time_limit_s)
-        )
+        limit_s = self._process.settings.finetune_time_limit_s
+        return self._with_best(stopped(stop, self._job.deadline_s, limit_s))
 
     def _with_best(self, error: JobError) -> JobError:
         """Remove what only training needs, and add the best checkpoint to the error."""
@@ -216,35 +200,34 @@ class FinetuneRun:
     def _registered(self, done: Event) -> dict[str, Any]:
         metadata = self._files.without_links(done["metadata"], self._book.notes)
         try:
-            model = self._process.registry.register(
-                self._folder.root / done["checkpoint"],
-                self._job.name,
-                job_id=self._job_id,
-                fingerprint=self._fingerprint,
-                metadata=metadata,
-            )
+            ours: dict[str, Any] = {
+                "job_id": self._job_id,
+                "fingerprint": self._fingerprint,
+                "metadata": metadata,
+            }
+            made = self._folder.root / done["checkpoint"]
+            model = self._process.registry.register(made, self._job.name, **ours)
         except KronosError as error:
             raise self._with_best(JobError.from_kronos(error)) from None
         evaluation = metadata.get("evaluation") or {}
         elapsed_s = time.monotonic() - self._began
-        waited_s = max(0.0, self._receipt.waited_s(self._job.submitted_at))
-        warnings = [text for text in (self._device_warning or self._child_warning,) if text is not None]
-        result = FinetuneResult(
-            model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
+        warning = self._device_warning or self._child_warning
+        result = results.FinetuneResult(
+            model=results.FinetunedModel(name=model.name, version=model.version, id=model.reference),
             parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
             verdict=tuple(evaluation.get("verdict", ())),
             data=self._folder.data_report(),
             device=self._device,
-            device_warning=self._device_warning or self._child_warning,
+            device_warning=warning,
             queue=self._queue,
             worker=self._process.node,
-            warnings=tuple(warnings),
-            timings_ms=FinetuneTimings(
+            warnings=() if warning is None else (warning,),
+            timings_ms=results.FinetuneTimings(
                 queued=round(self._book.notes.queued_s * 1000, 3),
                 training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),
-                total=round((waited_s + elapsed_s) * 1000, 3),
+                total=round((max(0.0, self._waited_s) + elapsed_s) * 1000, 3),
             ),
             num_attempts=self._book.notes.num_starts,
             resumed=self._is_resumed,

@@ -53,10 +53,8 @@ class StartModels:
             is_listed = name in allowed and revision in (None, allowed[name])
             if is_listed and not self._is_registered(name):
                 fields[f"{part}_revision"] = allowed[name]
-                if (
-                    Path(name).is_dir() and name not in bundled_names()
-                ):  # relative to this process's folder, not to the run's
-                    fields[part] = str(Path(name).absolute())
+                if Path(name).is_dir() and name not in bundled_names():
+                    fields[part] = str(Path(name).absolute())  # a path is not relative to the run's folder
             elif revision is None and (model := self._resolve(name, part)) is not None:
                 registered[part] = model
             else:
@@ -82,10 +80,7 @@ class StartModels:
 def _refusal(part: Part, name: str, revision: str | None, allowed: dict[str, str | None]) -> JobError:
     names = sorted(one for one in allowed if not Path(one).is_absolute())  # no job may name an absolute path
     wanted = name if revision is None else f"{name}@{revision}"
-    return JobError(
-        ErrorCode.MODEL_NOT_ALLOWED,
-        f"config.start.{part}: this worker may load {', '.join(names)} and registered models, not "
-        f"{excerpt(wanted)}; name one of them, or have KRONOS_MODELS name this one",
-        f"config.start.{part}",
-        {"allowed": names},
-    )
+    field, may_load = f"config.start.{part}", f"{', '.join(names)} and registered models"
+    remedy = "name one of them, or have KRONOS_MODELS name this one"
+    text = f"{field}: this worker may load {may_load}, not {excerpt(wanted)}; {remedy}"
+    return JobError(ErrorCode.MODEL_NOT_ALLOWED, text, field, {"allowed": names})

@@ -19,8 +19,7 @@ also needs a lookback of more than a week: 400 bars of one minute are less than 
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Final
 
 import numpy as np
@@ -28,14 +27,12 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, Weekdays, weekday_of
 
-MICROSECOND: Final = timedelta(microseconds=1)
-DAY: Final = timedelta(days=1) // MICROSECOND
+DAY: Final = 86_400_000_000
 WEEK: Final = 7 * DAY
 MONDAY: Final = 4 * DAY
 """The first one since 1970-01-01, in µs."""
 FRIDAY_NOON: Final = 4 * DAY + DAY // 2
 """µs since Monday."""
-EPOCH: Final = datetime(1970, 1, 1)
 
 MAX_TRADING_DAYS: Final = 10
 MAX_VOTES: Final = 4
@@ -98,12 +95,12 @@ def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
 
 
 def session_walls(
-    wall: NDArray[np.int64], num_bars: int, exists: Callable[[datetime], bool]
-) -> tuple[list[datetime], str | None]:
+    wall: NDArray[np.int64], num_bars: int, exists: Callable[[int], bool]
+) -> tuple[NDArray[np.int64], str | None]:
     """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning or None.
 
     Args:
-        wall: the lookback's wall-clock times in µs since 1970, (T,).
+        wall: the lookback's wall-clock times, (T,), like all times here in µs since 1970.
         exists: whether a wall-clock time exists in the lookback's time zone.
 
     Raises CannotInfer.
@@ -112,11 +109,11 @@ def session_walls(
     spacing = _spacing_within_day(wall)
     wall = bridge_outages(wall, spacing)
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
-        return list(islice(filter(exists, _around_the_clock(wall, spacing)), num_bars)), None
+        return _first(num_bars, filter(exists, _around_the_clock(wall, spacing))), None
     weekdays = Weekdays.of(np.unique(wall // DAY))
     walls = _day_sessions(wall, spacing, weekdays.with_weekend_closed())
-    times = list(islice(filter(exists, walls), num_bars))
-    if not weekdays.assumes_weekend_between(to_datetime(wall[-1]).date(), times[-1].date()):
+    times = _first(num_bars, filter(exists, walls))
+    if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
         return times, None
     return times, (
         "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
@@ -124,9 +121,8 @@ def session_walls(
     )
 
 
-def to_datetime(wall: np.int64 | int) -> datetime:
-    """A naive datetime from µs since 1970."""
-    return EPOCH + timedelta(microseconds=int(wall))
+def _first(num_bars: int, times: Iterator[int]) -> NDArray[np.int64]:
+    return np.array(list(islice(times, num_bars)), dtype=np.int64)
 
 
 def _spacing_within_day(wall: NDArray[np.int64]) -> int:
@@ -137,15 +133,12 @@ def _spacing_within_day(wall: NDArray[np.int64]) -> int:
     return int(distances[counts.argmax()])
 
 
-def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[datetime]:
+def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[int]:
     """The bar times of the open days, starting after the last bar."""
-    times = _bar_times(wall, spacing)
-    last, newest = to_datetime(wall[-1]), int(wall[-1] % DAY)
-    for at in times[times > newest].tolist():
-        yield datetime.combine(last, datetime.min.time()) + timedelta(microseconds=at)
-    for day in weekdays.after(last.date()):
-        for at in times.tolist():
-            yield datetime.combine(day, datetime.min.time()) + timedelta(microseconds=at)
+    times = _bar_times(wall, spacing).tolist()
+    last = int(wall[-1])
+    days = chain([last // DAY], weekdays.after(last // DAY))
+    return (day * DAY + at for day in days for at in times if day * DAY + at > last)
 
 
 def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
@@ -166,11 +159,10 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
     newest = mismatch[-1].sum() > max(1, MAX_MISMATCH * could_show[-1].sum())
     if mismatch.sum() > max(1, MAX_MISMATCH * len(kept)) or newest or not is_open[columns[-1]]:
         raise CannotInfer("the bars come at times of day that change")
-    open_times: NDArray[np.int64] = times[is_open]
-    return open_times
+    return np.asarray(times[is_open])
 
 
-def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetime]:
+def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[int]:
     """The times, on the lookback's spacing, at which its history expects a bar."""
     if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
         raise CannotInfer("the lookback shows a break but not a whole day")
@@ -182,7 +174,7 @@ def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[datetim
         for at in times:
             if midnight + at > last and history.expects(midnight + at):
                 newest = midnight + at
-                yield to_datetime(newest)
+                yield newest
         if midnight - newest > MAX_SILENCE:
             raise CannotInfer("the bars come at times of day that change")
 
@@ -198,11 +190,7 @@ class _History:
         self._closures = [(int(wall[gap]), int(wall[gap + 1])) for gap in gaps]
 
     def expects(self, at: int) -> bool:
-        """Whether a bar comes at ``at``.
-
-        Raises:
-            CannotInfer: the lookback does not show it.
-        """
+        """Whether a bar comes at ``at``. Raises CannotInfer if the lookback does not show it."""
         closed = [self._is_closed(then) for then in self._before(at, WEEK) if not self._is_day_off(then)]
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False

@@ -1,8 +1,12 @@
-"""The weekdays on which an instrument trades, inferred from the days on which it has bars."""
+"""The weekdays on which an instrument trades, inferred from the days on which it has bars.
 
+Days are counted from 1970-01-01.
+"""
+
+from calendar import day_name
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from itertools import count
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,16 +20,12 @@ MAX_DAYS_CLOSED: Final = 4
 """A longer run of days without bars (a holiday week, a suspension) does not count against a weekday."""
 
 
-class CannotInfer(TimestampError):
+class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
     """The lookback does not show how its timestamps continue."""
 
-    code = "CANNOT_INFER_TIMESTAMPS"
-
     def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the future timestamps cannot be inferred ({reason}): pass future_timestamps",
-            field="future_timestamps",
-        )
+        text = f"the future timestamps cannot be inferred ({reason}): pass future_timestamps"
+        super().__init__(text, field="future_timestamps")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Weekdays:
 
     @classmethod
     def of(cls, days: NDArray[np.int64]) -> "Weekdays":
-        """From the days with bars, ascending, counted from 1970-01-01.
+        """From the days with bars, ascending.
 
         A weekday is open if it has bars at least as often as not. A Monday to Friday without bars just once
         may be a day off, so it counts as unknown. An unknown weekday is taken as open if both Saturday and
@@ -69,31 +69,27 @@ class Weekdays:
             return self
         return replace(self, is_open=(*self.is_open[:SATURDAY], False, False))
 
-    def assumes_weekend_between(self, first: date, last: date) -> bool:
+    def assumes_weekend_between(self, first: int, last: int) -> bool:
         """Whether one of the days after ``first``, up to ``last``, is an unknown Friday to Sunday."""
-        weekdays = ((first + timedelta(days=ahead)).weekday() for ahead in range(1, (last - first).days + 1))
+        weekdays = (weekday_of(day) for day in range(first + 1, last + 1))
         return any(weekday >= FRIDAY and not self.is_known[weekday] for weekday in weekdays)
 
-    def after(self, day: date) -> Iterator[date]:
-        """The open days after ``day``.
-
-        Raises:
-            CannotInfer: the next weekday is one that the lookback does not show.
-        """
+    def after(self, day: int) -> Iterator[int]:
+        """The open days after ``day``. Raises CannotInfer at a weekday that the lookback does not show."""
         if not any(self.is_open):
             raise CannotInfer("no weekday has bars more often than not")
-        while True:
-            day += timedelta(days=1)
-            is_open = self.is_open[day.weekday()]
-            if is_open is None:
-                raise CannotInfer(f"the lookback does not show whether there are bars on a {day:%A}")
-            if is_open:
-                yield day
+        for later in count(day + 1):
+            weekday = weekday_of(later)
+            if self.is_open[weekday] is None:
+                reason = f"the lookback does not show whether there are bars on a {day_name[weekday]}"
+                raise CannotInfer(reason)
+            if self.is_open[weekday]:
+                yield later
 
 
 Days = TypeVar("Days", int, NDArray[np.int64])
 
 
 def weekday_of(days: Days) -> Days:
-    """Weekday, Monday 0, of days counted from 1970-01-01, which was a Thursday."""
-    return (days + 3) % 7
+    """Weekday, Monday 0."""
+    return (days + 3) % 7  # 1970-01-01 was a Thursday

@@ -10,12 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# The forms of kronos_model.bars.timestamps, in RE2's syntax. Fractions of a second are dropped.
-_ISO_8601: Final = (
-    r"^(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})"
-    r"(?:(?P<minute>[T ][0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?:[.,][0-9]{1,9})?)?"
-    r"(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2})?)?)?)?$"
-)
+from kronos_model.bars.timestamps import ISO_8601
+
 _HAS_TIME_OF_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
 _TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}"
@@ -72,17 +68,15 @@ def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> 
     """Join two columns, dates and times of day, to texts such as ``2024-06-18 09:35:00``.
 
     A row with an empty cell in one of the two has no time. A date may end in midnight, which is ignored.
-
-    Raises:
-        ClockError: the dates have times of day already, or the second column has no times of day.
+    Raises ClockError if the dates have times of day already, or the second column has none.
     """
-    dates, times = _date_texts(days), _time_texts(times_of_day)
-    if (
-        dates is None
-        or times is None
-        or _any_matches(dates, _HAS_TIME_OF_DAY)
-        or (len(times) and not _any_matches(times, _TIME_OF_DAY))
-    ):
+    dates, times = _date_texts(days), times_of_day
+    if pa.types.is_time(times.type):
+        times = times.cast(pa.string())
+    is_pair = (
+        dates is not None and pa.types.is_string(times.type) and not _any_matches(dates, _HAS_TIME_OF_DAY)
+    )
+    if not is_pair or (len(times) and not _any_matches(times, _TIME_OF_DAY)):
         raise ClockError(
             "several columns that could be the times, date, time: rename the one that is meant to timestamps"
         )
@@ -101,12 +95,6 @@ def _date_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return pc.replace_substring_regex(column, _MIDNIGHT, "")
 
 
-def _time_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    if pa.types.is_time(column.type):
-        return column.cast(pa.string())
-    return column if pa.types.is_string(column.type) else None
-
-
 def _any_matches(texts: pa.ChunkedArray, pattern: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
 
@@ -120,12 +108,12 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
         times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
-    wall: NDArray[np.datetime64] = times.tz_localize(None).to_numpy().astype("datetime64[s]")
+    wall = times.tz_localize(None).to_numpy().astype("datetime64[s]")
     return Clock(wall, instants, _awareness(instants, True))
 
 
 def _from_texts(column: pa.ChunkedArray) -> Clock:
-    parts = pc.extract_regex(column, _ISO_8601)
+    parts = pc.extract_regex(column, f"^{ISO_8601}$")  # fractions of a second are dropped
     texts = pc.binary_join_element_wise(
         *(pc.struct_field(parts, part) for part in ("date", "minute", "second")), ""
     )
@@ -138,11 +126,9 @@ def _from_texts(column: pa.ChunkedArray) -> Clock:
     wall = np.where((wall < _FIRST_TIME) | np.isnat(offsets_s), np.datetime64("NaT", "s"), wall)
     rows = np.flatnonzero(~np.isnat(wall))  # of the times
     is_aware = has_offset[rows]
-    if len(rows) and (is_aware != is_aware[0]).any():
-        raise ClockError(
-            "times with an offset and times without one: write all of them alike",
-            int(rows[np.argmax(is_aware != is_aware[0])]),
-        )
+    if (differs := is_aware != is_aware[:1]).any():
+        text = "times with an offset and times without one: write all of them alike"
+        raise ClockError(text, int(rows[np.argmax(differs)]))
     return Clock(wall, wall - offsets_s, _awareness(wall, bool(is_aware.any())))
 
 
@@ -169,5 +155,4 @@ def _awareness(times: NDArray[np.datetime64], is_aware: bool) -> bool | None:
 
 
 def _seconds(column: Any) -> NDArray[np.datetime64]:
-    seconds: NDArray[np.datetime64] = column.to_numpy().astype("datetime64[s]")
-    return seconds
+    return np.asarray(column.to_numpy().astype("datetime64[s]"))

@@ -11,6 +11,8 @@ import mmap
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -64,14 +66,13 @@ def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
             if REPLACED in "".join(header):
                 raise _not_utf_8(path, header_line) from None
             raise
-        cells = None
-        if last is None and not is_utf_16:
-            cells = _read_plain(path, header_line, len(header), places)
+        is_whole = last is None and not is_utf_16
+        cells = _read_plain(path, header_line, len(header), places) if is_whole else None
         if cells is None:
             cells = _read_rows(rows if last is None else deque(rows, maxlen=last), len(header), places)
             _check_utf_8(path, cells)
     titles = {name: header[place] for name, place in places.items()}
-    return _without_blank_rows(Cells(titles, cells.columns, "line", cells.numbers, cells.overlong))
+    return _without_blank_rows(replace(cells, titles=titles))
 
 
 def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -94,9 +95,8 @@ def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[
         except csv.Error as error:
             if "limit" in str(error):
                 raise
-            raise CandleFileError(
-                f"{path}, line {line}: a quotation mark stands where none belongs", details={"line": line}
-            ) from None
+            text = f"{path}, line {line}: a quotation mark stands where none belongs"
+            raise CandleFileError(text, details={"line": line}) from None
         if row is None:
             return
         if len(row) > 1 or any(cell.strip() for cell in row):
@@ -152,21 +152,17 @@ def _check_utf_8(path: Path, cells: Cells) -> None:
 
 
 def _not_utf_8(path: Path, line: int) -> CandleFileError:
-    return CandleFileError(
-        f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8", details={"line": line}
-    )
+    text = f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8"
+    return CandleFileError(text, details={"line": line})
 
 
 def _without_blank_rows(cells: Cells) -> Cells:
     """Texts trimmed, without the rows whose cells are all empty."""
     columns = {name: pc.utf8_trim_whitespace(column) for name, column in cells.columns.items()}
-    is_blank = None
-    for column in columns.values():
-        is_empty = pc.equal(column, "")
-        is_blank = is_empty if is_blank is None else pc.and_(is_blank, is_empty)
-        if not pc.any(is_blank).as_py():
-            return Cells(cells.titles, columns, "line", cells.numbers, cells.overlong)
+    is_blank = reduce(pc.and_, (pc.equal(column, "") for column in columns.values()))
+    if not pc.any(is_blank).as_py():
+        return replace(cells, columns=columns)
     keep = pc.invert(is_blank)
     numbers = None if cells.numbers is None else cells.numbers[keep.to_numpy()]
     kept = {name: column.filter(keep) for name, column in columns.items()}
-    return Cells(cells.titles, kept, "line", numbers, cells.overlong)
+    return replace(cells, columns=kept, numbers=numbers)

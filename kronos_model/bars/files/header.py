@@ -44,11 +44,8 @@ def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) ->
         elif name != INSTRUMENT and (found := _find(path, header, name, name)) is not None:
             places[name] = found
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
-        raise CandleFileError(
-            f"{path} has no column {' and no column '.join(missing)}; it has {_listed(header)}: rename those "
-            "that are meant",
-            field=missing[0],
-        )
+        text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(header)}"
+        raise CandleFileError(f"{text}: rename those that are meant", field=missing[0])
     return places
 
 
@@ -58,11 +55,9 @@ def _find_times(path: Path, header: Sequence[str]) -> dict[str, int]:
     if PANDAS_INDEX in header:
         found.setdefault(PANDAS_INDEX, header.index(PANDAS_INDEX))
     if not found:
-        raise CandleFileError(
-            f"{path} has no column with the times; it has {_listed(header)}: name one "
-            f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}",
-            field=TIMES,
-        )
+        text = f"{path} has no column with the times; it has {_listed(header)}"
+        titles = f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}"
+        raise CandleFileError(f"{text}: name one {titles}", field=TIMES)
     first, place = next(iter(found.items()))
     if first == "date" and "time" in found:
         return {TIMES: place, TIME_OF_DAY: found["time"]}
@@ -77,9 +72,8 @@ def _find(
         return header.index(title)
     spelt = list(dict.fromkeys(each for each in header if each.lower() == title.lower()))
     if len(spelt) > 1:
-        raise CandleFileError(
-            f"{path} has the columns {' and '.join(map(shown, spelt))}: keep one of them", field=name
-        )
+        text = f"{path} has the columns {' and '.join(map(shown, spelt))}: keep one of them"
+        raise CandleFileError(text, field=name)
     return header.index(spelt[0]) if spelt else None
 
 

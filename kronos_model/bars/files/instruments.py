@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, FloatArray, to_bars
 from kronos_model.bars.files.find import find_files
-from kronos_model.bars.files.report import (
-    DataReport,
-    InstrumentReport,
-    describe,
-    report_data,
-    report_instrument,
-)
+from kronos_model.bars.files.report import DataReport, describe, report_data, report_instrument
 from kronos_model.bars.files.table import CandleTable, read_cells, to_table
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.validation import defects_of
@@ -44,11 +38,11 @@ TOO_MANY_CELLS: Final = "wrong_number_of_cells"
 
 @dataclass(eq=False)
 class _Gathered:
-    """One instrument's bars from all files, in the order of the files."""
+    """One instrument's bars, wall clocks and instants from all files, in the order of the files."""
 
-    bars: list[FloatArray] = field(default_factory=list)
-    wall: list[NDArray[np.datetime64]] = field(default_factory=list)
-    instants: list[NDArray[np.datetime64]] = field(default_factory=list)
+    parts: list[tuple[FloatArray, NDArray[np.datetime64], NDArray[np.datetime64]]] = field(
+        default_factory=list
+    )
     files: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
 
@@ -98,14 +92,16 @@ def read_instruments(
     _check_skipped(files, unusable)
     pa.default_memory_pool().release_unused()  # pyarrow keeps it for further tables
     instruments: list[Instrument] = []
-    reports: list[InstrumentReport] = []
+    reports = []
     for name in sorted(gathered):
         of_it = gathered.pop(name)  # frees the parts as soon as the instrument's bars are in order
         instrument, num_sorted = _in_order(name, of_it, bool(is_aware))
         reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
         if len(instrument):
             instruments.append(instrument)
-    skipped = {str(path): _reason(path, error) for path, error in unusable.items()}
+    skipped = {  # why, without the name of the file
+        str(path): error.message.removeprefix(str(path)).lstrip(",: ") for path, error in unusable.items()
+    }
     return instruments, report_data(instruments, reports, dropped_of_none, skipped)
 
 
@@ -127,16 +123,10 @@ def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, Ca
             continue
         if len(errors) == 1:
             raise errors[0]
-        first = "; ".join(f"{error.message[:400]}" for error in errors[:SHOWN_REASONS])
-        raise CandleFileError(
-            f"none of the {len(errors):,} files in {folder} can be used: {first}",
-            field=Counter(error.field for error in errors).most_common(1)[0][0],
-        )
-
-
-def _reason(path: Path, error: CandleFileError) -> str:
-    """The error's message without the name of the file."""
-    return error.message.removeprefix(str(path)).lstrip(",: ")
+        first = "; ".join(error.message[:400] for error in errors[:SHOWN_REASONS])
+        common_field = Counter(error.field for error in errors).most_common(1)[0][0]
+        text = f"none of the {len(errors):,} files in {folder} can be used: {first}"
+        raise CandleFileError(text, field=common_field)
 
 
 def _gather(
@@ -145,23 +135,18 @@ def _gather(
     """Add a file's usable rows. Returns the counts of rows that belong to no instrument."""
     reason = _reasons(table)  # (T,), 0 for a usable row
     names, codes = table.names, table.codes
-    of_none: Counter[str] = Counter()
     if codes is None:
         names, codes = (name,), np.zeros(len(table), dtype=np.int64)
-    elif num_nameless := int(np.sum(codes < 0)):
-        of_none[NO_INSTRUMENT] = num_nameless
     is_named = codes >= 0
-    counts = np.bincount(
-        codes[is_named] * (len(REASONS) + 1) + reason[is_named], minlength=len(names) * (len(REASONS) + 1)
-    ).reshape(len(names), -1)  # (names, reasons), the first of usable rows
-    malformed = Counter({TOO_MANY_CELLS: num_malformed} if num_malformed else {})
+    counts = np.zeros((len(names), len(REASONS) + 1), dtype=np.int64)  # the first of usable rows
+    np.add.at(counts, (codes[is_named], reason[is_named]), 1)
+    of_none = +Counter({NO_INSTRUMENT: int(np.sum(~is_named))})  # plus removes what is zero
+    malformed = +Counter({TOO_MANY_CELLS: num_malformed})
     if not counts[:, 0].any():
         total = of_none + malformed + _by_reason(counts.sum(axis=0))
         why = f" of its rows, {describe(total)}" if total else " it is empty"
-        raise CandleFileError(
-            f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00",
-            details={"dropped": dict(total)},
-        )
+        text = f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00"
+        raise CandleFileError(text, details={"dropped": dict(total)})
     kept = np.flatnonzero(is_named & (reason == 0))
     kept = kept[np.argsort(codes[kept], kind="stable")]
     bars = np.empty((len(kept), len(COLUMNS)), dtype=np.float32)
@@ -173,9 +158,7 @@ def _gather(
     for code, each in enumerate(names):
         its = slice(ends[code] - counts[code, 0], ends[code])
         of_it = gathered.setdefault(each, _Gathered())
-        of_it.bars.append(bars[its])
-        of_it.wall.append(wall[its])
-        of_it.instants.append(instants[its])
+        of_it.parts.append((bars[its], wall[its], instants[its]))
         of_it.files.append(str(path))
         of_it.dropped.update(_by_reason(counts[code]))
     if table.codes is not None:
@@ -185,7 +168,7 @@ def _gather(
 
 
 def _by_reason(counts: NDArray[np.int64]) -> Counter[str]:
-    return Counter({reason: int(count) for reason, count in zip(REASONS, counts[1:], strict=True) if count})
+    return +Counter(dict(zip(REASONS, counts[1:].tolist(), strict=True)))
 
 
 def _reasons(table: CandleTable) -> NDArray[np.int8]:
@@ -203,11 +186,8 @@ def _reasons(table: CandleTable) -> NDArray[np.int8]:
 
 def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:
     """The instrument, and how many of its rows came after a later one."""
-    bars = np.concatenate(gathered.bars)
-    wall, instants = np.concatenate(gathered.wall), np.concatenate(gathered.instants)
-    num_sorted = 0
-    if len(instants):
-        num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
+    bars, wall, instants = (np.concatenate(parts) for parts in zip(*gathered.parts, strict=True))
+    num_sorted = int(np.sum(instants < np.maximum.accumulate(instants)))
     if num_sorted:
         order = np.argsort(instants, kind="stable")
         bars, wall, instants = bars[order], wall[order], instants[order]

@@ -1,7 +1,6 @@
 """The last bars of a file, for a forecast: every cell must be usable."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,10 +40,8 @@ def _check_cells(path: Path, cells: Cells, table: CandleTable) -> None:
     number = int(cells.numbers[rows[0]]) if len(rows) else None
     if cells.overlong and (number is None or cells.overlong[0][0] < number):
         line, num_cells = cells.overlong[0]
-        raise CandleFileError(
-            f"{path}, line {line}: there are {num_cells} cells, more than in the header",
-            details={"line": line},
-        )
+        text = f"{path}, line {line}: there are {num_cells} cells, more than in the header"
+        raise CandleFileError(text, details={"line": line})
     if number is None:
         return
     row = int(rows[0])
@@ -53,14 +50,7 @@ def _check_cells(path: Path, cells: Cells, table: CandleTable) -> None:
     if name == TIMES and TIME_OF_DAY in cells.columns:
         cell = " ".join(str(part) for part in (cell, cells.columns[TIME_OF_DAY][row].as_py()) if part)
     title = cells.titles[name]
+    found = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
     wanted = "a time like 2024-06-18 11:15:00" if name == TIMES else "a number"
-    raise CandleFileError(
-        f"{path}, {cells.unit} {number}, column {shown(title)}: there is {_quoted(cell)} where {wanted} "
-        "is needed",
-        field=title,
-        details={cells.unit: number},
-    )
-
-
-def _quoted(cell: Any) -> str:
-    return "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
+    text = f"{path}, {cells.unit} {number}, column {shown(title)}: there is {found} where {wanted} is needed"
+    raise CandleFileError(text, field=title, details={cells.unit: number})

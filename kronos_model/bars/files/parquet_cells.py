@@ -11,11 +11,7 @@ from kronos_model.bars.files.cells import Cells, FindColumns
 
 
 def read_parquet(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
-    """All rows, or the last ones.
-
-    Raises:
-        OSError, pa.ArrowException: it cannot be read.
-    """
+    """All rows, or the last ones. Raises OSError or pa.ArrowException if it cannot be read."""
     with pq.ParquetFile(path) as file:  # a dataset would make columns of folder names
         header = file.schema_arrow.names
         places = find_columns([title.strip() for title in header])

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,7 @@ class InstrumentReport:
     """
 
     name: str
-    files: tuple[str, ...]
+    files: list[str]
     num_bars: int
     first: str | None
     last: str | None
@@ -45,15 +46,6 @@ class InstrumentReport:
     longest_break_s: int | None
     num_sorted: int
     dropped: Mapping[str, int]
-
-    @property
-    def has_long_break(self) -> bool:
-        """Whether the longest break is longer than a long weekend and than the usual spacing."""
-        return (self.longest_break_s or 0) > max(LONG_BREAK_S, self.spacing_s or 0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report, JSON-compatible."""
-        return asdict(self) | {"files": list(self.files)}
 
 
 @dataclass(frozen=True)
@@ -74,30 +66,14 @@ class DataReport:
 
     @property
     def num_bars(self) -> int:
-        """Bars of all instruments."""
         return sum(each.num_bars for each in self.instruments)
 
     @property
     def num_gaps(self) -> int:
-        """Gaps of all instruments."""
         return sum(each.num_gaps for each in self.instruments)
 
     def as_dict(self) -> dict[str, Any]:
         """The whole report, JSON-compatible."""
-        return self._totals() | {
-            "skipped": dict(self.skipped),
-            "instruments": [each.as_dict() for each in self.instruments],
-        }
-
-    def short(self) -> dict[str, Any]:
-        """As ``as_dict``, with the first instruments and skipped files only, and without file lists."""
-        instruments = [each.as_dict() for each in self.instruments[:SHORT]]
-        for each in instruments:
-            del each["files"]
-        skipped = dict(list(self.skipped.items())[:SHORT])
-        return self._totals() | {"skipped": skipped, "instruments": instruments}
-
-    def _totals(self) -> dict[str, Any]:
         return {
             "num_instruments": len(self.instruments),
             "num_bars": self.num_bars,
@@ -106,7 +82,17 @@ class DataReport:
             "num_skipped": len(self.skipped),
             "dropped": dict(self.dropped),
             "fingerprint": self.fingerprint,
+            "skipped": dict(self.skipped),
+            "instruments": [asdict(each) for each in self.instruments],
         }
+
+    def short(self) -> dict[str, Any]:
+        """As ``as_dict``, with the first instruments and skipped files only, and without file lists."""
+        whole = self.as_dict()
+        instruments = whole["instruments"][:SHORT]
+        for each in instruments:
+            del each["files"]
+        return whole | {"skipped": dict(islice(self.skipped.items(), SHORT)), "instruments": instruments}
 
     def summary(self) -> str:
         """A few lines for people."""
@@ -124,21 +110,22 @@ class DataReport:
             lines.append(f"Rows dropped: {describe(self.dropped)}")
         if self.skipped:
             lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
-            lines += [f"  {file}: {reason}" for file, reason in list(self.skipped.items())[:SHOWN]]
+            lines += [f"  {file}: {reason}" for file, reason in islice(self.skipped.items(), SHOWN)]
         if len(self.skipped) > SHOWN:
             lines.append(f"  and {len(self.skipped) - SHOWN:,} more")
         return "\n".join(lines)
 
 
 def _break_of(reports: Iterable[InstrumentReport]) -> str:
-    """The longest long break, in words."""
-    longest_s = max((each.longest_break_s or 0 for each in reports if each.has_long_break), default=0)
+    """The longest break that is longer than a long weekend and than the usual spacing, in words."""
+    breaks_s = [(each.longest_break_s or 0, each.spacing_s or 0) for each in reports]
+    longest_s = max((long for long, spacing in breaks_s if long > max(LONG_BREAK_S, spacing)), default=0)
     return f", longest break {longest_s / 86_400:.0f} d" if longest_s else ""
 
 
 def describe(dropped: Mapping[str, int]) -> str:
     """Counts by reason in words, the most frequent first."""
-    most_first = sorted(dropped.items(), key=lambda item: -item[1])
+    most_first = Counter(dropped).most_common()
     return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in most_first)
 
 
@@ -146,40 +133,27 @@ def report_instrument(
     instrument: Instrument, files: Iterable[str], num_sorted: int, dropped: Mapping[str, int]
 ) -> InstrumentReport:
     """The report on an instrument, which may have no bars."""
-    instants = instrument.instants.astype("datetime64[s]").astype(np.int64)
-    days = instrument.wall.astype("datetime64[D]")
+    wall, instants = instrument.wall, instrument.instants.astype("datetime64[s]").astype(np.int64)
     spacing_s, num_gaps, longest_break_s = None, 0, None
     if len(instants) > 1:
         longest_break_s = int(np.diff(instants).max())
         spacing_s = common_spacing(instants)
-        num_gaps = _num_gaps(instants, instrument.wall, days, spacing_s)
+        num_gaps = _num_gaps(wall, np.diff(instants) > spacing_s)
     ends = [0, -1] if len(instants) else []
-    texts = write_times(instrument.wall[ends], instrument.instants[ends], instrument.is_aware)
+    texts = write_times(wall[ends], instrument.instants[ends], instrument.is_aware)
     first, last = texts or (None, None)
-    return InstrumentReport(
-        name=instrument.name,
-        files=tuple(files),
-        num_bars=len(instants),
-        first=first,
-        last=last,
-        spacing_s=spacing_s,
-        num_gaps=num_gaps,
-        longest_break_s=longest_break_s,
-        num_sorted=num_sorted,
-        dropped=dict(dropped),
-    )
+    totals = (len(instants), first, last, spacing_s, num_gaps, longest_break_s, num_sorted, dict(dropped))
+    return InstrumentReport(instrument.name, list(files), *totals)
 
 
-def _num_gaps(
-    instants: NDArray[np.int64], wall: NDArray[np.datetime64], days: NDArray[np.datetime64], spacing_s: int
-) -> int:
+def _num_gaps(wall: NDArray[np.datetime64], is_longer: NDArray[np.bool_]) -> int:
     """Distances above the spacing within one day, without those that at least half of the days share."""
-    is_longer = (np.diff(instants) > spacing_s) & (days[1:] == days[:-1])
+    days = wall.astype("datetime64[D]")
+    is_gap = is_longer & (days[1:] == days[:-1])
     clocks = (wall.astype("datetime64[s]") - days).astype(np.int64)  # seconds since midnight
-    ends = np.stack([clocks[:-1][is_longer], clocks[1:][is_longer]], axis=1)
+    ends = np.stack([clocks[:-1][is_gap], clocks[1:][is_gap]], axis=1)
     _, counts = np.unique(ends, axis=0, return_counts=True)
-    num_days = len(np.unique(days))
-    return int(counts[(counts < 2) | (2 * counts < num_days)].sum())
+    return int(counts[(counts < 2) | (2 * counts < len(np.unique(days)))].sum())
 
 
 def report_data(

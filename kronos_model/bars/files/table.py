@@ -68,11 +68,7 @@ def read_cells(path: Path, names: Mapping[str, str] | None = None, last: int | N
 
 
 def to_table(path: Path, cells: Cells) -> CandleTable:
-    """Numbers and times from cells.
-
-    Raises:
-        CandleFileError: a column holds no numbers, or the times cannot be read as a whole.
-    """
+    """Numbers and times from cells. Raises CandleFileError if a column holds neither."""
     try:
         clock = read_clock(times_of(cells))
     except ClockError as error:
@@ -89,11 +85,7 @@ def to_table(path: Path, cells: Cells) -> CandleTable:
 
 
 def times_of(cells: Cells) -> pa.ChunkedArray:
-    """The column of times; dates and times of day are joined.
-
-    Raises:
-        ClockError: they cannot be joined.
-    """
+    """The column of times; dates and times of day are joined, or a ClockError is raised."""
     if TIME_OF_DAY not in cells.columns:
         return cells.columns[TIMES]
     return join_date_and_time(cells.columns[TIMES], cells.columns[TIME_OF_DAY])
@@ -113,11 +105,9 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float
                 raise pa.ArrowTypeError("pyarrow would take true for 1")
             numbers = column.cast(pa.float64(), safe=False)
         except pa.ArrowException:
-            raise CandleFileError(
-                f"{path}: the column for {name} holds {column.type}, not numbers", field=name
-            ) from None
-    values: NDArray[np.float64] = numbers.to_numpy()
-    return values
+            text = f"{path}: the column for {name} holds {column.type}, not numbers"
+            raise CandleFileError(text, field=name) from None
+    return np.asarray(numbers.to_numpy())
 
 
 def _instruments(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:

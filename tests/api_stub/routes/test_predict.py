@@ -191,25 +191,25 @@ def test_a_batch_with_an_invalid_item_enqueues_nothing(http, jobs):
 def test_a_batch_is_split_by_the_limits_of_a_job():
     settings = ApiSettings.model_construct().model_copy(update={"max_series": 3, "max_paths": 4})
     items = [SingleRequest.model_validate(series()) for _ in range(7)]
-    assert [job.indices for job in prediction_jobs(items, settings, "")] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [job.indices for job in prediction_jobs(items, "id", "", settings)] == [[0, 1, 2], [3, 4, 5], [6]]
     items = [SingleRequest.model_validate(series(overrides={"sample_count": 2})) for _ in range(3)]
-    assert [job.indices for job in prediction_jobs(items, settings, "")] == [[0, 1], [2]]
+    assert [job.indices for job in prediction_jobs(items, "id", "", settings)] == [[0, 1], [2]]
     settings = settings.model_copy(update={"max_message_bytes": 24 * 192})
-    assert [job.indices for job in prediction_jobs(items[:3], settings, "")] == [[0, 1], [2]]
+    assert [job.indices for job in prediction_jobs(items[:3], "id", "", settings)] == [[0, 1], [2]]
 
 
 def test_a_batch_is_split_by_the_size_of_the_result():
     settings = ApiSettings.model_construct().model_copy(update={"max_result_bytes": 2**22})
     given = series(num_future=92, overrides={"sample_count": 20}, paths=True)
     items = [SingleRequest.model_validate(given) for _ in range(64)]
-    jobs = prediction_jobs(items, settings, "items.{index}.")
+    jobs = prediction_jobs(items, "id", "items.{index}.", settings)
     assert [index for job in jobs for index in job.indices] == list(range(64))
     assert 1 < len(jobs) < 64
     for job in jobs:
-        job.checked("a", settings)
-    one_more = PredictionJob(items[: len(jobs[0].indices) + 1], list(range(64)), "items.{index}.")
+        job.checked(settings)
+    one_more = PredictionJob("a", items[: len(jobs[0].indices) + 1], list(range(64)), "items.{index}.")
     with pytest.raises(JobError) as error:
-        one_more.checked("a", settings)
+        one_more.checked(settings)
     assert (error.value.code, error.value.field) == ("RESULT_TOO_LARGE", "items.0.paths")
 
 
@@ -252,7 +252,7 @@ def test_whole_words_of_a_message_are_renamed(message, field, expected):
     body = series()
     columns = {name: [candle[name] for candle in body["candles"]] for name in body["candles"][0]}
     item = SingleRequest.model_validate(body | {"candles": columns})
-    job = PredictionJob([item], [3], "items.{index}.")
+    job = PredictionJob("a", [item], [3], "items.{index}.")
     assert job.in_request(JobError("BAD_VALUE", message, field)).message == expected
 
 

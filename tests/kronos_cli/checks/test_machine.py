@@ -121,7 +121,7 @@ def test_the_metrics_port_must_be_free_or_held_by_a_worker() -> None:
 def test_a_probes_report_becomes_findings(
     device: dict[str, Any], model: dict[str, Any] | None, levels: dict[str, str], part: str
 ) -> None:
-    findings = report_findings({"devices": [DEVICE | device], "model": model})
+    findings = [*report_findings({"devices": [DEVICE | device], "model": model})]
     assert {finding.check: finding.level for finding in findings} == levels
     assert part in " ".join(finding.message for finding in findings)
     assert all(bool(finding.remedy) is (finding.level != "ok") for finding in findings)

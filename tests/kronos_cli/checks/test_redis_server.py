@@ -108,7 +108,7 @@ def test_a_wrong_password_and_a_missing_server_have_different_remedies(server: L
 def test_a_user_without_the_right_to_run_a_command_is_a_warning(server: LocalRedis, redis: Redis) -> None:
     redis.acl_setuser("plain", enabled=True, passwords=["+secret"], keys=["*"], commands=["+ping", "+time"])
     port = urlsplit(server.url).port
-    found = redis_findings(CliSettings(redis_url=f"redis://plain:secret@127.0.0.1:{port}/0"))
+    found = [*redis_findings(CliSettings(redis_url=f"redis://plain:secret@127.0.0.1:{port}/0"))]
     not_allowed = [finding.message for finding in found if finding.level == "warning"]
     assert ["INFO" in text.upper() for text in not_allowed] == [True, False]  # nor LLEN
     assert by_check(found)["clock"].level == "ok"

@@ -327,10 +327,10 @@ def test_ctrl_c_stops_watching_and_not_the_job(
 ) -> None:
     handle = enqueue(client)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(JobHandle, "progress", interrupt)
+    monkeypatch.setattr(JobHandle, "wait", interrupt)
     result = run("--watch", handle.id)
 
     assert result.exit_code == finetune_command.INTERRUPTED
@@ -352,10 +352,10 @@ def test_an_outage_of_redis_does_not_end_the_job(
 ) -> None:
     handle = enqueue(client)
 
-    def unreachable(*_: object) -> None:
+    def unreachable(*_: object, **__: object) -> None:
         raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
 
-    monkeypatch.setattr(JobHandle, "progress", unreachable)
+    monkeypatch.setattr(JobHandle, "wait", unreachable)
     result = run("--watch", handle.id)
 
     assert result.exit_code == 1

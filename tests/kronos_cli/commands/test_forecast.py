@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import DEFAULT_LOOKBACK, BulkOptions, default_lookback, read_work
-from kronos_cli.files.inputs import ForecastInput
+from kronos_cli.files.bulk import DEFAULT_LOOKBACK, default_lookback, read_work
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -325,12 +324,11 @@ def test_the_default_lookback_of_a_registered_model_is_in_its_metadata(tmp_path:
 
 
 def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:
-    one = ForecastInput(files[2], "c")
-    fingerprint = read_work(one, BulkOptions(10)).fingerprint
-    assert read_work(one, BulkOptions(10, priority="low", device="cpu")).fingerprint == fingerprint
-    assert read_work(one, BulkOptions(10, top_p=0.8)).fingerprint != fingerprint
+    fingerprint = read_work("c", files[2], 10, {}).fingerprint
+    assert read_work("c", files[2], 10, {"priority": "low", "device": "cpu"}).fingerprint == fingerprint
+    assert read_work("c", files[2], 10, {"top_p": 0.8}).fingerprint != fingerprint
     files[2].write_text(files[2].read_text().replace("T", " "))
-    assert read_work(one, BulkOptions(10)).fingerprint != fingerprint
+    assert read_work("c", files[2], 10, {}).fingerprint != fingerprint
 
 
 def test_without_a_terminal_there_is_no_bar_and_no_colour(played: PlayedClient, files: list[Path]) -> None:

@@ -4,16 +4,13 @@ import io
 import socket
 import sys
 
-import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from kronos_cli.commands.up import UpOptions, keep_running, prefixed_lines, run_up
-from kronos_cli.settings import CliSettings
+from kronos_cli.commands.up import keep_running, prefixed_lines
+from kronos_cli.main import cli
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, Restarts
-from kronos_model.processes.children import LocalStackError
-
-BARE = CliSettings.model_construct()
 
 
 def test_a_log_line_is_printed_unchanged_after_its_workers_name():
@@ -27,9 +24,10 @@ def test_a_log_line_is_printed_unchanged_after_its_workers_name():
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        for options in (UpOptions(tmp_path, api_port=port), UpOptions(tmp_path, flower_port=port)):
-            with pytest.raises(LocalStackError, match=f"port {port} is taken"):
-                run_up(options, BARE)
+        for option in ("--api-port", "--flower-port"):
+            outcome = CliRunner().invoke(cli, ["up", "--data", str(tmp_path), option, str(port)])
+            assert outcome.exit_code == 1
+            assert f"port {port} is taken: give {option} another port" in outcome.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(*paths: str, output: Path = OUT) -> list[str]:
-    return [one.name for one in find_inputs(paths, output)]
+    return list(find_inputs(paths, output))
 
 
 def test_a_folder_includes_all_files_below_it() -> None:

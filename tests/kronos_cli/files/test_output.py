@@ -68,12 +68,12 @@ def test_a_folder_that_cannot_be_created_is_a_disk_error(tmp_path: Path) -> None
 
 def test_a_table_has_those_forecasts_that_exist(tmp_path: Path) -> None:
     table = ForecastTable(tmp_path / "all.csv", "csv")
-    assert table.write(["a"]) == 0
+    table.finish(["a"])
     assert not table.path.exists()
-    with table.parts as parts:
+    with table:
         for name in ("a", "b", "left over"):
-            parts.put("print", record(name))
-    assert table.write(["b", "a", "not there yet"]) == 2
+            table.put("print", record(name))
+    table.finish(["b", "a", "not there yet"])
     assert pd.read_csv(table.path)["series"].unique().tolist() == ["b", "a"]
     assert json.loads((tmp_path / ".all.csv.parts" / "a.json").read_text())["series"] == "a"
 
@@ -105,9 +105,9 @@ def test_the_next_run_replaces_the_files_of_a_killed_run(tmp_path: Path) -> None
 def test_a_foreign_table_is_not_replaced(tmp_path: Path) -> None:
     table = ForecastTable(tmp_path / "all.csv", "csv")
     table.path.touch()
-    with table.parts as parts:
+    with table:
         with pytest.raises(OutputExists, match=r"all\.csv exists"):
-            table.check_free()
-        parts.put("print", record("a"))
-    with table.parts:
-        table.check_free()
+            table.claim({})
+        table.put("print", record("a"))
+    with table:
+        table.claim({})

@@ -137,9 +137,9 @@ def test_stopping_a_child_ends_its_own_children() -> None:
 
 def test_secrets_are_passed_on_standard_input() -> None:
     lines = Lines()
-    with ProcessStack(lines) as stack:
-        stack.start("reader", ["cat"], stdin="hidden\n")
-        lines.await_line("reader", "hidden")
+    child = ChildProcess("reader", ["cat"], stdin="hidden\n", sink=lines)
+    lines.await_line("reader", "hidden")
+    child.stop()
 
 
 def test_a_missing_command_is_an_error() -> None:

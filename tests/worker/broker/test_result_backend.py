@@ -159,6 +159,6 @@ def test_what_has_the_id_of_another_job_under_way_is_dropped(app, jobs):
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") is None
     assert begin("b", "one").held_s > 0  # a second delivery waits
-    assert backend.finish(jobs, context("a"), "SUCCESS", {})
+    assert backend.store_by(jobs, context("a"), "SUCCESS", {})
     backend.client.delete("celery-task-meta-job")  # its result is no longer kept
     assert begin("b", "other").held_s == 0

@@ -127,7 +127,7 @@ def test_a_requeued_message_comes_again(redis, receiver):
 def test_a_message_put_back_with_a_delay_is_not_held_and_comes_later(redis, receiver):
     send(redis, "a")
     (one,) = receiver.receive()
-    transport.put_back(one.delivery_tag, 30)
+    transport.message_consumer().put_back(one.delivery_tag, 30)
     one.reject(requeue=True)
     assert receiver.receive() == []
     assert holds_nothing(receiver)

@@ -1,13 +1,13 @@
 """An engine that computes nothing, for tests of the code around engines."""
 
 import threading
+import time
 from collections import deque
 
 from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 from tests.waiting import WAIT_S
-from worker.inference.engine_thread import deadline_from
 
 MAX_SLOTS = 8
 MAX_CONTEXT = 64
@@ -79,7 +79,7 @@ class FakeEngine:
     def step(self) -> list[FakeGeneration]:
         self.log.append(self.name)
         everyone = [*self._waiting, *self._running]
-        now = deadline_from(0)
+        now = time.monotonic()
         for generation in everyone:
             if generation.request.deadline is not None and now >= generation.request.deadline:
                 generation.end(DeadlineExceeded("too late"))

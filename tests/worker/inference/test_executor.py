@@ -13,10 +13,10 @@ from kronos_model.engine.engine import EngineLoad
 from kronos_model.errors import Cancelled
 from tests.waiting import WAIT_S
 from worker.inference import executor
-from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineDied, EngineThread
 from worker.inference.executor import DiedInEngine
 from worker.inference.job_run import HostedEngine
+from worker.inference.model_cache import CacheEntry
 
 
 class JobContext:
@@ -51,7 +51,7 @@ def later(action) -> None:
 
 
 def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float | None = None):
-    return executor.wait_for_model(engine_thread, entry, deadline, context.is_cancelled)
+    return executor.wait_for_model(engine_thread, entry, deadline, context)
 
 
 def test_it_gets_the_model_after_loading(engine_thread, context):

@@ -1,7 +1,7 @@
 """When CPU workers stand in for the gpu pool: the decision, and the calls to the consumer."""
 
 from collections import OrderedDict
-from functools import partial
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from kronos_client.contract.worker_status import State
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
 from kronos_client.testing import fake_worker
 from worker.inference import gpu_failover
-from worker.inference.gpu_failover import GpuFailover, GraceTimer
+from worker.inference.gpu_failover import GpuFailover
 
 
 class Clock:
@@ -61,44 +61,32 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def graceful(settings, clock, monkeypatch) -> GpuFailover:
+def make_failover(settings, clock, monkeypatch) -> Callable[[float], GpuFailover]:
     """With a clock that the test sets."""
-    settings = settings.model_copy(update={"gpu_grace_s": 60.0})
-    monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
-    monkeypatch.setattr(gpu_failover, "GraceTimer", partial(GraceTimer, clock=clock))
-    return GpuFailover(None)
+
+    def make(grace_s: float) -> GpuFailover:
+        changed = settings.model_copy(update={"gpu_grace_s": grace_s})
+        monkeypatch.setattr(gpu_failover, "get_settings", lambda: changed)
+        monkeypatch.setattr(gpu_failover.time, "monotonic", clock)
+        return GpuFailover(None)
+
+    return make
+
+
+@pytest.fixture
+def graceful(make_failover) -> GpuFailover:
+    return make_failover(60.0)
 
 
 def announce_gpu(redis, state: State = "ready") -> None:
     announce(redis, fake_worker(GPU_QUEUE, state, node="gpu@1"))
 
 
-def test_standing_in_begins_when_no_gpu_was_ready_for_the_grace():
-    clock = Clock()
-    grace = GraceTimer(60, clock)
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 59
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1
-    assert grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1000
-    assert grace.should_stand_in(gpu_ready=False)
-
-
-def test_a_ready_gpu_ends_it_and_starts_the_grace_anew():
-    clock = Clock()
-    grace = GraceTimer(60, clock)
-    clock.now_s += 100
-    assert grace.should_stand_in(gpu_ready=False)
-    assert not grace.should_stand_in(gpu_ready=True)
-    clock.now_s += 59
-    assert not grace.should_stand_in(gpu_ready=False)
-    clock.now_s += 1
-    assert grace.should_stand_in(gpu_ready=False)
-
-
-def test_without_grace_it_stands_in_at_once():
-    assert GraceTimer(0, Clock()).should_stand_in(gpu_ready=False)
+def test_without_grace_it_stands_in_at_once(redis, make_failover):
+    consumer = FakeConsumer(CPU_QUEUE)
+    make_failover(0.0).start(consumer)
+    consumer.tick()
+    assert consumer.changes == [("add", GPU_QUEUE)]
 
 
 def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock):
@@ -107,7 +95,10 @@ def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock)
     consumer.tick()
     assert consumer.changes == []
     announce_gpu(redis, "loading")  # not ready: nobody takes its jobs yet
-    clock.now_s += 60
+    clock.now_s += 59
+    consumer.tick()
+    assert consumer.changes == []
+    clock.now_s += 1
     for _ in range(3):
         consumer.tick()
     assert consumer.changes == [("add", GPU_QUEUE)]
@@ -116,9 +107,10 @@ def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock)
         consumer.tick()
     assert consumer.changes == [("add", GPU_QUEUE), ("cancel", GPU_QUEUE)]
     withdraw(redis, "gpu@1")
+    clock.now_s += 59  # the grace begins anew
     consumer.tick()
     assert len(consumer.changes) == 2
-    clock.now_s += 60
+    clock.now_s += 1
     consumer.tick()
     assert consumer.changes[2:] == [("add", GPU_QUEUE)]
 

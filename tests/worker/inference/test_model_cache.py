@@ -18,10 +18,9 @@ from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
 from tests.waiting import WAIT_S
 from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
-from worker.inference.cache_entry import CacheEntry
 from worker.inference.engine_thread import EngineThread
 from worker.inference.job_run import HostedEngine
-from worker.inference.model_cache import ModelCache
+from worker.inference.model_cache import CacheEntry, ModelCache
 from worker.inference.model_loader import LoadedModel
 
 MAX_MODELS = 3
@@ -44,7 +43,7 @@ class FakeLoader:
         self.engines: dict[str, weakref.ref] = {}
         self.alive_at_reclaim: list[list[str]] = []
 
-    def load_further(self, wanted) -> LoadedModel:
+    def load(self, wanted) -> LoadedModel:
         registered = wanted if isinstance(wanted, RegisteredModel) else None
         name = registered.reference if registered else wanted.model
         self.started.append(name)

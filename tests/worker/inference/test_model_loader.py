@@ -67,7 +67,7 @@ def test_no_more_models_are_counted_than_jobs_may_name(settings):
 
 
 def test_the_own_model_is_the_one_that_the_settings_name(settings):
-    loaded = ModelLoader(settings, CPU).load_own()
+    loaded = ModelLoader(settings, CPU).load()
     assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
     assert (loaded.max_context, loaded.hosted.load.slots) == (64, 64)
     assert loaded.num_parameters == 174_272
@@ -76,11 +76,11 @@ def test_the_own_model_is_the_one_that_the_settings_name(settings):
 
 def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
     loader = ModelLoader(settings.model_copy(update={"max_slots": 5}), CPU)
-    loaded = loader.load_further(ModelSpec("kronos-tiny"))
+    loaded = loader.load(ModelSpec("kronos-tiny"))
     assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
     assert (loaded.max_context, loaded.hosted.load.slots) == (64, 5)
     with pytest.raises(CheckpointMismatch):
-        loader.load_further(ModelSpec("kronos-tiny", settings.tokenizer))
+        loader.load(ModelSpec("kronos-tiny", settings.tokenizer))
 
 
 def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
@@ -93,7 +93,7 @@ def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
 
     monkeypatch.setattr(model_loader, "build_engine", build)
     for dtype in ("float32", "bfloat16"):
-        ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load_own()
+        ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load()
     assert asked == [torch.float32, torch.bfloat16]
 
 
@@ -102,10 +102,10 @@ def test_slots_fill_the_share_that_the_weights_leave(settings):
     pair = model_loader.load_pair(settings.model, settings.tokenizer)
     weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
     loader.share_bytes = weights + 5 * slot  # three for paths, two for the prompts that they may share
-    assert loader.load_own().hosted.load.slots == 3
+    assert loader.load().hosted.load.slots == 3
     loader.share_bytes = weights + 2 * slot - 1
     with pytest.raises(OutOfMemory):
-        loader.load_own()
+        loader.load()
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_an_own_model_that_the_gpu_cannot_hold_is_on_the_cpu_whole(
 
     monkeypatch.setattr(Kronos, "to", to)
     loader = ModelLoader(settings, GPU)
-    loader.load_own()
+    loader.load()
     assert (loader.device, loader.device_warning) == (CPU, no_room_for_tokenizers)
     assert moved[-1] == CPU
     assert loader.share_bytes is None
@@ -144,7 +144,7 @@ def test_a_further_model_that_the_gpu_cannot_hold_is_not_loaded(
 ):
     loader = ModelLoader(settings, GPU)
     with pytest.raises(OutOfMemory, match="cannot hold"):
-        loader.load_further(ModelSpec("kronos-tiny"))
+        loader.load(ModelSpec("kronos-tiny"))
     assert (loader.device, loader.device_warning) == (GPU, None)
 
 
@@ -164,7 +164,7 @@ def test_reclaiming_calls_no_gpu_on_a_cpu(settings, monkeypatch):
 def test_a_removed_model_is_freed(settings):
     loader, engine_thread = ModelLoader(settings, CPU), EngineThread()
     engine_thread.start()
-    loaded = loader.load_further(ModelSpec("kronos-tiny"))
+    loaded = loader.load(ModelSpec("kronos-tiny"))
     kept = weakref.ref(loaded.hosted.engine)
     hosted = engine_thread.add(loaded.hosted)
     del loaded
@@ -201,7 +201,7 @@ def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
     registering, registered, setting, expected
 ):
     loader = ModelLoader(registering.model_copy(update={"max_context": setting, "max_slots": 5}), CPU)
-    loaded = loader.load_further(registered)
+    loaded = loader.load(registered)
     info = loaded.info.model_dump()
     assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
     assert (loaded.name, loaded.registered) == ("desk@1", registered)
@@ -224,7 +224,7 @@ def test_a_registered_model_sees_values_clipped_as_in_training(
     model = registry.register(
         PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
     )
-    ModelLoader(registering, CPU).load_further(model)
+    ModelLoader(registering, CPU).load(model)
     assert asked == [expected]
 
 
@@ -238,12 +238,12 @@ def test_a_registered_model_whose_files_were_changed_is_not_loaded(registering, 
     )
     model_loader.load_pair(registered.folder)
     with pytest.raises(CheckpointError, match=file):
-        ModelLoader(registering, CPU).load_further(registered)
+        ModelLoader(registering, CPU).load(registered)
 
 
 @pytest.mark.parametrize("name", ["desk", "desk@1"])
 def test_the_own_model_may_be_a_registered_one(registering, registered, name):
-    loaded = ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+    loaded = ModelLoader(registering.model_copy(update={"model": name}), CPU).load()
     assert (loaded.name, loaded.info.id, loaded.info.revision) == ("desk@1", "desk", "1")
     assert loaded.max_context == 48
 
@@ -258,7 +258,7 @@ def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundle
     registry.register(PARITY, "desk", job_id="job-2", fingerprint="f", metadata={"max_context": 48})
 
     def own(name: str):
-        return ModelLoader(registering.model_copy(update={"model": name}), CPU).load_own()
+        return ModelLoader(registering.model_copy(update={"model": name}), CPU).load()
 
     assert own("desk").registered is not None
     assert own("other").registered is None
@@ -270,4 +270,4 @@ def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundle
 )
 def test_a_registered_model_has_a_tokenizer_and_versions_of_its_own(registering, registered, changes):
     with pytest.raises(CheckpointError, match="KRONOS_TOKENIZER"):
-        ModelLoader(registering.model_copy(update={"model": "desk"} | changes), CPU).load_own()
+        ModelLoader(registering.model_copy(update={"model": "desk"} | changes), CPU).load()

@@ -4,14 +4,14 @@ from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_client.testing import fake_worker
 from worker.monitoring import heartbeat
 from worker.monitoring.heartbeat import Heartbeat
-from worker.monitoring.job_rate import JobRate
+from worker.monitoring.rates import Rates
 
 
 def test_the_job_rate_counts_jobs_that_ended_between_announcements(redis, monkeypatch):
     moments = iter([0.0, 10.0, 20.0])
-    monkeypatch.setattr(heartbeat, "JobRate", lambda: JobRate(clock=lambda: next(moments)))
+    monkeypatch.setattr(heartbeat, "Rates", lambda window_s: Rates(window_s, lambda: next(moments)))
     status = fake_worker(jobs_done=100, jobs_failed=5)
-    beat = Heartbeat(redis, status.node, lambda: status)
+    beat = Heartbeat(redis, status.node, lambda: status, lambda: True)
     beat.announce()
     assert [worker.as_json() for worker in live_workers(redis)] == [status.as_json() | {"jobs_per_s": 0.0}]
     status = fake_worker(jobs_done=125, jobs_failed=10)

@@ -14,20 +14,11 @@ from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.engine import EngineLoad, StepReport
 from tests.waiting import WAIT_S
-from worker.monitoring.load_window import LoadWindow, Recently
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
 MODEL = "kronos-tiny"
 NOW = 1.8e9
 FIRST = Receipt(NOW, NOW, False)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.25
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def generation(queued_s: float) -> SimpleNamespace:
@@ -119,15 +110,16 @@ def test_steps_are_counted_by_model_and_phase(metrics, loads):
 def test_a_step_in_which_nothing_ran_is_none(metrics, loads):
     metrics.observe_step(MODEL, StepReport(), loads[MODEL])
     assert value(metrics, "kronos_step_seconds_count", model=MODEL, phase="decode") == 0
-    assert metrics.window.recently().mean_batch_size is None
+    assert metrics.recently()["mean_batch_size"] is None
 
 
 def test_the_wait_for_slots_is_observed_per_series(metrics):
+    metrics.recently()
     for queued_s in (0.5, 1.5):
         metrics.observe_generation(MODEL, generation(queued_s))
     assert value(metrics, "kronos_queue_wait_seconds_sum", model=MODEL) == 2
     assert value(metrics, "kronos_queue_wait_seconds_count", model=MODEL) == 2
-    assert metrics.window.recently().queue_wait_s == 1
+    assert metrics.recently()["queue_wait_s"] == 1
 
 
 def test_jobs_are_counted_by_their_outcome_from_any_thread(metrics):
@@ -182,22 +174,13 @@ def test_an_unusable_address_is_a_warning(metrics, caplog, host, port):
     assert "KRONOS_METRICS_PORT" in caplog.text
 
 
-def test_rates_are_those_of_the_last_seconds():
-    clock = Clock()
-    window = LoadWindow(5, clock)
-    assert window.recently() == Recently(0.0, None, None)
-    clock.now_s += 0.5
-    window.add_step(64)
-    assert window.recently().bars_per_s == pytest.approx(128)
-    clock.now_s += 1.5
-    window.add_step(32)
-    assert window.recently() == Recently(48.0, 48.0, None)
-    clock.now_s += 3  # 1005.25: the first step was in second 1000
-    assert window.recently().bars_per_s == pytest.approx(96 / 5)
-    clock.now_s += 1
-    assert window.recently() == Recently(pytest.approx(32 / 5.25), 32.0, None)
-    clock.now_s += 100
-    assert window.recently() == Recently(0.0, None, None)
+def test_the_status_has_the_means_of_the_last_seconds(metrics, loads):
+    assert metrics.recently() == {"bars_per_s": 0.0, "mean_batch_size": None, "queue_wait_s": None}
+    for num_bars in (64, 32):
+        metrics.observe_step(MODEL, StepReport(num_bars=num_bars, decode_s=0.1), loads[MODEL])
+    recently = metrics.recently()
+    assert (recently["mean_batch_size"], recently["queue_wait_s"]) == (48, None)
+    assert recently["bars_per_s"] > 0
 
 
 def test_a_finetuning_worker_has_metrics_of_its_jobs_progress():

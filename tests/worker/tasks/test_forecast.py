@@ -17,15 +17,15 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.processes.json_child import ChildEnded
-from worker import lifecycle
 from worker.app import app
 from worker.broker.claims import Claims
 from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
+from worker.process import current
 from worker.tasks import forecast
-from worker.tasks.delivery import HandedBack
+from worker.tasks.attempt import ClaimedRequest, HandedBack
 
 TAKEN = UNACKED_INDEX_KEYS["forecast"]
 TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ def process(redis, monkeypatch):
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
     )
-    monkeypatch.setattr(lifecycle.current, "process", process)
+    monkeypatch.setattr(current, "process", process)
     return process
 
 
@@ -140,7 +140,7 @@ def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
         deliver("x")
 
 
-@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine("gone"), 1), (EngineDied("gone"), 0)])
+@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
 def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
     deliver, compute, redis, end, num_lost
 ):
@@ -269,4 +269,4 @@ def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, 
 
 
 def test_the_task_has_the_request_that_ends_its_claim():
-    assert app.tasks[forecast.FORECAST_TASK].Request is forecast.ClaimedRequest
+    assert app.tasks[forecast.FORECAST_TASK].Request is ClaimedRequest

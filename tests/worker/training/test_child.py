@@ -51,9 +51,12 @@ class Supervised:
             grace_s=grace_s,
             saved_at=lambda: saved.stat().st_mtime_ns if saved.exists() else 0,
             lock_wait_s=lock_wait_s,
+            on_event=self.receive,
+            should_stop=lambda: self.stop,
+            must_end=lambda: self.must_end,
             on_end=self.ends.append,
         )
-        return training.run(self.receive, lambda: self.stop, lambda: self.must_end)
+        return training.run()
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from worker.training import run as finetune_run
-from worker.training.child import Event, Stop, TrainingEnd
+from worker.training.child import Stop, TrainingEnd
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_folder import JobFolder
 from worker.training.job_notes import MAX_STARTS_AT_SAVE, JobNotes
-from worker.training.process import FinetuneProcess
 from worker.training.run import FinetuneRun, Interrupted
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
@@ -90,9 +90,8 @@ class FakeTraining:
         self.given = given | {"command": command}
         return self
 
-    def run(
-        self, on_event: Callable[[Event], object], should_stop: Callable[[], object], _: object
-    ) -> TrainingEnd:
+    def run(self) -> TrainingEnd:
+        on_event, should_stop = self.given["on_event"], self.given["should_stop"]
         for end in self._ends:
             should_stop()
             self.given["on_start"]()

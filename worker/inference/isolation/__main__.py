@@ -1,7 +1,7 @@
 """``python -m worker.inference.isolation``: compute a worker's suspects one at a time, until the worker ends.
 
-The first message describes the worker (see ``load_host``). Each later one is a job: ``job_id``, ``job``,
-``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
+The first message describes the worker, as ``ForecastProcess._hello``. Each later one is a job: ``job_id``,
+``job``, ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
 ``progress`` and one ``result`` or ``error``.
 """
 
@@ -12,12 +12,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.redis.job_store import Receipt
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
+from worker.broker.result_backend import coded
 from worker.inference.executor import compute
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import EXIT_IDLE
@@ -39,15 +40,11 @@ class Worker(JsonParent):
         return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Send the job's progress."""
         self.send("progress", bars_done=bars_done, bars_total=bars_total)
 
 
 def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
     """Load the worker's models a second time, so that results are the same.
-
-    Args:
-        hello: The worker's ``node``, resolved ``device``, ``device_warning`` and ``num_threads``.
 
     Raises:
         KronosError: The device, the memory or the checkpoint is not available.
@@ -55,14 +52,9 @@ def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
     device, warning = resolve_device(hello["device"])
     if warning is not None:
         raise DeviceError(warning)
-    max_slots = min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)
-    host = Host(
-        settings.model_copy(update={"max_slots": max_slots}),
-        hello["node"],
-        device,
-        hello["device_warning"],
-        on_death=lambda: os._exit(EXIT_STATUS),
-    )
+    settings = settings.model_copy(update={"max_slots": min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)})
+    given = (hello["node"], device, hello["device_warning"])
+    host = Host(settings, *given, on_death=lambda: os._exit(EXIT_STATUS))
     host.num_threads = hello["num_threads"]
     host.load()
     if host.device != device:
@@ -83,18 +75,15 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             message = worker.next_message(IDLE_S)
         except TimeoutError:
             os._exit(EXIT_IDLE)
-        job_id, receipt = message["job_id"], Receipt(**message["receipt"])
+        job_id = message["job_id"]
         try:
-            result = compute(
-                host, job_id, ForecastJob.model_validate(message["job"]), receipt, message["queue"], worker
-            )
-            worker.send("result", result=result)
+            job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
+            worker.send("result", result=compute(host, job_id, job, receipt, message["queue"], worker))
         except JobError as error:
             worker.send("error", error=error.args)
-        except Exception:  # as in the worker's task: every error needs a code
+        except Exception as error:  # as in the worker's task: every error needs a code
             log.exception("job %s failed on a defect", job_id)
-            defect = JobError(ErrorCode.INTERNAL, "a defect in the worker; report it with the job's id")
-            worker.send("error", error=defect.args)
+            worker.send("error", error=coded(error).args)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Computes suspects one at a time in a child process, which is started when a suspect needs it.
 
 A job is a suspect after two of its attempts ended with their process. The cause may be this job, another job
-in the process, or a machine that kills workers. In the worker, the job could end all others again, and
-nothing would prove which job is the cause. If the child dies while its worker lives, its only job is the
+in the process, or a machine that kills workers. If the child dies while its worker lives, its only job is the
 cause.
 """
 
@@ -88,10 +87,7 @@ class Isolation:
     def compute(
         self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
     ) -> dict[str, Any]:
-        """Compute a job in the child. Returns the worker's own result, as JSON.
-
-        Args:
-            job: The job as it came, after ``read_job`` accepted it.
+        """Compute a job, as it came, in the child. Returns the worker's own result, as JSON.
 
         Raises:
             JobError: The job ends with this error.
@@ -195,24 +191,17 @@ def _raise_if_cancelled(context: JobContext) -> None:
 
 def _killed() -> JobError:
     """The error for a SIGKILL that neither the job nor a lack of memory can cause."""
-    return JobError(
-        ErrorCode.WORKER_LOST,
+    text = (
         "each isolated process that computed the job was killed from outside (SIGKILL): find out what killed "
-        "it, then submit the job again under a new id",
-        None,
-        {"exit_status": KILLED},
+        "it, then submit the job again under a new id"
     )
+    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": KILLED})
 
 
 def _ended_loading(exit_status: int) -> JobError:
+    ended, loading = "the isolated process for this job", "while it loaded its models"
     if exit_status == KILLED:
-        return JobError(
-            ErrorCode.OUT_OF_MEMORY,
-            "the isolated process for this job was killed while it loaded its models, most likely for lack "
-            "of memory: give the worker more memory",
-        )
-    return JobError(
-        ErrorCode.INTERNAL,
-        f"the isolated process for this job ended with status {exit_status} while it loaded its models; see "
-        "the worker's log",
-    )
+        remedy = "most likely for lack of memory: give the worker more memory"
+        return JobError(ErrorCode.OUT_OF_MEMORY, f"{ended} was killed {loading}, {remedy}")
+    text = f"{ended} ended with status {exit_status} {loading}; see the worker's log"
+    return JobError(ErrorCode.INTERNAL, text)

@@ -472,7 +472,7 @@ def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
     [instrument], report = read(tmp_path, instrument_column="symbol")
 
     np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
-    assert report.instruments[0].files == (str(tmp_path / "1.csv"), str(tmp_path / "2.parquet"))
+    assert report.instruments[0].files == [str(tmp_path / "1.csv"), str(tmp_path / "2.parquet")]
     assert report.dropped == {"duplicate_time": 1}
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kronos_client.contract.names import job_key
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
 from worker.config import TAKEN_KEY_SETTING, use_result_backend
-from worker.tasks.delivery import ClaimedRequest, HandedBack
+from worker.tasks.attempt import ClaimedRequest, HandedBack
 
 
 class FakeMessage:
@@ -36,7 +37,8 @@ class FakeMessage:
 @pytest.fixture
 def put_back(monkeypatch) -> list[tuple[str, float]]:
     calls: list[tuple[str, float]] = []
-    monkeypatch.setattr(transport, "put_back", lambda *call: calls.append(call))
+    consumer = SimpleNamespace(put_back=lambda *call: calls.append(call))
+    monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
     return calls
 
 
@@ -100,7 +102,7 @@ def test_it_is_handed_back_even_if_redis_is_away(make_request, rejected, monkeyp
     def away(*_: object) -> None:
         raise RedisConnectionError("away")
 
-    monkeypatch.setattr(transport, "put_back", away)
+    monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(put_back=away))
     fail(make_request(), HandedBack("held", delay_s=2.5))
     assert rejected == [True]
 

@@ -13,10 +13,9 @@ from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
-from worker.inference import model_loader
-from worker.inference import process as process_module
+from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
-from worker.inference.process import WorkerProcess
+from worker.inference.forecast_process import ForecastProcess
 from worker.monitoring import heartbeat
 from worker.settings import explain
 
@@ -34,7 +33,7 @@ def settings(settings):
 
 @pytest.fixture
 def worker(settings):
-    worker = WorkerProcess(settings, NODE)
+    worker = ForecastProcess(settings, NODE)
     yield worker
     worker.stop()
 
@@ -94,7 +93,7 @@ def test_the_served_model_computes_within_its_limits(worker):
 
 def test_the_limits_follow_the_named_model(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
-    worker = WorkerProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
+    worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
     limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 176]
@@ -102,7 +101,7 @@ def test_the_limits_follow_the_named_model(settings):
 
 
 def test_models_share_the_service_and_show_in_the_status(settings):
-    worker = WorkerProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
+    worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
     with worker.models.use(worker.models.find("kronos-tiny")) as entry:
         assert entry.wait(WAIT_S)
@@ -135,27 +134,8 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert registry.get_sample_value("kronos_worker_info", info) == 1
 
 
-def test_observers_receive_model_names(settings):
-    heard = []
-
-    class Observer:
-        def observe_step(self, model_id, report, load) -> None:
-            heard.append((model_id, load.slots))
-
-        def observe_generation(self, model_id, generation) -> None:
-            heard.append((model_id, generation.done))
-
-    worker = WorkerProcess(settings, NODE, observers=[Observer()])
-    worker.start()
-    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert worker.engine_thread.wait(run, 20)
-    worker.stop()
-    assert heard[0] == (str(PARITY / "model"), 64)
-    assert heard[-1] == (str(PARITY / "model"), True)
-
-
 def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis):
-    worker = WorkerProcess(settings.model_copy(update={"memory_mb": 1, "max_context": 2048}), NODE)
+    worker = ForecastProcess(settings.model_copy(update={"memory_mb": 1, "max_context": 2048}), NODE)
     with pytest.raises(OutOfMemory) as refused:
         worker.start()
     assert "KRONOS_MEMORY_MB" in explain(refused.value)
@@ -177,7 +157,7 @@ def test_the_engines_thread_alone_computes_in_parallel(
     monkeypatch.setattr(
         model_loader, "load_pair", lambda *a, **k: events.append("load") or load_pair(*a, **k)
     )
-    worker = WorkerProcess(settings.model_copy(update={"threads": threads}), NODE)
+    worker = ForecastProcess(settings.model_copy(update={"threads": threads}), NODE)
     worker.start(num_processes)
     worker.stop()
     assert events == [(threading.current_thread().name, 1), "load", (owner, expected)]
@@ -186,7 +166,7 @@ def test_the_engines_thread_alone_computes_in_parallel(
 
 def test_a_worker_whose_engine_dies_is_ended(settings):
     ended = threading.Event()
-    worker = WorkerProcess(settings, NODE, on_engine_death=ended.set)
+    worker = ForecastProcess(settings, NODE, on_engine_death=ended.set)
     worker.start()
     assert not worker.is_dead
 
@@ -204,7 +184,7 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
 
 
 def test_a_worker_that_cannot_load_removes_its_announcement(settings, redis, tmp_path):
-    worker = WorkerProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
+    worker = ForecastProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
     with pytest.raises(CheckpointError):
         worker.start()
     assert announced(redis) is None
@@ -218,7 +198,7 @@ def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis
         announce(*args)
 
     monkeypatch.setattr(heartbeat, "announce", slow)
-    worker = WorkerProcess(settings, NODE)
+    worker = ForecastProcess(settings, NODE)
     worker.start()
     worker.stop()
     time.sleep(0.3)
@@ -241,14 +221,14 @@ def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, 
 def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(settings, monkeypatch):
     warning = "CUDA device 'cuda:0' requested but CUDA cannot hold the Kronos. Falling back to CPU."
     gpu, cpu = torch.device("cuda:0"), torch.device("cpu")
-    monkeypatch.setattr(process_module, "resolve_device", lambda _: (gpu, None))
+    monkeypatch.setattr(forecast_process, "resolve_device", lambda _: (gpu, None))
     monkeypatch.setattr(model_loader, "describe_device", lambda _: type("", (), {"memory_free_bytes": None}))
     monkeypatch.setattr(
         model_loader,
         "move_to_device",
         lambda module, device: (module, cpu, warning if device == gpu else None),
     )
-    worker = WorkerProcess(settings, NODE)
+    worker = ForecastProcess(settings, NODE)
     assert worker.queue == "gpu"
     worker.start()
     assert (worker.device, worker.device_warning, worker.queue) == (cpu, warning, "cpu")

@@ -1,0 +1,131 @@
+"""What a worker's process is in both roles: its claims, metrics, state and announcement. No torch."""
+
+import logging
+import os
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from redis import Redis
+
+from kronos_client.contract.worker_status import AnyWorkerStatus, State
+from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.routing import queue_for
+from worker.broker.claims import Claims
+from worker.broker.result_backend import CodedRedisBackend
+from worker.config import UNACKED_INDEX_KEYS
+from worker.monitoring.heartbeat import Heartbeat
+from worker.monitoring.metrics import JobMetrics
+from worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """A process that runs tasks. A subclass for each role computes their jobs."""
+
+    device: Any
+    device_warning: str | None
+    capacity: Any
+    metrics: JobMetrics
+
+    def __init__(self, settings: WorkerSettings, node: str, metrics: JobMetrics) -> None:
+        self.settings = settings
+        self.node = node
+        self.state: State = "loading"
+        self.is_dead = False
+        self.redis: Redis = connect(settings.redis_url.get_secret_value())
+        taken_key = UNACKED_INDEX_KEYS[settings.role]
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
+        self.metrics = metrics
+        self._started = time.time()
+        self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
+
+    @property
+    def queue(self) -> str:
+        """The queue that the worker takes jobs from."""
+        return queue_for(str(self.device), self.settings.role)
+
+    def start(self, num_processes: int = 1) -> None:
+        """Announce the worker. ``num_processes`` share the cores."""
+        CodedRedisBackend.runs_here = staticmethod(self.claims.has)
+        CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)
+        self._heartbeat.start()
+
+    def serve_metrics(self, *, model: str = "", dtype: str = "") -> None:
+        """Describe the process in its metrics, and serve them if a port is set."""
+        self.metrics.describe(device=str(self.device), model=model, queue=self.queue, dtype=dtype)
+        if self.settings.metrics_port is not None:
+            self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
+
+    def ready(self) -> None:
+        """Announce, once, that this worker takes jobs. Called at each connection to the broker."""
+        if self.state != "loading":
+            return
+        self.state = "ready"
+        self._heartbeat.announce()
+        status = self.status()
+        model = None if status.model is None else status.model.id
+        facts = (status.role, status.device, status.device_warning, model, status.queue)
+        log.info("ready: role=%s device=%s warning=%s model=%s queue=%s", *facts)
+
+    def drain(self) -> None:
+        """Announce that this worker takes no more jobs. Safe in a signal handler."""
+        self.state = "draining"
+        self._heartbeat.announce_soon()
+
+    def stop(self) -> None:
+        self._heartbeat.withdraw()
+
+    def status(self) -> AnyWorkerStatus:
+        """The worker's status, as it is announced."""
+        raise NotImplementedError
+
+    def _is_alive(self) -> bool:
+        return True
+
+    def _facts(self, *packages: str) -> dict[str, Any]:
+        """The fields of a status that both roles have."""
+        return {
+            "node": self.node,
+            "state": self.state,
+            "role": self.settings.role,
+            "queue": self.queue,
+            "requested_device": self.settings.device,
+            "device": str(self.device),
+            "device_warning": self.device_warning,
+            "jobs_done": self.metrics.num_done,
+            "jobs_failed": self.metrics.num_failed,
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started, 3),
+        }
+
+    def _note_repeated(self, tag: str) -> None:
+        """Count a lost claim, only once."""
+        if self.claims.take_away(tag):
+            self.metrics.jobs_repeated.inc()
+
+
+@dataclass
+class Current:
+    """This process."""
+
+    process: Any = None
+    num_children: int = 0  # of the prefork pool; 0 if this process holds the model itself
+    is_ending: bool = False
+
+
+current = Current()
+
+
+def current_process() -> Any:
+    """The ForecastProcess or FinetuneProcess; each process that runs tasks has one."""
+    if current.process is None:
+        raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
+    return current.process

@@ -1,0 +1,111 @@
+"""One finetuning worker: its device, its folders and its status. It has no model and imports no torch.
+
+Training runs in a separate process, one at a time. So this process uses no GPU and keeps no memory of it.
+"""
+
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.settings import SettingsError
+from worker.monitoring.metrics import FinetuneMetrics
+from worker.process import WorkerProcess
+from worker.settings import WorkerSettings
+from worker.training.data_folder import DataFolder
+from worker.training.job_folder import RUNS
+from worker.training.start_models import StartModels
+
+NO_PRED_LEN_LIMIT: Final = 2**31
+
+
+class SingleJobCapacity:
+    """The ``Capacity`` of a finetuning worker, which takes a job only if it holds none.
+
+    After a lost connection Celery counts only the jobs taken since. It would take a second job, which other
+    workers could train at once.
+    """
+
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
+        """Nothing: ``has_room`` reads Celery's requests."""
+
+    def has_room(self, unfinished: Collection[str]) -> bool:
+        """Whether to take another job. ``unfinished`` holds the ids of jobs that have not ended."""
+        return not unfinished
+
+    def wake_by(self, wake: Callable[[], object]) -> None:
+        """Nothing: only the end of a job makes room, and that already wakes Celery."""
+
+
+class FinetuneProcess(WorkerProcess):
+    """A worker's process that has models trained. ``device`` is the probe's report on it.
+
+    Raises:
+        SettingsError: A folder is missing, or cannot be written.
+    """
+
+    def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
+        self.training: TrainingStatus | None = None
+        self.model_folder = checked_model_folder(settings)
+        self.registry = ModelRegistry(self.model_folder)
+        self.start_models = StartModels(settings, self.registry)
+        self.data_folder = checked_data_folder(settings)
+        self.device = str(device["device"])
+        self.device_warning = device["warning"]
+        self.is_draining = threading.Event()
+        self.capacity = SingleJobCapacity()
+        self._description = device["description"]
+        super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
+
+    @property
+    def limits(self) -> Limits:
+        return self.settings.limits(NO_PRED_LEN_LIMIT)
+
+    def start(self, num_processes: int = 1) -> None:
+        super().start(num_processes)
+        self.serve_metrics()
+
+    def drain(self) -> None:
+        """Announce that this worker takes no more jobs, and stop its job. Safe in a signal handler."""
+        super().drain()
+        self.is_draining.set()
+
+    def status(self) -> FinetuneWorkerStatus:
+        return FinetuneWorkerStatus(
+            **self._facts("celery", "kombu", "redis"),
+            device_description=self._description,
+            model=None,
+            training=self.training,
+            model_folder=str(self.model_folder),
+            has_data_folder=self.data_folder.root is not None,
+            threads=self.settings.threads,
+        )
+
+
+def checked_model_folder(settings: WorkerSettings) -> Path:
+    """The model folder. Raises SettingsError if this process cannot write there."""
+    folder = settings.model_folder
+    if folder is None:
+        raise SettingsError(
+            "KRONOS_MODEL_FOLDER is not set: set it to the folder where a finetuning worker registers its "
+            "models, and keeps what it needs to continue after a crash"
+        )
+    try:
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder / RUNS).close()
+    except OSError as error:
+        reason = f"{folder} cannot be written: {error}"
+        raise SettingsError(f"KRONOS_MODEL_FOLDER cannot be used: {reason}") from None
+    return folder.absolute()
+
+
+def checked_data_folder(settings: WorkerSettings) -> DataFolder:
+    """The folder of the jobs' candles, if one is set. Raises SettingsError if it is missing."""
+    folder = settings.data_folder
+    if folder is not None and not folder.is_dir():
+        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is not a folder")
+    return DataFolder(folder)
