@@ -15,7 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.queues import list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
-from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
@@ -81,7 +81,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
     lowest.get(timeout=WAIT_S)  # the very last
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         metrics = answer.read().decode()
     for priority in ("high", "normal", "low"):  # those that say when they were submitted
         assert f'kronos_job_wait_seconds_count{{priority="{priority}",queue="cpu"}} 3.0' in metrics
@@ -112,7 +112,7 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
 
 
 def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client, candles):
-    start(KRONOS_LOW_PRIORITY_MAX_WAIT_S="2")
+    start(*PACED, KRONOS_LOW_PRIORITY_MAX_WAIT_S="2", PACE_S="0.05")
     low = client.submit(candles[:40], pred_len=2, priority="low")
     submitted_at = time.monotonic()
     num_waiting = []
@@ -120,6 +120,7 @@ def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client,
         assert time.monotonic() < submitted_at + WAIT_S
         num_waiting.append(connection.llen(list_key("cpu", 3)))
         for _ in range(max(0, 20 - num_waiting[-1])):
-            client.submit(candles[:40], pred_len=40)
+            client.submit(candles[:40], pred_len=4)
+        time.sleep(0.01)
     assert low.wait(WAIT_S).timings_ms.queued > 2000
     assert min(num_waiting[1:]) > 0  # else it would have had its turn anyway

@@ -77,11 +77,11 @@ def compute(
     deadline = None if remaining_s is None else time.monotonic() + remaining_s
     loading_started = time.monotonic()
     with host.models.use(model) as entry:
-        served = _wait_for_model(host.engine_thread, entry, deadline, context)
+        served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
-        generations = _wait(host.engine_thread, run, context)
+        generations = wait_for_run(host.engine_thread, run, context)
     total_s = time.monotonic() - started
     forecasts = []
     for one, generation in zip(series, generations, strict=True):
@@ -109,7 +109,7 @@ def _cancelled_before_start() -> JobError:
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
-def _wait_for_model(
+def wait_for_model(
     engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, context: JobContext
 ) -> LoadedModel:
     """Wait until the job's model is loaded, unless the job is late or cancelled before."""
@@ -137,7 +137,7 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
     )
 
 
-def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
+def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
     """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:
