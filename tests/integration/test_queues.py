@@ -48,6 +48,21 @@ def plain_job(candles: pd.DataFrame) -> dict:
     return {"series": [series], "pred_len": 2}
 
 
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_small_job_ends_while_a_large_one_fills_the_only_worker(
+    start_worker, connection, client, candles, priority
+):
+    worker = start_worker(KRONOS_MAX_SLOTS="16", OMP_NUM_THREADS="1").wait_until_ready()
+    large = client.submit(candles[:40], pred_len=120, sample_count=256, priority="low")
+    next(state for state in large.progress() if state.bars_done)
+    small = client.forecast(candles[:40], pred_len=3, seed=7, priority=priority)
+    assert large.peek() is None
+    alone = client.forecast(candles[:40], pred_len=3, seed=7)
+    assert small.series == alone.series
+    large.cancel()
+    assert worker.stop() == 0
+
+
 def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, client, candles):
     begun = []
     for number in range(3):

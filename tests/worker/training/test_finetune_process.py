@@ -76,5 +76,5 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
 
 def test_one_job_at_a_time():
     capacity = SingleJobCapacity()
-    assert capacity.has_room({})
-    assert not capacity.has_room({"a": object()})
+    assert capacity.num_classes({})
+    assert not capacity.num_classes({"a": object()})
