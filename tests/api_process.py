@@ -51,7 +51,7 @@ class ApiUnderTest:
         """The exit status; negative for the signal by which uvicorn ends once it has stopped."""
         self.process.terminate()
         try:
-            return self.process.wait(15)
+            return self.process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,17 @@ def marked(name: str, value: str) -> dict[int, str]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(*GONE):
             if mark in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+def in_sessions(leaders: Collection[int]) -> dict[int, str]:
+    """Every process of these sessions, and its command line; no zombies."""
+    found: dict[int, str] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(*GONE):
+            state, _, _, session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
+            if state != "Z" and int(session) in leaders:
                 found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
     return found
 

@@ -18,6 +18,7 @@ import pytest
 
 from kronos_cli import installer
 from kronos_cli.installer import SetupError
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = re.search(r"^torch==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
@@ -344,7 +345,7 @@ def test_a_second_launcher_waits_for_the_first(machine: Machine) -> None:
         assert second.poll() is None
     finally:
         os.close(lock)
-    assert second.communicate(timeout=60)[0] == "in\n"
+    assert second.communicate(timeout=WAIT_S)[0] == "in\n"
 
 
 def test_help_names_every_command_and_installs_nothing(launcher: ModuleType) -> None:

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 import kronos_model
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.names import CPU_QUEUE
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,33 +30,20 @@ def modules_in(wing: str) -> tuple[str, ...]:
 
 
 CLIENTS = ("kronos_client.client", "kronos_client.aio", "kronos_client.testing")
-WINGS_WITHOUT_TORCH = (
+PACKAGES_WITHOUT_TORCH = (
     "kronos_client",
     "kronos_cli",
     "api_stub",
     "kronos_model/bars",
     "kronos_model/evaluation",
+    "kronos_model/processes",
+    "worker/broker",
+    "worker/monitoring",
+    "worker/training",
 )
-WITHOUT_TORCH = (
-    *(module for wing in WINGS_WITHOUT_TORCH for module in modules_in(wing)),
-    "kronos_model",
-    "kronos_model.engine.engine",
-    "kronos_model.engine.reads",
-    "kronos_model.forecast",
-    "kronos_model.finetuning",
-    "kronos_model.finetuning.config",
-    "kronos_model.finetuning.run_folder",
-    "kronos_model.finetuning.data",
-    *modules_in("worker/broker"),
-    *modules_in("worker/monitoring"),
-    "worker.app",
-    "worker.inference.capacity",
-    "worker.inference.gpu_failover",
-    "worker.lifecycle",
-    "worker.tasks.controls",
-    "worker.tasks.finetune",
-    "worker.training.run",
-)
+# Of the engine, what decides; what computes imports both.
+DECIDING = ("kronos_model.engine.engine", "kronos_model.engine.reads")
+WITHOUT_TORCH = (*(module for package in PACKAGES_WITHOUT_TORCH for module in modules_in(package)), *DECIDING)
 
 BLOCKING = """
 import sys
@@ -85,6 +73,13 @@ with file.open("w", newline="") as lines:
 print(check(file, {})["num_bars"])
 """
 
+START_A_FINETUNING_WORKER = """
+from worker.app import app
+
+app.loader.import_default_modules()
+print("kronos.finetune" in app.tasks)
+"""
+
 RUN_A_COMMAND = """
 from kronos_cli.main import cli
 
@@ -111,7 +106,7 @@ def run_without(names: tuple[str, ...], code: str, *arguments: str) -> subproces
     """Run code in a Python of its own that cannot import these packages."""
     script = BLOCKING.format(names=set(names)) + code
     return subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S
     )
 
 
@@ -150,6 +145,12 @@ def test_what_enqueues_is_imported_without(blocked, modules):
     assert done.returncode == 0, done.stderr
     # Else the block would prove nothing.
     assert "torch is blocked" in run_without(blocked, "import kronos_model.model").stderr
+
+
+def test_a_finetuning_worker_imports_no_torch(monkeypatch):
+    monkeypatch.setenv("KRONOS_ROLE", "finetune")
+    done = run_without(("torch",), START_A_FINETUNING_WORKER)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_a_job_is_built_checked_and_enqueued_without_torch_and_pandas():

@@ -31,7 +31,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
-from worker.inference.capacity import CapacityStep
+from worker.inference.capacity import CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
@@ -136,9 +136,8 @@ def choose_pool(sender: Any, **_: Any) -> None:
     is_prefork = issubclass(pool, PreforkPool)
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # Threads only wait for the engine. A prefork child computes with its own model. Solo takes one job.
-        sender.concurrency = (
-            num_cores() if is_prefork else 1 if issubclass(pool, SoloPool) else get_settings().max_jobs
-        )
+        num_waiting = 1 if issubclass(pool, SoloPool) else num_threads(get_settings().max_jobs)
+        sender.concurrency = num_cores() if is_prefork else num_waiting
     current.num_children = sender.concurrency if is_prefork else 0
 
 

@@ -55,6 +55,11 @@ def priority_of(number: object) -> Priority:
     return max((own, name) for name, own in CELERY_PRIORITIES.items() if own <= max(0, number))[1]
 
 
+def rank_of(number: object) -> int:
+    """The place of a message's priority class; 0 is the highest."""
+    return list(CELERY_PRIORITIES).index(priority_of(number))
+
+
 def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
     """The number of waiting messages by queue and priority, without those that workers have taken."""
     lists = [(queue, step) for queue in queues for step in PRIORITY_STEPS]

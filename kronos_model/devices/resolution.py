@@ -72,7 +72,7 @@ def resolve_device(
         return _best_device(probe), None
     device, warning = _named_or_cpu(kind, index, probe)
     if warning:
-        _warn_once(warning)
+        warn_once(warning)
     return device, warning
 
 
@@ -109,7 +109,7 @@ def move_to_device(
                 setattr(owner, name, tensor)
             empty_cache(device)
     warning = _fallback(device.type, str(device), failure)
-    _warn_once(warning)
+    warn_once(warning)
     return module.to(_CPU), _CPU, warning
 
 
@@ -185,5 +185,6 @@ def _fallback(kind: str, requested: str, failure: str) -> str:
 
 
 @functools.cache
-def _warn_once(warning: str) -> None:
+def warn_once(warning: str) -> None:
+    """Log a warning, once a process."""
     logger.warning("%s", warning)

@@ -68,7 +68,7 @@ def build_engine(
         if is_out_of_memory(error):
             raise OutOfMemory(f"the device has too little memory for {num_slots} slots: {error}") from error
         raise
-    return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars)
+    return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars, classes_take_turns=is_cpu)
 
 
 def default_slots(device: torch.device) -> int:

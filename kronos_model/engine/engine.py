@@ -9,10 +9,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.scheduler import Scheduler
-from kronos_model.engine.sequence import Chunk, Sequence
+from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
@@ -35,11 +36,15 @@ class Runner(Protocol):
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None: ...
 
-    def next_round(self, sequence: Sequence) -> None: ...
+    def suspend(self, suspension: Suspension) -> None: ...
+
+    def leave_slots(self, sequence: Sequence) -> None: ...
 
     def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
 
     def release(self, sequence: Sequence) -> None: ...
+
+    def forget(self, generation: Generation) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,18 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
+        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
+            where a step for few paths takes less time.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512) -> None:
+    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
         self._runner = runner
-        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars)
+        self._scheduler = Scheduler(
+            runner.num_slots,
+            runner.max_context,
+            max_chunk_bars,
+            classes_take_turns=classes_take_turns,
+        )
         self._live: list[Generation] = []
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
@@ -117,13 +129,15 @@ class Engine:
         """
         self._end_late()
         started = time.monotonic()
-        for sequence in self._scheduler.admit():
+        suspended, placed = self._scheduler.share_out()
+        for suspension in suspended:
+            self._suspend(suspension)
+        for sequence in placed:
             timings = sequence.generation.timings
             timings.admitted = timings.admitted or started
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
-            chunk.sequence.complete(chunk)
-            self._follow(chunk.sequence)
+            self._complete(chunk)
         computed = time.monotonic()
         decoded: list[Sequence] = []
         for batch in self._scheduler.batches():
@@ -155,6 +169,7 @@ class Engine:
         Work that runs out of memory alone fails for good only if nothing else holds memory and it cannot be
         made smaller.
         """
+        work = tuple(one for one in work if not one.generation.done)  # another of its sequences may fail
         if not work:
             return []
         try:
@@ -170,16 +185,15 @@ class Engine:
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
                 return []  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
-                self._give_up(work[0].sequence if isinstance(work[0], Chunk) else work[0], error)
+                self._give_up(work[0].generation, error)
             return []
         return list(work)
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
-        if self._scheduler.num_running == 1:
-            if isinstance(failed, Chunk) or failed.num_paths == 1:
-                return False
-            failed.generation.max_paths = failed.num_paths // 2
+        is_alone = len(self._scheduler.running) == 1
+        if is_alone and (isinstance(failed, Chunk) or failed.num_paths == 1):
+            return False
         self._is_short_of_memory = True
         return True
 
@@ -188,15 +202,15 @@ class Engine:
 
         The oldest series is postponed only if it is alone. So the oldest always goes on, and all series end.
         """
-        if self._is_short_of_memory and self._scheduler.num_running:
+        if self._is_short_of_memory and self._scheduler.running:
             postponed = self._scheduler.postpone_newest()
             self._runner.release(postponed)
             log.warning("out of memory: a series starts over later, %s", self._scheduler.limits)
         self._is_short_of_memory = False
 
-    def _give_up(self, sequence: Sequence, error: Exception) -> None:
+    def _give_up(self, generation: Generation, error: Exception) -> None:
         log.error("a series failed alone", exc_info=error)
-        self._fail(sequence.generation, as_kronos_error(error))
+        self._fail(generation, as_kronos_error(error))
 
     def _shrink(self, failed: tuple[Work, ...]) -> bool:
         """After running out of memory, compute half as much at once. Returns whether that is less."""
@@ -213,36 +227,58 @@ class Engine:
             self._steps_until_more = STEPS_UNTIL_MORE
             self._scheduler.grow()
 
+    def _suspend(self, suspension: Suspension) -> None:
+        try:
+            self._runner.suspend(suspension)
+        except Exception as error:  # a kernel may raise anything
+            if is_device_lost(error):
+                raise
+            log.warning("suspended paths start over, because their state could not be saved: %s", error)
+            suspension.sequence.start_over()
+
     def _add_bar(self, sequence: Sequence) -> None:
         generation = sequence.generation
+        if generation.done:
+            return
         if generation.timings.first_bar is None:
             generation.timings.first_bar = time.monotonic()
         generation.num_bars_done += sequence.num_paths
         sequence.add_bar()
-        self._scheduler.advance(sequence)
+        if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
+            self._scheduler.advance(sequence, sequence.num_paths)
 
-    def _follow(self, sequence: Sequence) -> None:
-        """After a chunk of a sequence: go on, start its next paths, or end it."""
-        if not sequence.is_complete:
-            self._scheduler.advance(sequence)
+    def _complete(self, chunk: Chunk) -> None:
+        """After a chunk of a sequence: go on, or end it."""
+        if chunk.generation.done:
             return
+        sequence, generation = chunk.sequence, chunk.generation
+        sequence.complete(chunk)
+        self._scheduler.advance(sequence, chunk.num_bars)
+        if sequence.is_complete and self._succeeds(self._accept, sequence):
+            self._scheduler.end(sequence)
+            self._runner.release(sequence)
+            if generation.done:
+                self._forget(generation)
+
+    def _accept(self, sequence: Sequence) -> None:
+        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+
+    def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
+        """Run this for a sequence; if it fails, the generation does."""
         try:
-            sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+            run(sequence)
         except Exception as error:  # as in _attempt
             if is_device_lost(error):
                 raise
-            self._give_up(sequence, error)
-            return
-        if sequence.generation.done:
-            self._scheduler.release(sequence)
-            self._runner.release(sequence)
-        else:
-            self._scheduler.next_round(sequence)
-            self._runner.next_round(sequence)
+            self._give_up(sequence.generation, error)
+            return False
+        return True
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
-            sequence = self._scheduler.drop(generation)
-            if sequence is not None:
-                self._runner.release(sequence)
             generation.fail(error)
+            self._forget(generation)
+
+    def _forget(self, generation: Generation) -> None:
+        self._scheduler.drop(generation)
+        self._runner.forget(generation)

@@ -2,8 +2,10 @@
 
 import math
 import time
+from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,10 @@ ContextPolicy = Literal["exact", "rolling"]
 values and drops the oldest bar: an approximation that costs no more than any other step. The bars that are
 left were computed with the dropped ones in view, and positions go on counting.
 """
+
+Priority = Literal["high", "normal", "low"]
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
+"""The priority classes, highest first."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,8 @@ class SeriesRequest:
     """One series to forecast: T bars of lookback, H bars of horizon.
 
     ``bars`` (T, 6) float32 in the order of ``COLUMNS``, unscaled; ``stamps`` (T, 5) and ``future_stamps``
-    (H, 5) int64 from ``columns.time_features``. ``deadline`` is on the clock of ``time.monotonic``.
+    (H, 5) int64 from ``columns.time_features``. ``deadline`` is on the clock of ``time.monotonic``. Series
+    with the same ``job`` have one fair share of the engine together; without one, each has its own.
     """
 
     bars: NDArray[np.float32]
@@ -63,6 +70,8 @@ class SeriesRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     deadline: float | None = None
     context_policy: ContextPolicy = "exact"
+    priority: Priority = "normal"
+    job: Hashable = None
 
     def __post_init__(self) -> None:
         lookback, horizon = len(self.bars), len(self.future_stamps)
@@ -117,16 +126,21 @@ class Generation:
     Only the thread that steps the engine writes to it.
 
     Attributes:
-        max_paths: the most paths to run together, after more did not fit the memory. None: no bound.
+        job: what it shares its slots with.
+        rank: of its priority class; 0 is the highest.
+        is_tokenized: whether the lookback's tokens are known. Until then only one sequence runs.
     """
 
     def __init__(self, request: SeriesRequest) -> None:
         self.request = request
+        self.job: Hashable = self if request.job is None else request.job
+        self.rank = PRIORITIES.index(request.priority)
         self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
-        self.max_paths: int | None = None
+        self.is_tokenized = False
+        self._waiting = deque([range(request.sampling.sample_count)])
         self._paths: NDArray[np.float32] | None = None
         self._num_paths_done = 0
 
@@ -136,13 +150,16 @@ class Generation:
         return self.request.horizon * self.request.sampling.sample_count
 
     @property
-    def num_paths_done(self) -> int:
-        """How many paths were accepted; they are accepted in order."""
-        return self._num_paths_done
+    def num_paths_waiting(self) -> int:
+        """Paths that have not started."""
+        return sum(map(len, self._waiting))
 
-    @property
-    def num_paths_left(self) -> int:
-        return self.request.sampling.sample_count - self._num_paths_done
+    def start_paths(self, most: int) -> range:
+        """Take at most ``most`` neighbouring paths that have not started."""
+        paths = self._waiting.popleft()
+        if len(paths) > most:
+            self._waiting.appendleft(paths[most:])
+        return paths[:most]
 
     @property
     def paths(self) -> NDArray[np.float32]:
@@ -162,10 +179,6 @@ class Generation:
         self._num_paths_done += len(paths)
         if self._num_paths_done == self.request.sampling.sample_count:
             self._end()
-
-    def start_over(self) -> None:
-        """Count only the accepted paths as done: the others are generated again."""
-        self.num_bars_done = self._num_paths_done * self.request.horizon
 
     def fail(self, error: KronosError) -> None:
         """End with an error. Its traceback is dropped, because the frames would keep tensors alive."""

@@ -60,6 +60,17 @@ class Network:
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
+    def copy_slot(self, slot: int, num_bars: int) -> list[Tensor]:
+        """The first bars of a slot's keys and values, in the host's memory."""
+        parts = (self._blocks.k, self._blocks.v, self._dependency.k, self._dependency.v)
+        return [part[:, slot, :, :num_bars].to("cpu", copy=True) for part in parts]
+
+    def fill_slot(self, slot: int, copied: Many[Tensor]) -> None:
+        """Put what ``copy_slot`` returned into a slot."""
+        parts = (self._blocks.k, self._blocks.v, self._dependency.k, self._dependency.v)
+        for part, bars in zip(parts, copied, strict=True):
+            part[:, slot, :, : bars.shape[2]] = bars.to(part.device)
+
     def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
         """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
         context = self._context(tokens, calendar, positions, segments)

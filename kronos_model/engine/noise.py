@@ -13,35 +13,52 @@ from kronos_model.engine.sequence import Sequence
 
 _GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 _MULTIPLIERS: Final = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+_SKIPPED: Final = torch.empty(4096, dtype=torch.int64)
 _UNIFORM_BITS: Final = 24  # what float32 holds
 
 
 class NoiseSource:
     """Exponential noise for the paths of a sequence, from its own generator.
 
-    A step draws for all paths of the generation, and a round uses its own rows of that. As in the reference,
-    s1 is drawn first, then s2, from a CPU generator. A step that is run again gets the same draws.
+    As in the reference, a step draws s1 for all paths of the generation, then s2, from a CPU generator. Only
+    the sequence's own rows are computed; the generator skips the others. A step that is run again gets the
+    same draws.
     """
 
-    def __init__(self, sequence: Sequence, s1_vocabulary: int, s2_vocabulary: int) -> None:
+    def __init__(
+        self, sequence: Sequence, s1_vocabulary: int, s2_vocabulary: int, state: Tensor | None = None
+    ) -> None:
         sampling = sequence.request.sampling
-        self._seed, self._num_paths = sampling.seed, sampling.sample_count
-        self._rows = slice(sequence.first_path, sequence.first_path + sequence.num_paths)
-        self._sizes = s1_vocabulary, s2_vocabulary
-        self._generator = torch.Generator().manual_seed(self._seed)
-        self._num_steps_drawn = 0
-        # One draw of both gives the same numbers as two draws.
-        self._drawn = torch.empty(self._num_paths * (s1_vocabulary + s2_vocabulary))
+        self._num_before = sequence.first_path
+        self._num_after = sampling.sample_count - sequence.paths.stop
+        self._rows = tuple(torch.empty(sequence.num_paths, size) for size in (s1_vocabulary, s2_vocabulary))
+        self._generator = torch.Generator().manual_seed(sampling.seed)
+        if state is not None:
+            self._generator.set_state(state)
+        self._num_steps_drawn = 0 if state is None else sequence.num_generated
+        self._state = self._generator.get_state()  # before the newest step
 
-    def draw(self, step: int) -> tuple[Tensor, Tensor]:
+    def state_before(self, step: int) -> Tensor:
+        """The generator's state from which this step, the newest or the next, is drawn."""
+        return self._state if step < self._num_steps_drawn else self._generator.get_state()
+
+    def draw(self, step: int) -> tuple[Tensor, ...]:
         """A step's noise for s1 and s2, (num_paths, vocabulary) each, valid until the next; from step 0."""
         if step + 1 < self._num_steps_drawn:
             raise ValueError("steps are drawn in order")
         while self._num_steps_drawn <= step:
-            self._drawn.exponential_(generator=self._generator)
+            self._state = self._generator.get_state()
+            for rows in self._rows:
+                self._skip(self._num_before * rows.shape[1])
+                rows.exponential_(generator=self._generator)
+                self._skip(self._num_after * rows.shape[1])
             self._num_steps_drawn += 1
-        s1, s2 = torch.split(self._drawn, [self._num_paths * size for size in self._sizes])
-        return s1.view(self._num_paths, -1)[self._rows], s2.view(self._num_paths, -1)[self._rows]
+        return self._rows
+
+    def _skip(self, count: int) -> None:
+        """Skip exponential numbers. An int64 takes as many random bits, and a sixth of the time."""
+        while count > 0:
+            count -= len(_SKIPPED[:count].random_(generator=self._generator))
 
 
 def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabulary: int) -> Tensor:

@@ -67,14 +67,25 @@ def newest_bar(sequence: Sequence) -> int:
 
 
 def plan_prompt_reads(sequences: Iterable[Sequence]) -> tuple[PromptRead, ...]:
-    """The reads of shared prompts. A single path reads its prompt together with its own bars."""
-    reads = []
+    """The reads of shared prompts: one for neighbouring rows that see the same bars of one.
+
+    A single path reads its prompt together with its own bars.
+    """
+    reads: list[PromptRead] = []
     row = 0
     for sequence in sequences:
-        first, last = prompt_span(sequence)
-        if sequence.shares_prompt and first < last:
-            reads.append(PromptRead(row, row + sequence.num_paths, sequence.prompt_slot, (first, last)))
-        row += sequence.num_paths
+        bars = prompt_span(sequence)
+        last_row = row + sequence.num_paths
+        if sequence.shares_prompt and bars[0] < bars[1]:
+            first_row = row
+            if reads and (reads[-1].last_row, reads[-1].slot, reads[-1].bars) == (
+                row,
+                sequence.prompt_slot,
+                bars,
+            ):
+                first_row = reads.pop().first_row
+            reads.append(PromptRead(first_row, last_row, sequence.prompt_slot, bars))
+        row = last_row
     return tuple(reads)
 
 

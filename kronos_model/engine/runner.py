@@ -4,7 +4,7 @@ The tokens of a batch form one axis, (N, …), segment after segment, so that ev
 all of them. Only attention goes segment by segment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
+from kronos_model.engine.allocation import Suspension
+from kronos_model.engine.generation import Generation
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.network import Network
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
@@ -26,8 +28,8 @@ from kronos_model.tokenizer import KronosTokenizer
 
 
 @dataclass(eq=False)
-class SequenceState:
-    """What a running sequence holds apart from its slots. T = lookback, P = prompt length, H = horizon."""
+class GenerationState:
+    """What a generation holds apart from slots. T = lookback, P = prompt length, H = horizon."""
 
     scaling: Scaling
     scaled: Tensor  # (T, 6)
@@ -35,7 +37,18 @@ class SequenceState:
     lookback: Tensor  # (T, 2), tokens
     calendar: Tensor  # (P + 1 + H, 2), rows of the embedding's table
     prompt_bars: tuple[int, KVCache] | None = None  # bars of the prompt in the tokenizer's decoder
-    paths: dict[int, Tensor] = field(default_factory=dict)  # by the first path: (S, H, 6), scaled
+    suspended: dict[int, "SuspendedPath"] = field(default_factory=dict)  # by path
+    generated: dict[int, Tensor] = field(default_factory=dict)  # by path: (H, 2), tokens
+    paths: dict[int, Tensor] = field(default_factory=dict)  # by path: (H, 6), scaled
+
+
+@dataclass(frozen=True)
+class SuspendedPath:
+    """What was in a path's slot, in the host's memory. n = its own bars."""
+
+    tokens: Tensor  # (n + 1, 2)
+    cached: list[Tensor]  # keys and values
+    noise: Tensor | None  # the state of the sequence's random numbers
 
 
 class ModelRunner:
@@ -76,7 +89,8 @@ class ModelRunner:
         if steps is None:
             steps = StaticSteps if self._device.type == "cuda" else EagerSteps
         self._steps = steps(self._network, self._own)
-        self._states: dict[Sequence, SequenceState] = {}
+        self._states: dict[Generation, GenerationState] = {}
+        self._placed: set[Sequence] = set()  # what they need is in their slots
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise wait for."""
@@ -86,8 +100,9 @@ class ModelRunner:
     def compute(self, chunks: Many[Chunk]) -> None:
         """Compute chunks of sequences that are not decoding."""
         for chunk in chunks:
-            if chunk.sequence not in self._states:
-                self._states[chunk.sequence] = self._start(chunk.sequence)
+            if chunk.phase is Phase.LOOKBACK and chunk.first == 0:
+                self._states[chunk.generation] = self._start(chunk.generation)
+        self._place(chunk.sequence for chunk in chunks)
         self._encode([chunk for chunk in chunks if chunk.phase is Phase.LOOKBACK])
         self._fill([chunk for chunk in chunks if chunk.phase is not Phase.BARS])
         for chunk in chunks:
@@ -95,51 +110,100 @@ class ModelRunner:
                 self._detokenize(chunk)
         for chunk in chunks:  # last, because nothing can fail after this
             if chunk.phase is Phase.LOOKBACK and chunk.last == chunk.sequence.request.lookback:
-                self._states[chunk.sequence].encoded = None
+                self._states[chunk.generation].encoded = None
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
         """Generate the next bar of every path of every sequence."""
+        self._place(sequences)
         self._steps.decode(sequences)
 
-    def next_round(self, sequence: Sequence) -> None:
-        """Prepare for the next paths of the sequence's generation."""
-        self._states[sequence].paths.clear()
-        self._steps.restart(sequence)
+    @torch.inference_mode()
+    def suspend(self, suspension: Suspension) -> None:
+        """Save what the paths need to go on in other slots."""
+        sequence, running_as, slots = suspension
+        if running_as in self._placed:
+            noise = self._steps.suspend(running_as)
+            if sequence.num_generated:
+                saved = [
+                    SuspendedPath(
+                        self._own.tokens[slot, : sequence.num_generated + 1].to("cpu", copy=True),
+                        self._network.copy_slot(slot, sequence.num_bars_kept),
+                        noise,
+                    )
+                    for slot in slots
+                ]
+                state = self._states[sequence.generation]
+                state.suspended |= dict(zip(sequence.paths, saved, strict=True))
+            if sequence is not running_as:
+                self._steps.resume(running_as, noise)  # with fewer paths
+        if sequence is running_as:
+            self.release(sequence)
+
+    @torch.inference_mode()
+    def leave_slots(self, sequence: Sequence) -> None:
+        """Copy the tokens of paths that have all their bars."""
+        tokens = self._own.tokens[list(sequence.slots), 1 : sequence.request.horizon + 1]
+        self._states[sequence.generation].generated |= dict(zip(sequence.paths, tokens, strict=True))
+        self.release(sequence)
 
     @torch.inference_mode()
     def paths(self, sequence: Sequence) -> NDArray[np.float32]:
         """A complete sequence's paths as unscaled bars, (S, H, 6)."""
-        state = self._states[sequence]
-        scaled = torch.cat([state.paths[first] for first in sorted(state.paths)])
+        state = self._states[sequence.generation]
+        scaled = torch.stack([state.paths[path] for path in sequence.paths])
         return state.scaling.undo(scaled.cpu().numpy())
 
     def release(self, sequence: Sequence) -> None:
-        """Free what the sequence holds apart from its slots."""
-        self._states.pop(sequence, None)
+        """Forget a sequence that left its slots, or ended."""
+        self._placed.discard(sequence)
         self._steps.release(sequence)
 
-    def _start(self, sequence: Sequence) -> SequenceState:
-        request = sequence.request
+    def forget(self, generation: Generation) -> None:
+        """Free all that a generation holds."""
+        self._states.pop(generation, None)
+        for sequence in [one for one in self._placed if one.generation is generation]:
+            self.release(sequence)
+
+    def _start(self, generation: Generation) -> GenerationState:
+        request = generation.request
         scaling = Scaling.fit(request.bars)
         scaled = torch.from_numpy(scaling.apply(request.bars, self._clip)).to(self._device)
-        own_from = request.lookback - 1 - sequence.prompt_length
-        stamps = np.concatenate((request.stamps[own_from:], request.future_stamps))
-        calendar = torch.from_numpy(self._network.embedding.calendar(stamps)).to(self._device)
-        own = calendar[sequence.prompt_length :]
-        self._own.calendar[sequence.slots[0], : len(own)] = own
-        return SequenceState(
+        kept_from = max(0, request.lookback - self.max_context)
+        stamps = np.concatenate((request.stamps[kept_from:], request.future_stamps))
+        return GenerationState(
             scaling=scaling,
             scaled=scaled,
             encoded=self._coder.encoder_cache(request.lookback),
             lookback=torch.zeros(request.lookback, 2, dtype=torch.int64, device=self._device),
-            calendar=calendar,
+            calendar=torch.from_numpy(self._network.embedding.calendar(stamps)).to(self._device),
         )
+
+    @torch.inference_mode()
+    def _place(self, sequences: Iterable[Sequence]) -> None:
+        """Put what sequences begin or go on with into their new slots."""
+        for sequence in sequences:
+            if sequence in self._placed or sequence.phase is Phase.BARS:
+                continue
+            state, slots = self._states[sequence.generation], list(sequence.slots)
+            own = state.calendar[sequence.prompt_length :]
+            self._own.calendar[slots[0], : len(own)] = own
+            self._own.tokens[slots, 0] = state.lookback[-1]
+            noise = None
+            for path, slot in zip(sequence.paths, slots, strict=True) if sequence.num_generated else ():
+                saved = state.suspended[path]
+                self._own.tokens[slot, : len(saved.tokens)] = saved.tokens.to(self._device)
+                self._network.fill_slot(slot, saved.cached)
+                noise = saved.noise
+            self._steps.resume(sequence, noise)
+            self._placed.add(sequence)
+            for path in sequence.paths:
+                state.suspended.pop(path, None)
 
     def _encode(self, chunks: Many[Chunk]) -> None:
         """Tokenize parts of lookbacks; the last bar becomes the first of each path's own."""
         if not chunks:
             return
-        states = [self._states[chunk.sequence] for chunk in chunks]
+        states = [self._states[chunk.generation] for chunk in chunks]
         parts = []
         for chunk, state in zip(chunks, states, strict=True):
             assert state.encoded is not None
@@ -169,7 +233,7 @@ class ModelRunner:
 
     def _input_of(self, chunk: Chunk) -> "_Input | None":
         """The transformer's input for a chunk; None if nothing of the chunk is in the context."""
-        sequence, state = chunk.sequence, self._states[chunk.sequence]
+        sequence, state = chunk.sequence, self._states[chunk.generation]
         prompt_length, start = sequence.prompt_length, sequence.cached_from
         prompt_slot = sequence.prompt_slot
         skipped = sequence.request.lookback - 1 - prompt_length  # bars of lookback before the context
@@ -199,14 +263,15 @@ class ModelRunner:
 
     def _detokenize(self, chunk: Chunk) -> None:
         """Turn some paths' tokens back into bars; they follow as much of the prompt as the context holds."""
-        sequence, state = chunk.sequence, self._states[chunk.sequence]
+        sequence, state = chunk.sequence, self._states[chunk.generation]
         horizon = sequence.request.horizon
         if state.prompt_bars is None:
             kept = max(0, min(sequence.prompt_length + 1, self.max_context - horizon))
             state.prompt_bars = kept, self._coder.decode_prompt(state.lookback[len(state.lookback) - kept :])
         kept, cache = state.prompt_bars
-        own = self._own.tokens[list(sequence.slots[chunk.first : chunk.last]), 1 : horizon + 1]  # (S, H, 2)
-        state.paths[chunk.first] = self._coder.decode_paths(own, kept, cache)
+        paths = sequence.paths[chunk.first : chunk.last]
+        own = torch.stack([state.generated[path] for path in paths])  # (S, H, 2)
+        state.paths |= dict(zip(paths, self._coder.decode_paths(own, kept, cache), strict=True))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,18 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Admission is in arrival order: the first generation that does not fit holds back those behind it, so that none
-starves. Chunks are taken in turn: a sequence whose chunk was computed moves behind the others.
+Slots are shared out fairly between jobs (``allocation``). On the CPU a step for few paths takes less time, so
+lower priority classes skip most steps while a higher one runs. Chunks go to the job that had the least
+service, and in turn within a job.
 """
 
-from bisect import insort
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kronos_model.engine.allocation import QUANTUM_BARS, Allocation, Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.slots import SlotLedger, num_prompt_slots
+from kronos_model.engine.shares import CLASS_RATIO, Service
 
 
 @dataclass(frozen=True)
@@ -22,24 +24,26 @@ class StepLimits:
 
 
 class Scheduler:
-    """Slots, the generations that wait for them, and the sequences that have them.
+    """The sequences that run, and what they compute next.
 
     ``max_chunk_bars`` bounds what one step computes in addition to the newest bars, and so how long running
-    sequences wait for a step.
+    sequences wait for a step. ``classes_take_turns``: lower priority classes skip steps.
     """
 
-    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int) -> None:
+    def __init__(
+        self, num_slots: int, max_context: int, max_chunk_bars: int, *, classes_take_turns: bool
+    ) -> None:
         if num_slots < 1 or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots
-        self.max_context = max_context
         self.max_chunk_bars = max_chunk_bars
+        self._classes_take_turns = classes_take_turns
         self.limits = StepLimits(num_slots, max_chunk_bars)
-        self._slots = SlotLedger(num_slots)
-        self._prompts = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
-        self._waiting: deque[Generation] = deque()
+        self._service = Service()
+        self._slots = Allocation(num_slots, max_context, self._service)
         self._in_chunks: deque[Sequence] = deque()
-        self._decoding: list[Sequence] = []
+        self._decoding: dict[Sequence, None] = {}  # by slot: neighbours in the cache are read in one go
+        self._num_steps = 0
 
     @property
     def slots_used(self) -> int:
@@ -47,29 +51,70 @@ class Scheduler:
 
     @property
     def paths_waiting(self) -> int:
-        """Paths of series that have no slot yet. Any thread may read it."""
-        return sum(generation.num_paths_left for generation in self._waiting.copy())
+        """Paths that have no slot yet, or no longer. Any thread may read it."""
+        return self._slots.num_waiting
 
     @property
-    def num_running(self) -> int:
-        """Sequences that have slots."""
-        return len(self._in_chunks) + len(self._decoding)
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that have slots, or are turned back into bars."""
+        return (*self._in_chunks, *self._decoding)
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. If it needs more slots than there are, it runs in rounds."""
-        self._waiting.append(generation)
+        """Queue a generation."""
+        self._service.join(generation.job, generation.rank)
+        self._slots.add(generation)
+
+    def share_out(self) -> tuple[list[Suspension], list[Sequence]]:
+        """Start a step: suspend what must make room, and place what gets slots; returns both."""
+        self._num_steps += 1
+        is_due = self._slots.has_changed or self._num_steps % QUANTUM_BARS == 0
+        if not (is_due and self.paths_waiting and self._num_slots_allowed > 0):
+            return [], []
+        suspended, placed = self._slots.share_out(self._num_slots_allowed)
+        for suspension in suspended:
+            if suspension.sequence in self.running:
+                self._remove(suspension.sequence)
+        placed = [one for one in placed if self._slots.holds(one)]  # one may have lost them again
+        self._in_chunks.extend(placed)
+        for sequence in (*placed, *(one.running_as for one in suspended)):
+            if sequence in self._in_chunks and sequence.is_decoding:
+                self._move(sequence)
+        return suspended, placed
 
     def batches(self) -> list[tuple[Sequence, ...]]:
         """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
         batches: list[list[Sequence]] = []
         num_paths = 0
-        for sequence in self._decoding:
+        for sequence in self._of_this_step(self._decoding):
             num_paths += sequence.num_paths
             if not batches or num_paths > self.limits.paths:
                 batches.append([])
                 num_paths = sequence.num_paths
             batches[-1].append(sequence)
         return [tuple(batch) for batch in batches]
+
+    def next_chunks(self) -> tuple[Chunk, ...]:
+        """The chunks of the next step: as many as fit.
+
+        Only the first of them may be a part of its phase's work.
+        """
+        chunks: list[Chunk] = []
+        room = self.limits.chunk_bars
+        in_turn = self._of_this_step(self._in_chunks)
+        for sequence in sorted(in_turn, key=lambda one: self._service[one.generation.job]):
+            if chunks and sequence.num_bars_left > room:
+                break
+            chunks.append(sequence.next_chunk(room))
+            room -= chunks[-1].num_bars
+        return tuple(chunks)
+
+    def _of_this_step(self, sequences: Iterable[Sequence]) -> Iterable[Sequence]:
+        """Those that take part: all of the highest class that runs; the next one in each eighth step."""
+        if not self._classes_take_turns:
+            return sequences
+        ranks = sorted({one.generation.rank for one in self.running})
+        taking_part = {rank for place, rank in enumerate(ranks) if self._num_steps % CLASS_RATIO**place == 0}
+        return [one for one in sequences if one.generation.rank in taking_part]
 
     def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
         """Compute at most half of what failed at once. Returns whether that is less than before."""
@@ -84,88 +129,60 @@ class Scheduler:
         paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
         self.limits = StepLimits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
-    def advance(self, sequence: Sequence) -> None:
-        """Put a sequence where its phase belongs, after it changed: behind those that wait for their turn."""
-        was_decoding = sequence in self._decoding
-        if was_decoding and sequence.is_decoding:
-            return
-        (self._decoding if was_decoding else self._in_chunks).remove(sequence)
+    def advance(self, sequence: Sequence, num_bars: int) -> None:
+        """Put a sequence where its phase belongs, after ``num_bars`` bars were computed for it.
+
+        It leaves its slots when its paths have all their bars.
+        """
+        self._service.count(sequence.generation.job, num_bars)
+        if not (sequence in self._decoding and sequence.is_decoding):
+            self._move(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a sequence that ended."""
+        self._remove(sequence)
+        self._slots.leave(sequence)
+
+    def postpone_newest(self) -> Sequence:
+        """Take the slots of the newest sequence; its paths start over when fewer others run."""
+        newest = max(self.running, key=lambda one: one.generation.timings.submitted)
+        self._remove(newest)
+        self._slots.postpone(newest)
+        num_left = sum(one.num_paths for one in self.running)
+        self.limits = replace(self.limits, paths=max(1, min(self.limits.paths, num_left or self.num_slots)))
+        return newest
+
+    def drop(self, generation: Generation) -> None:
+        """Forget a generation that ended or failed."""
+        for sequence in self.running:
+            if sequence.generation is generation:
+                self._remove(sequence)
+        self._slots.drop(generation)
+        self._service.leave(generation.job)
+
+    @property
+    def _num_slots_allowed(self) -> int:
+        """After running out of memory, paths that are turned back into bars count too."""
+        if self.limits.paths == self.num_slots:
+            return self.num_slots
+        num_in_bars = sum(one.num_paths for one in self._in_chunks if one.phase is Phase.BARS)
+        return self.limits.paths - num_in_bars
+
+    def _move(self, sequence: Sequence) -> None:
+        self._remove(sequence)
+        if sequence.phase is Phase.BARS:
+            self._slots.leave(sequence)
         if sequence.is_decoding:
-            # By slot: neighbours in the cache are read in one go.
-            insort(self._decoding, sequence, key=lambda one: one.slots[0])
-        elif was_decoding and sequence.phase is Phase.BARS:  # nearly done, so it frees its slots soonest
-            self._in_chunks.appendleft(sequence)
+            self._slots.set_cached(sequence)
+            self._decoding = dict.fromkeys(sorted((*self._decoding, sequence), key=lambda one: one.slots[0]))
         else:
             self._in_chunks.append(sequence)
 
-    def next_round(self, sequence: Sequence) -> None:
-        """Let a sequence go on with its generation's next paths; frees the slots that they do not need."""
-        sequence.next_round()
-        self._slots.give_back(sequence.slots[sequence.num_paths :])
-        sequence.slots = sequence.slots[: sequence.num_paths]
-        self.advance(sequence)
-
-    def release(self, sequence: Sequence) -> None:
-        """Free the slots of a sequence that ended or failed."""
-        (self._decoding if sequence in self._decoding else self._in_chunks).remove(sequence)
-        self._slots.give_back(sequence.slots)
-        if sequence.shares_prompt:
-            self._prompts.give_back((sequence.prompt_slot,))
-
-    def postpone_newest(self) -> Sequence:
-        """Take the slots of the newest sequence; it starts over when fewer others run."""
-        newest = max((*self._in_chunks, *self._decoding), key=lambda one: one.generation.timings.submitted)
-        self.release(newest)
-        newest.generation.start_over()
-        self._waiting.appendleft(newest.generation)
-        self.limits = replace(self.limits, paths=max(1, min(self.limits.paths, self._slots.num_used)))
-        return newest
-
-    def drop(self, generation: Generation) -> Sequence | None:
-        """Forget a generation; returns its sequence if that was running."""
-        if generation in self._waiting:
-            self._waiting.remove(generation)
-            return None
-        running = (*self._in_chunks, *self._decoding)
-        dropped = next((one for one in running if one.generation is generation), None)
-        if dropped is not None:
-            self.release(dropped)
-        return dropped
-
-    def admit(self) -> list[Sequence]:
-        """Give free slots to the generations that waited longest; returns their new sequences."""
-        admitted = []
-        while self._waiting:
-            first = self._waiting[0]
-            num_paths = min(first.num_paths_left, self.num_slots, first.max_paths or self.num_slots)
-            in_use = self._slots.num_used
-            # The limit is for several generations: a larger one runs alone.
-            if in_use + num_paths > (self.limits.paths if in_use else self.num_slots):
-                break
-            slots = self._slots.take(num_paths)
-            prompt_slot = slots[0] if num_paths == 1 else self._prompts.take(1)[0]
-            generation = self._waiting.popleft()
-            admitted.append(
-                Sequence(
-                    generation, num_paths, self.max_context, slots, prompt_slot, generation.num_paths_done
-                )
-            )
-        self._in_chunks.extend(admitted)
-        return admitted
-
-    def next_chunks(self) -> tuple[Chunk, ...]:
-        """The chunks of the next step: in turn, as many as fit.
-
-        Only the first of them may be a part of its phase's work.
-        """
-        chunks: list[Chunk] = []
-        room = self.limits.chunk_bars
-        for sequence in self._in_chunks:
-            if chunks and sequence.num_bars_left > room:
-                break
-            chunks.append(sequence.next_chunk(room))
-            room -= chunks[-1].num_bars
-        return tuple(chunks)
+    def _remove(self, sequence: Sequence) -> None:
+        if sequence in self._decoding:
+            del self._decoding[sequence]
+        else:
+            self._in_chunks.remove(sequence)
 
 
 def _halved(limit: int, amount: int) -> int:

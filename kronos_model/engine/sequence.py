@@ -5,7 +5,7 @@ the *prompt*, which all paths share, is the lookback without its last bar, and a
 that last bar. A step puts the newest bar into the cache and generates the next one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from kronos_model.engine.generation import Generation, SeriesRequest
@@ -15,7 +15,7 @@ class Phase(Enum):
     """What a sequence does now. All phases but ``DECODE`` are computed in chunks."""
 
     LOOKBACK = "tokenizing the lookback and caching the prompt"
-    WINDOW_PROMPT = "caching the rest of the prompt again, after the window slid"
+    PROMPT = "caching the prompt again, or what is left of it after the window slid"
     WINDOW_PATHS = "caching each path's own bars again, after the window slid"
     DECODE = "generating one bar a step"
     BARS = "turning the paths' tokens back into bars"
@@ -25,19 +25,21 @@ class Phase(Enum):
 class Sequence:
     """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.
 
-    Path i has slot i. Several paths share a prompt in a separate slot; a single path has the prompt in its
-    own slot, before its own bars. When these paths are done, the generation's next paths take their place.
+    Path i has slot i, until its last bar. If the generation has several paths, the prompt is in a slot of
+    its own; else it is in the path's slot, before its own bars. A sequence without slots is suspended, or
+    only has to be turned back into bars.
     """
 
     generation: Generation
     num_paths: int
     max_context: int
-    slots: tuple[int, ...]
-    prompt_slot: int
+    slots: tuple[int, ...] = ()
+    prompt_slot: int = -1
     first_path: int = 0
     phase: Phase = Phase.LOOKBACK
     num_units_done: int = 0
     num_generated: int = 0
+    num_generated_before: int = 0  # when it got its slots
     cached_from: int = 0  # the start of the window that is in the cache
 
     @property
@@ -57,7 +59,7 @@ class Sequence:
     @property
     def shares_prompt(self) -> bool:
         """Whether the prompt is in a slot of its own."""
-        return self.prompt_slot != self.slots[0]
+        return self.request.sampling.sample_count > 1
 
     @property
     def cached_prompt_length(self) -> int:
@@ -68,6 +70,11 @@ class Sequence:
     def own_start(self) -> int:
         """Where in its slot a path's own bars begin."""
         return 0 if self.shares_prompt else self.cached_prompt_length
+
+    @property
+    def num_bars_kept(self) -> int:
+        """Bars of its slot that a suspended path needs again: none after the window slid."""
+        return 0 if self.cached_from else min(self.own_start + self.num_generated, self.max_context)
 
     @property
     def newest_position(self) -> int:
@@ -83,7 +90,7 @@ class Sequence:
         """Units of work in this phase: bars of the lookback or of the prompt, else paths."""
         return {
             Phase.LOOKBACK: self.request.lookback,
-            Phase.WINDOW_PROMPT: self.prompt_length - self.window_start,
+            Phase.PROMPT: self.cached_prompt_length,
             Phase.WINDOW_PATHS: self.num_paths,
             Phase.DECODE: 1,
             Phase.BARS: self.num_paths,
@@ -123,25 +130,43 @@ class Sequence:
         elif self.request.context_policy == "exact" and self.window_start != self.cached_from:
             self._cache_anew()
 
-    def next_round(self) -> None:
-        """Go on with the next paths; they use the cached prompt too."""
-        slid = self.prompt_length + self.request.horizon > self.max_context
-        is_overwritten = slid and (self.request.context_policy == "exact" or not self.shares_prompt)
-        self.first_path += self.num_paths
-        self.num_paths = min(self.num_paths, self.request.sampling.sample_count - self.first_path)
-        self.num_generated = 0
-        self._enter(Phase.DECODE)
-        if is_overwritten:
+    @property
+    def paths(self) -> range:
+        return range(self.first_path, self.first_path + self.num_paths)
+
+    def enter_slots(self, slots: tuple[int, ...], prompt_slot: int, *, has_prompt: bool) -> None:
+        """Start or go on in these slots. ``has_prompt``: the prompt is in its slot already."""
+        self.slots, self.prompt_slot = slots, prompt_slot
+        self.num_generated_before = self.num_generated
+        self._enter(Phase.DECODE if self.generation.is_tokenized else Phase.LOOKBACK)
+        if self.is_decoding and (self.cached_from or not has_prompt):
             self._cache_anew()
 
+    def start_over(self) -> None:
+        """Lose what was generated; the paths begin again in the next slots."""
+        self.generation.num_bars_done -= self.num_paths * self.num_generated
+        self.num_generated = self.cached_from = 0
+        self._enter(Phase.LOOKBACK)
+
+    def split(self, num_paths: int) -> "Sequence":
+        """Cut off the last ``num_paths`` paths, as a sequence of their own."""
+        kept = self.num_paths - num_paths
+        tail = replace(self, num_paths=num_paths, first_path=self.first_path + kept, slots=self.slots[kept:])
+        self.num_paths, self.slots = kept, self.slots[:kept]
+        self._leave_finished_phases()  # the paths that are left may all be cached
+        return tail
+
     def _cache_anew(self) -> None:
-        self.cached_from = self.window_start
-        self._enter(Phase.WINDOW_PROMPT)
+        self.cached_from = self.window_start if self.request.context_policy == "exact" else 0
+        self._enter(Phase.PROMPT)
         self._leave_finished_phases()  # if nothing is left of the prompt
 
     def _leave_finished_phases(self) -> None:
         while self.num_units_done >= self.num_units and self.phase not in (Phase.DECODE, Phase.BARS):
-            has_paths_to_cache = self.phase is Phase.WINDOW_PROMPT and self.num_generated
+            if self.phase is Phase.LOOKBACK:
+                self.generation.is_tokenized = True
+            # Until the window slides, the paths' own bars stay in the cache.
+            has_paths_to_cache = self.phase is Phase.PROMPT and self.cached_from and self.num_generated
             self._enter(Phase.WINDOW_PATHS if has_paths_to_cache else Phase.DECODE)
 
     def _enter(self, phase: Phase) -> None:
@@ -157,3 +182,7 @@ class Chunk:
     first: int
     last: int
     num_bars: int
+
+    @property
+    def generation(self) -> Generation:
+        return self.sequence.generation

@@ -16,6 +16,10 @@ class SlotLedger:
     def num_used(self) -> int:
         return self.num_slots - len(self._free)
 
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
     def take(self, count: int) -> tuple[int, ...]:
         """Take ``count`` slots; raises ValueError if fewer are free."""
         if count > len(self._free):

@@ -1,5 +1,6 @@
 """The inputs of a decode step of fixed shape: a few arrays, filled on the host and copied to the device."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -58,8 +59,15 @@ def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int)
         bars,
         min(_power_of_two(num_prompts), num_prompt_slots(num_slots)),
         min(_blocks(max(one.cached_prompt_length for one in shared)), max_context),
-        min(_power_of_two(max(one.num_paths for one in shared)), num_slots),
+        min(_power_of_two(max(_rows_by_prompt(shared).values())), num_slots),
     )
+
+
+def _rows_by_prompt(shared: list[Sequence]) -> Counter[int]:
+    rows: Counter[int] = Counter()
+    for one in shared:
+        rows[one.prompt_slot] += one.num_paths
+    return rows
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
@@ -107,10 +115,13 @@ class RowTable:
             columns["path"][slots] = one.first_path + np.arange(len(slots))
             columns["top_k"][slots] = params.top_k
             self.sampling[:, slots] = [[max(params.temperature, MIN_TEMPERATURE)], [params.top_p]]
+        num_members: Counter[int] = Counter()
         for prompt, one in zip(self._prompts, self._shared, strict=True):
+            members = num_members[prompt] + np.arange(one.num_paths)
+            num_members[prompt] += one.num_paths
             columns["prompt"][list(one.slots)] = prompt
-            columns["member"][list(one.slots)] = np.arange(one.num_paths)
-            self.prompt_rows[prompt, : one.num_paths] = one.slots
+            columns["member"][list(one.slots)] = members
+            self.prompt_rows[prompt, members] = one.slots
         self.changing, self.lasting = rows[:CHANGING_COLUMNS], rows[CHANGING_COLUMNS:]
         self.prompt_spans = np.zeros((2, shape.prompts), dtype=np.int64)
         self.prompt_spans[1] = 1

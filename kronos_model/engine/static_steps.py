@@ -117,7 +117,10 @@ class StaticSteps:
             self._fill(sequences, shape)
             self._run(shape)
 
-    def restart(self, sequence: Sequence) -> None:
+    def suspend(self, sequence: Sequence) -> Tensor | None:
+        return None  # its noise depends on seed, path and step alone
+
+    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
         self._table = None
 
     def release(self, sequence: Sequence) -> None:

@@ -43,11 +43,14 @@ class Steps(Protocol):
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
         """Append the next token to every path. A repeated call has the same outcome."""
 
-    def restart(self, sequence: Sequence) -> None:
-        """Prepare for other paths of the sequence."""
+    def suspend(self, sequence: Sequence) -> Tensor | None:
+        """The state from which a sequence's random numbers go on in other slots."""
+
+    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
+        """Let a sequence start or go on in its slots; ``state`` is what ``suspend`` returned."""
 
     def release(self, sequence: Sequence) -> None:
-        """Drop what is held for a sequence that ended."""
+        """Drop what is held for a sequence that ended or was suspended."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class EagerSteps:
         self,
         network: Network,
         own: SlotTokens,
-        new_noise: Callable[[Sequence, int, int], NoiseSource] = NoiseSource,
+        new_noise: Callable[[Sequence, int, int, Tensor | None], NoiseSource] = NoiseSource,
     ) -> None:
         self._network, self._own = network, own
         self._new_noise = new_noise
@@ -90,7 +93,7 @@ class EagerSteps:
             )
         )
         segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
-        drawn = [self._noise_of(one).draw(one.num_generated) for one in sequences]
+        drawn = [self._noise[one].draw(one.num_generated) for one in sequences]
         noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
         self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows.slots, newest],
@@ -104,18 +107,17 @@ class EagerSteps:
         """Tokens (R,) from logits and noise (R, vocabulary): of s1, then of s2."""
         return sample(logits, params, noise)
 
-    def restart(self, sequence: Sequence) -> None:
-        self.release(sequence)
+    def suspend(self, sequence: Sequence) -> Tensor | None:
+        return self._noise[sequence].state_before(sequence.num_generated)
+
+    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
+        vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
+        self._noise[sequence] = self._new_noise(sequence, *vocabularies, state)
+        self._rows = None
 
     def release(self, sequence: Sequence) -> None:
         self._noise.pop(sequence, None)
         self._rows = None
-
-    def _noise_of(self, sequence: Sequence) -> NoiseSource:
-        if sequence not in self._noise:
-            vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
-            self._noise[sequence] = self._new_noise(sequence, *vocabularies)
-        return self._noise[sequence]
 
     def _rows_of(self, sequences: tuple[Sequence, ...]) -> _Rows:
         if self._rows is None or self._rows.sequences != sequences:

@@ -8,6 +8,7 @@ import httpx2
 from api_stub.backend import MAX_THREADS
 from api_stub.main import create_app
 from tests.api_stub.conftest import ADDRESS, series
+from tests.waiting import WAIT_S
 
 NUM_CLIENTS = 500
 
@@ -21,7 +22,7 @@ def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, red
         transport = httpx2.ASGITransport(app=app)
         async with (
             app.router.lifespan_context(app),
-            httpx2.AsyncClient(transport=transport, base_url=ADDRESS, timeout=100) as http,
+            httpx2.AsyncClient(transport=transport, base_url=ADDRESS, timeout=WAIT_S) as http,
         ):
             waiting = [
                 asyncio.create_task(http.post("/v1/predict/single", json=series()))

@@ -4,6 +4,9 @@ By default each fault is short, so that all of them take minutes together; ``--f
 """
 
 import contextlib
+import fcntl
+import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,17 +63,24 @@ def candles() -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def forecasts(candles: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Forecasts:
-    """The undisturbed forecast of every form and seed."""
+    """The undisturbed forecast of every form and seed. All processes of a run share them."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    redis = RedisUnderFault(folder / "redis")
-    fleet = Fleet(redis, folder)
-    try:
-        fleet.start(PACE_S="0")
-        with ForecastClient(redis.url) as client:
-            return undisturbed(client, candles)
-    finally:
-        fleet.stop()
-        redis.stop()
+    run_folder = folder.parents[1] if "PYTEST_XDIST_WORKER" in os.environ else folder
+    shared = run_folder / "undisturbed.json"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            redis = RedisUnderFault(folder / "redis")
+            fleet = Fleet(redis, folder)
+            try:
+                fleet.start(PACE_S="0")
+                with ForecastClient(redis.url) as client:
+                    found = undisturbed(client, candles)
+            finally:
+                fleet.stop()
+                redis.stop()
+            shared.write_text(json.dumps([[*key, list(closes)] for key, closes in found.items()]))
+    return {(form, seed): closes for form, seed, closes in json.loads(shared.read_text())}
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
-from tests.integration.conftest import WorkerUnderTest
-from tests.processes import marked
+from tests.integration.conftest import PACED, WorkerUnderTest
+from tests.processes import in_sessions, marked
 from tests.waiting import WAIT_S
 
 MARK = "TEST_FAULTS"
-PACED = ("--include", "tests.faults.paced_engine")
 REPEATED = "kronos_jobs_repeated_total"
 BARS = "kronos_bars_generated_total"
 
@@ -143,14 +142,19 @@ class Fleet:
     def assert_no_orphans(self) -> None:
         """No process of the fleet's is left; those of a killed worker have a moment to notice."""
         deadline = time.monotonic() + WAIT_S
-        while (left := marked(MARK, str(self._folder))) and time.monotonic() < deadline:
+        while (left := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
             pytest.fail(f"left running: {left}")
 
+    def _processes(self) -> dict[int, str]:
+        """All processes of the fleet: forks are found by the session, and new ones by the mark."""
+        leaders = {worker.process.pid for worker in self.workers}
+        return in_sessions(leaders) | marked(MARK, str(self._folder))
+
     def end_all(self) -> None:
-        """Kill every process with the mark: this test started all of them."""
-        for pid in marked(MARK, str(self._folder)):
+        """Kill every process of the fleet: this test started all of them."""
+        for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for worker in self.workers:

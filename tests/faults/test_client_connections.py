@@ -12,6 +12,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import SilentProxy
+from tests.waiting import WAIT_S
 
 
 @pytest.mark.at_length
@@ -35,7 +36,7 @@ def test_a_client_whose_open_connections_fall_silent(
     other, refusals = accounts.submit_until_accepted(behind, "small")
     assert {code for code, _ in refusals} <= {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
     assert wait_again(other).series
-    waiter.join(90)
+    waiter.join(WAIT_S)
     note("client back after s", time.monotonic() - began)
     assert len(outcomes) == 1, "the waiting client has no answer"
     accounts.assert_balanced()
@@ -46,7 +47,7 @@ def wait_again(handle: ForecastHandle, tries: int = 3) -> ForecastResult:
     """Wait as an app should: again, if Redis does not answer."""
     for _ in range(tries):
         try:
-            return handle.wait(60)
+            return handle.wait(WAIT_S)
         except JobError as error:
             if error.code != ErrorCode.BROKER_UNREACHABLE:
                 raise
@@ -74,7 +75,7 @@ def test_a_lost_answer_is_an_error_with_the_id_and_the_job_may_be_sent_again(
     proxy.lost_answer = b""
     again = [accounts.submit(client, "small", job_id=job_id) for _ in range(3)]
     fleet.start()
-    assert len({handle.wait(60).series[0].mean["close"] for handle in again}) == 1
+    assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in again}) == 1
     accounts.assert_balanced()
     assert accounts.num_published_outcomes(job_id) == 1
     accounts.assert_computed_once()

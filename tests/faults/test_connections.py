@@ -10,7 +10,7 @@ from tests.faults.conftest import Note
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import SilentProxy
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 CLAIM_S = 20
 """In which a worker finds that the connection it renews by is silent (5 s), and renews by another."""
@@ -30,7 +30,7 @@ def test_every_connection_killed_while_busy(
         time.sleep(1)
     accounts.assert_balanced()
     assert len(fleet.running) == 2, fleet.logs()
-    assert long.wait(10).series
+    assert long.wait(WAIT_S).series
     accounts.assert_computed_once()
 
 
@@ -65,7 +65,7 @@ def test_a_worker_that_is_cut_off_for_longer_than_its_claim(
     accounts.settle()
     proxy.is_silent = False
     again = accounts.submit_many(client, "small", 20)
-    assert all(handle.wait(60).series for handle in again)
+    assert all(handle.wait(WAIT_S).series for handle in again)
     accounts.assert_balanced(may_repeat=True)
     assert fleet.num_repeated() == 5
     assert len(fleet.running) == 2, fleet.logs()

@@ -200,7 +200,7 @@ def command(config: FinetuneConfig, folder: Path, output: Path) -> "subprocess.C
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=WAIT_S,
         check=False,
     )
 

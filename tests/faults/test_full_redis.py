@@ -12,7 +12,7 @@ from tests.faults.accounting import RESULT_PREFIX, Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 WHEN_FULL = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN}
 
@@ -31,7 +31,7 @@ def test_a_refusal_of_a_full_redis_is_a_coded_error(
     accounts.submit_many(client, "small", 5)
     handle = client.submit(candles_of(accounts), pred_len=3, job_id="refused")
     accounts.count("refused")
-    assert handle.wait(30).series
+    assert handle.wait(WAIT_S).series
     accounts.assert_balanced()
 
 
@@ -66,7 +66,7 @@ def test_a_result_that_expired_before_it_was_read(
     await_true(lambda: code_of(handle) == ErrorCode.RESULT_EXPIRED, "the client says so")
     # The same id may be used again.
     again = accounts.submit(client, "small", job_id=handle.id)
-    assert again.wait(30).series
+    assert again.wait(WAIT_S).series
 
 
 def code_of(handle, timeout_s: float = 0.2) -> str:
@@ -95,7 +95,7 @@ def test_a_redis_that_is_emptied_under_load(
     redis.connection.flushall()
     flushed_at = time.monotonic()
     for waiter in waiters:
-        waiter.join(30)
+        waiter.join(WAIT_S)
     note("reported after s", time.monotonic() - flushed_at)
     note("ended as", {code: list(codes.values()).count(code) for code in sorted(set(codes.values()))})
     known = {"", ErrorCode.LOST}

@@ -30,7 +30,7 @@ from worker.broker.consuming import TASKS
 from worker.broker.messages import BadMessage, read_message
 
 JOBS_PER_EXAMPLE = 100
-NUM_SHORT, NUM_LONG = 1_000, 20_000
+NUM_SHORT, NUM_LONG = 400, 20_000
 MARK = "FROM-THE-JOB"
 ID = "ID-OF-THE-JOB"
 MAX_LINE_CHARS = 2_000

@@ -14,7 +14,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 NODE = "gpu@test"
 STATUS = fake_worker("gpu", node=NODE)
@@ -76,7 +76,7 @@ def test_jobs_of_a_gpu_pool_that_vanished(
         client = make_client()
         left = accounts.submit_many(client, "small", 5)
         here = [accounts.submit(client, "small", device="cpu") for _ in range(5)]
-        assert all(handle.wait(30).queue == "cpu" for handle in here)
+        assert all(handle.wait(WAIT_S).queue == "cpu" for handle in here)
         assert accounts.ended(handle.id for handle in left) == set()
         assert sum(redis.queued().values()) == len(left)
     accounts.assert_balanced(allowed={ErrorCode.NO_GPU_WORKER})

@@ -14,10 +14,11 @@ from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S, await_true
 
-NUM_IN_FLIGHT = 32
-NUM_QUEUED = 100
+NUM_IN_FLIGHT, MIN_FRESH = 32, 24
+NUM_QUEUED, NUM_QUEUED_SHORT = 100, 20
 NUM_KILLS, NUM_SHORT = 5, 2
-ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT)}
+ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT), "PACE_S": "0.06"}
+"""Slow enough that few jobs end while the queue fills."""
 
 
 def num_queued(redis: RedisUnderFault) -> int:
@@ -46,12 +47,13 @@ def test_kills_of_a_busy_worker_cost_no_job(
     for _ in range(NUM_KILLS if at_length else NUM_SHORT):
         for worker in fleet.running:
             worker.wait_until_ready()
-        victim = await_full(fleet, redis, accounts, client)
+        victim = await_full(fleet, redis, accounts, client, NUM_QUEUED if at_length else NUM_QUEUED_SHORT)
         lost = accounts.in_hand(victim.node)
         known = accounts.lost_before(lost)
         victim.kill()
         killed_at = time.monotonic()
         assert len(lost) >= NUM_IN_FLIGHT - 4  # some may have ended in the last moment
+        assert lost - known
         fleet.begin(**settings, **ROOM)
         # What a process has died with before is a suspect now: those go on one at a time.
         recoveries_s.append(accounts.await_restart(lost - known, killed_at))
@@ -60,13 +62,17 @@ def test_kills_of_a_busy_worker_cost_no_job(
     note("jobs", len(accounts.accepted))
 
 
-def await_full(fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient) -> Worker:
-    """Until a worker has all in hand that it takes, and there is more than that in the queue."""
+def await_full(
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, num_waiting: int
+) -> Worker:
+    """Until a worker has all in hand that it takes, most for the first time, and more waits in the queue."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        accounts.submit_many(client, "long", max(0, NUM_QUEUED + NUM_IN_FLIGHT // 2 - num_queued(redis)))
+        accounts.submit_many(client, "long", max(0, num_waiting + NUM_IN_FLIGHT // 2 - num_queued(redis)))
         for worker in fleet.running:
-            if len(accounts.in_hand(worker.node)) >= NUM_IN_FLIGHT and num_queued(redis) >= NUM_QUEUED:
+            held = accounts.in_hand(worker.node)
+            num_fresh = len(held - accounts.lost_before(held))
+            if len(held) >= NUM_IN_FLIGHT and num_fresh >= MIN_FRESH and num_queued(redis) >= num_waiting:
                 return worker
         time.sleep(0.01)
     hands = {worker.node: len(accounts.in_hand(worker.node)) for worker in fleet.running}
@@ -94,7 +100,7 @@ def test_kills_cost_no_job_if_a_worker_serves_another_queue(
 ):
     control = Celery(broker=redis.url, set_as_current=False).control
     victim = fleet.start(KRONOS_MAX_JOBS="6", KRONOS_MAX_SLOTS="6")
-    assert control.add_consumer("added", destination=[victim.node], reply=True, timeout=20)
+    assert control.add_consumer("added", destination=[victim.node], reply=True, timeout=WAIT_S)
     accounts.submit_many(client, "long", 6)
     await_true(lambda: len(accounts.in_hand(victim.node)) == 6, "all jobs are in hand")
     victim.kill()

@@ -12,7 +12,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import ROOT
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 NUM_NAPS = 3
 
@@ -55,5 +55,5 @@ def test_its_long_tasks_start_exactly_once(
     time.sleep(2)  # a second delivery would begin now
     assert [redis.connection.get(f"naps:{n}") for n in range(NUM_NAPS)] == ["1"] * NUM_NAPS
     neighbour.terminate()
-    assert neighbour.wait(20) == 0, log.read_text()
+    assert neighbour.wait(WAIT_S) == 0, log.read_text()
     accounts.assert_balanced()

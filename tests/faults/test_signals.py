@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kronos_cli.stack.services import worker_names
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
@@ -14,7 +15,7 @@ from tests.faults.fleet import MARK, Fleet
 from tests.faults.redis_under_fault import RedisUnderFault, closed_port
 from tests.integration.conftest import PARITY_SETTINGS
 from tests.integration.test_one_machine import COMMAND, await_match
-from tests.waiting import await_true
+from tests.waiting import WAIT_S, await_true
 
 GRACE_S = 60
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -49,20 +50,22 @@ def test_a_worker_that_gets_signals_loses_nothing(
 class Stack:
     """``kronos up`` on data of its own."""
 
-    def __init__(self, folder: Path, mark: dict[str, str]) -> None:
+    def __init__(self, folder: Path, mark: dict[str, str], num_workers: int, *options: str) -> None:
         self.data, self._folder, self._mark = folder / "up", folder, mark
+        self._options = ["--workers", str(num_workers), *options]
+        self._worker_names = worker_names(num_workers)
         self._num_starts = 0
         self._ports = [str(closed_port()) for _ in range(2)]
 
     def start(self) -> str:
-        """Its Redis's URL, once both workers are ready."""
+        """Its Redis's URL, once all workers are ready."""
         self._num_starts += 1
         self.log = self._folder / f"up-{self._num_starts}.log"
         ports = ["--redis-port", self._ports[0], "--flower-port", self._ports[1]]
         environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"} | PARITY_SETTINGS | self._mark
         with self.log.open("w") as output:
             self.process = subprocess.Popen(
-                [*COMMAND, "up", "--workers", "2", "--data", str(self.data), *ports],
+                [*COMMAND, "up", "--data", str(self.data), *ports, *self._options],
                 env=environment
                 | {"PYTHONPATH": str(Path(__file__).parents[2]), "KRONOS_VISIBILITY_TIMEOUT_S": "3"},
                 cwd=self._folder,
@@ -70,8 +73,8 @@ class Stack:
                 stderr=subprocess.STDOUT,
             )
         url = await_match(self.log, r"KRONOS_REDIS_URL=(\S+)")
-        for name in ("worker-1", "worker-2"):
-            await_match(self.log, rf"^{name} \| .*(ready\.)")
+        for name in self._worker_names:
+            await_match(self.log, rf"^{name} +\| .*(ready\.)")
         return url
 
 
@@ -89,7 +92,8 @@ def test_a_stack_that_is_ended_again_and_again_loses_nothing(
     tmp_path: Path, candles, forecasts, at_length: bool, note: Note
 ):
     """SIGTERM; at length SIGINT, a second one, which ends all at once, and SIGKILL: each time it goes on."""
-    stack = Stack(tmp_path, {MARK: str(tmp_path)})
+    mark = {MARK: str(tmp_path)}
+    stack = Stack(tmp_path, mark, 2) if at_length else Stack(tmp_path, mark, 1, "--no-finetune", "--no-api")
     redis = RedisOfStack(stack.start())
     fleet = Fleet(redis, tmp_path)
     accounts = Accounts("stack", redis, candles, forecasts, fleet)
@@ -98,20 +102,20 @@ def test_a_stack_that_is_ended_again_and_again_loses_nothing(
             # After SIGKILL the guards give workers their 60 s, which they need where Redis ends first.
             for signals in ((TERM,), (INT,), (INT, INT), (KILL,)) if at_length else ((TERM,),):
                 begun = set(accounts.listener.events)
-                accounts.submit_many(client, "heavy", 40)
+                accounts.submit_many(client, "heavy", 40 if at_length else 16)
                 await_true(lambda begun=begun: set(accounts.listener.events) - begun, "it is busy")
                 began = time.monotonic()
                 for number in signals:
                     stack.process.send_signal(number)
                     time.sleep(0.3)
-                status = stack.process.wait(90)
+                status = stack.process.wait(WAIT_S)
                 assert status == (-KILL if KILL in signals else 0), stack.log.read_text()[-3000:]
                 fleet.assert_no_orphans()
                 note(f"{'+'.join(one.name for one in signals)} ended after s", time.monotonic() - began)
                 stack.start()
             accounts.assert_balanced(may_repeat=True)
         stack.process.send_signal(TERM)
-        assert stack.process.wait(90) == 0
+        assert stack.process.wait(WAIT_S) == 0
         fleet.assert_no_orphans()
     finally:
         accounts.close()

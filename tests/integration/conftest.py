@@ -16,6 +16,7 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.redis.routing import live_workers
+from tests import fork_server
 from tests.integration.finetune_bench import Bench
 from tests.waiting import WAIT_S
 
@@ -33,19 +34,34 @@ PARITY_SETTINGS = {
 class WorkerUnderTest:
     """A worker process, its log, and what it announces."""
 
-    def __init__(self, redis: LocalRedis, log: Path, command: list[str], settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        redis: LocalRedis,
+        log: Path,
+        command: list[str],
+        settings: dict[str, str],
+        *,
+        may_fork: bool = True,
+    ) -> None:
         self.log = log
         self._redis = Redis.from_url(redis.url, decode_responses=True)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
         self.node = f"worker-{log.stem}@test"
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *command, "--hostname", self.node],
-                cwd=ROOT,
-                env=inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        command = [*command, "--hostname", self.node]
+        environment = inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings
+        self.process: fork_server.ForkedProcess | subprocess.Popen[bytes]
+        if may_fork and fork_server.can_fork(command, environment):
+            self.process = fork_server.start(command, environment, log)
+        else:
+            with log.open("w") as output:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    cwd=ROOT,
+                    env=environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
 
     def announcements(self) -> list[dict]:
         workers = live_workers(self._redis)
@@ -74,6 +90,8 @@ class WorkerUnderTest:
 
 
 StartWorker = Callable[..., WorkerUnderTest]
+PACED = ("--include", "tests.faults.paced_engine")
+"""A worker whose engine takes ``PACE_S`` longer for each step, so that jobs last without computing."""
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +102,16 @@ def redis() -> Iterator[LocalRedis]:
 
 @pytest.fixture(scope="module")
 def start_worker(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartWorker]:
-    """Starts workers on the module's Redis, and ends them with it."""
+    """Starts workers on the module's Redis, and ends them with it. ``may_fork=False`` starts as users do."""
     folder = tmp_path_factory.mktemp("workers")
     started: list[WorkerUnderTest] = []
 
-    def start(*arguments: str, command: tuple[str, ...] = (), **settings: str) -> WorkerUnderTest:
+    def start(
+        *arguments: str, command: tuple[str, ...] = (), may_fork: bool = True, **settings: str
+    ) -> WorkerUnderTest:
         command = command or ("celery", "-A", "worker.app", "worker")
-        worker = WorkerUnderTest(redis, folder / f"{len(started)}.log", [*command, *arguments], settings)
+        log = folder / f"{len(started)}.log"
+        worker = WorkerUnderTest(redis, log, [*command, *arguments], settings, may_fork=may_fork)
         started.append(worker)
         return worker
 

@@ -16,6 +16,7 @@ from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 
 PAGE = ROOT / "docs" / "use" / "clients.md"
 FENCE = re.compile(r"^```(?P<language>\w+) (?P<name>\S+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -132,7 +133,7 @@ def own_worker(redis: LocalRedis, folder: Path) -> Iterator[None]:
         )
     yield
     process.terminate()
-    process.wait(20)
+    process.wait(WAIT_S)
 
 
 def test_our_task_in_chains_groups_and_chords(worker, own_worker, redis, folder):
@@ -174,8 +175,8 @@ def test_the_fakes_result_has_the_form_of_a_workers(worker, client):
     """Everything but the numbers."""
     history = candles(seed=1, bars=60).as_dict()
     options = {"pred_len": 5, "sample_count": 3, "seed": 7, "paths": True, "device": "cuda", "job_id": "twin"}
-    real = client.forecast([history, history], timeout_s=30, **options)
-    made_up = FakeForecastClient().forecast([history, history], timeout_s=30, **options)
+    real = client.forecast([history, history], timeout_s=WAIT_S, **options)
+    made_up = FakeForecastClient().forecast([history, history], timeout_s=WAIT_S, **options)
     assert form(made_up.model_dump(mode="json")) == form(real.model_dump(mode="json"))
     for one, other in zip(made_up.series, real.series, strict=True):
         assert (one.id, one.timestamps, one.seed) == (other.id, other.timestamps, other.seed)

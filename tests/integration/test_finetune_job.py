@@ -183,7 +183,7 @@ def test_a_model_that_was_really_trained_is_forecast_with_at_once(bench, start_w
 def test_a_finetuning_worker_that_cannot_serve_stops_with_one_line(bench, start_worker, settings, line):
     worker = start_worker(**bench.settings | settings)
     bench.workers.append(worker)
-    assert worker.process.wait(60) == 1
+    assert worker.process.wait(WAIT_S) == 1
     log = worker.log.read_text()
     assert line in log
     assert "Traceback" not in log

@@ -76,7 +76,7 @@ def test_a_drained_worker_hands_its_training_on(bench, redis, number):
     Redis.from_url(redis.url).client_kill_filter(_type="normal", skipme=True)
     second = bench.worker(**settings).wait_until_ready()
     first.process.send_signal(number)
-    status = first.process.wait(20)
+    status = first.process.wait(WAIT_S)
     assert status == 0
     bench.hurry()
     result = handle.wait(WAIT_S)

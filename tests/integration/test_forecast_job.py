@@ -146,7 +146,7 @@ def test_series_of_one_job_equal_series_alone(worker, client, candles):
 
 def test_many_jobs_at_once_all_come_back_right(worker, client, candles):
     handles = [client.submit(candles[start : start + 30], pred_len=6, seed=start) for start in range(40)]
-    results = [handle.wait(60) for handle in handles]
+    results = [handle.wait(WAIT_S) for handle in handles]
     for start in (0, 17, 39):
         alone = client.forecast(candles[start : start + 30], pred_len=6, seed=start, timeout_s=WAIT_S)
         np.testing.assert_allclose(
@@ -333,7 +333,7 @@ def test_waiting_too_short_is_a_timeout_and_the_job_goes_on(worker, client, cand
     with pytest.raises(JobError) as ended:
         handle.wait(0.1)
     assert ended.value.code == ErrorCode.TIMEOUT
-    assert handle.wait(60).series
+    assert handle.wait(WAIT_S).series
 
 
 def test_the_status_task_answers_with_every_worker(worker, raw):

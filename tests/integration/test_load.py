@@ -3,6 +3,7 @@
 import random
 import re
 import socket
+import time
 import urllib.request
 from contextlib import ExitStack
 
@@ -15,10 +16,11 @@ from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.kinds import JobState
-from tests.integration.conftest import StartWorker
+from tests.integration.conftest import PACED, StartWorker
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
+NUM_SMALL = 24
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
 
 
@@ -38,7 +40,8 @@ def test_jobs_behind_a_large_one_are_left_to_other_workers(
     start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
 ):
     connection = Redis.from_url(redis.url, decode_responses=True)
-    first = start_worker(KRONOS_MAX_SLOTS="8", KRONOS_MODELS="kronos-tiny").wait_until_ready()
+    settings = {"KRONOS_MAX_SLOTS": "8", "KRONOS_MODELS": "kronos-tiny", "PACE_S": "0.05"}
+    first = start_worker(*PACED, **settings).wait_until_ready()
     # The slots of a further model, which is idle, are no room for jobs of the first.
     client.forecast(candles[:40], pred_len=3, model="kronos-tiny", timeout_s=WAIT_S)
     large = submit_long_job(client, candles)
@@ -59,20 +62,21 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
     start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
 ):
     connection = Redis.from_url(redis.url, decode_responses=True)
-    worker = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
-    handles = [client.submit(candles[:8], pred_len=100, sample_count=2, seed=n) for n in range(40)]
+    worker = start_worker(*PACED, KRONOS_MAX_SLOTS="8", PACE_S="0.02").wait_until_ready()
+    handles = [client.submit(candles[:8], pred_len=20, sample_count=2, seed=n) for n in range(NUM_SMALL)]
     held = []
     while any(not handle.state().has_ended for handle in handles):
         held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
+        time.sleep(0.01)
     # Four jobs of two paths fill the slots; twice the slots is the bound with those whose result is stored.
     assert 4 <= max(held) <= 16
-    assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in handles}) == 40
+    assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in handles}) == NUM_SMALL
     worker.stop()
 
 
 def metrics_of(port: int) -> dict[str, float]:
     """The samples by name and labels, as Prometheus reads them."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in samples}

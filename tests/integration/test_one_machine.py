@@ -128,7 +128,7 @@ def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
         for name in ("worker-1", "worker-2"):
             await_match(log, rf"^{name} \| .*(ready\.)")
         with ForecastClient(url) as client:
-            result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=30)
+            result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=WAIT_S)
             assert result.model.id == "kronos-tiny"
             workers = [worker for worker in client.workers() if worker.role == "forecast"]
             assert [worker.state for worker in workers] == ["ready", "ready"]
@@ -136,9 +136,9 @@ def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
             assert {worker.threads for worker in workers} == {1}
         api = await_match(log, r"^API and page: (\S+)")
         await_match(log, r"^api +\| .*(Uvicorn running)")
-        with urllib.request.urlopen(f"{api}/v1/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{api}/v1/readyz", timeout=WAIT_S) as answer:
             assert json.load(answer)["queues"]["cpu"]["ready"] == 2
-        with urllib.request.urlopen(api, timeout=10) as answer:
+        with urllib.request.urlopen(api, timeout=WAIT_S) as answer:
             assert "text/html" in answer.headers["Content-Type"]
         flower = f"http://127.0.0.1:{ports[-1]}/api/workers"
         await_match(log, r"flower +\| .*(Visit me)")
@@ -180,7 +180,7 @@ def test_up_starts_a_killed_worker_again_and_also_trains(environment: dict[str, 
             os.kill(int(first), signal.SIGKILL)
             await_match(log, r"^worker ended with status -9; it is (started again)")
             handle = client.submit(candles(seed=1, bars=64).as_dict(), pred_len=2, job_id="after-kill")
-            assert handle.wait(60).worker.startswith("forecast-cpu-kronos-tiny-")
+            assert handle.wait(WAIT_S).worker.startswith("forecast-cpu-kronos-tiny-")
         line = json.loads(await_match(log, r"^worker +\| (\{.*\"job after-kill: done\".*\})"))
         assert (line["job_id"], line["outcome"], line["device"]) == ("after-kill", "done", "cpu")
         assert line["timings_ms"]["total"] > 0

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.ports import free_port
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
+from tests.waiting import WAIT_S
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")
 PASSWORD = "only-for-this-test"
@@ -35,10 +36,10 @@ for absent in ("torch", "pandas", "numpy", "pydantic", "worker", "kronos_model",
 url = sys.argv[1]
 app = Celery(broker=url, backend=url)
 job = json.load(sys.stdin)
-good = app.send_task("kronos.forecast", kwargs={"job": job}, queue="cpu").get(timeout=30)
+good = app.send_task("kronos.forecast", kwargs={"job": job}, queue="cpu").get(timeout=120)
 bad = app.send_task("kronos.forecast", kwargs={"job": {**job, "pred_len": 0}}, queue="cpu")
 try:
-    bad.get(timeout=30)
+    bad.get(timeout=120)
     raise SystemExit("a horizon of 0 came back with a forecast")
 except Exception as error:
     refused = list(error.args)
@@ -56,7 +57,7 @@ job = json.load(sys.stdin)
 (series,) = job["series"]
 with ForecastClient(sys.argv[1]) as client:
     result = client.forecast(
-        series, future_timestamps=series["future_timestamps"], repair=False, timeout_s=30, **job["sampling"]
+        series, future_timestamps=series["future_timestamps"], repair=False, timeout_s=120, **job["sampling"]
     )
 json.dump(result.model_dump(mode="json"), sys.stdout)
 """
@@ -128,7 +129,7 @@ def run_isolated(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -169,7 +170,7 @@ def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Itera
         )
     address = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and process.poll() is None:
             with contextlib.suppress(urllib.error.URLError, ConnectionError):
                 urllib.request.urlopen(f"{address}/healthcheck", timeout=2)
@@ -180,20 +181,20 @@ def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(WAIT_S)
 
 
 def ask(url: str, body: dict | None = None) -> dict:
     token = base64.b64encode(f"kronos:{PASSWORD}".encode()).decode()
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Authorization": f"Basic {token}"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         return json.load(answer)
 
 
 def test_a_job_sent_through_flower_gets_the_reference_forecast(worker, flower, job):
     sent = ask(f"{flower}/api/task/send-task/kronos.forecast", {"kwargs": {"job": job}, "queue": "cpu"})
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_S
     while (result := ask(f"{flower}/api/task/result/{sent['task-id']}"))["state"] in ("PENDING", "STARTED"):
         assert time.monotonic() < deadline, "the job does not end"
         time.sleep(0.1)
@@ -202,10 +203,10 @@ def test_a_job_sent_through_flower_gets_the_reference_forecast(worker, flower, j
 
 
 def test_flower_shows_the_worker_and_asks_for_the_password(worker, flower):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_S
     while not (workers := ask(f"{flower}/api/workers?refresh=1")) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert worker.node in workers
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{flower}/api/workers", timeout=10)
+        urllib.request.urlopen(f"{flower}/api/workers", timeout=WAIT_S)
     assert refused.value.code == 401

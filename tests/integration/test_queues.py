@@ -15,7 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.queues import list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
-from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 
@@ -48,6 +48,21 @@ def plain_job(candles: pd.DataFrame) -> dict:
     return {"series": [series], "pred_len": 2}
 
 
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_small_job_ends_while_a_large_one_fills_the_only_worker(
+    start_worker, connection, client, candles, priority
+):
+    worker = start_worker(KRONOS_MAX_SLOTS="16", OMP_NUM_THREADS="1").wait_until_ready()
+    large = client.submit(candles[:40], pred_len=120, sample_count=256, priority="low")
+    next(state for state in large.progress() if state.bars_done)
+    small = client.forecast(candles[:40], pred_len=3, seed=7, priority=priority)
+    assert large.peek() is None
+    alone = client.forecast(candles[:40], pred_len=3, seed=7)
+    assert small.series == alone.series
+    large.cancel()
+    assert worker.stop() == 0
+
+
 def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, client, candles):
     begun = []
     for number in range(3):
@@ -66,7 +81,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
     lowest.get(timeout=WAIT_S)  # the very last
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         metrics = answer.read().decode()
     for priority in ("high", "normal", "low"):  # those that say when they were submitted
         assert f'kronos_job_wait_seconds_count{{priority="{priority}",queue="cpu"}} 3.0' in metrics
@@ -97,7 +112,7 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
 
 
 def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client, candles):
-    start(KRONOS_LOW_PRIORITY_MAX_WAIT_S="2")
+    start(*PACED, KRONOS_LOW_PRIORITY_MAX_WAIT_S="2", PACE_S="0.05")
     low = client.submit(candles[:40], pred_len=2, priority="low")
     submitted_at = time.monotonic()
     num_waiting = []
@@ -105,6 +120,7 @@ def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client,
         assert time.monotonic() < submitted_at + WAIT_S
         num_waiting.append(connection.llen(list_key("cpu", 3)))
         for _ in range(max(0, 20 - num_waiting[-1])):
-            client.submit(candles[:40], pred_len=40)
+            client.submit(candles[:40], pred_len=4)
+        time.sleep(0.01)
     assert low.wait(WAIT_S).timings_ms.queued > 2000
     assert min(num_waiting[1:]) > 0  # else it would have had its turn anyway

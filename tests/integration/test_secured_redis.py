@@ -46,7 +46,7 @@ def acl_lines() -> list[str]:
 
 
 def openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=WAIT_S)
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def test_flower_shows_queues_and_workers_and_hides_passwords(worker, client, can
         commands = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     finally:
         flower.terminate()
-        flower.wait(20)
+        flower.wait(WAIT_S)
     assert "kronos_cli flower --port" in commands
     assert_no_secret(log.read_text(), commands, str(tasks), str(queues))
 

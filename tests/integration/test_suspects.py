@@ -82,7 +82,7 @@ def keep_running(start) -> Iterator[Callable[..., None]]:
     yield keep
     is_over.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
 
 
 def assert_nothing_is_left(redis: LocalRedis) -> None:

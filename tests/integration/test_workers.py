@@ -20,7 +20,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.testing import fake_worker
-from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, ROOT, StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S
 from worker.config import UNACKED_INDEX_KEYS
 
@@ -34,7 +34,7 @@ def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[st
         env=os.environ | {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -57,7 +57,7 @@ def render_table(workers: list[dict]) -> None:
 def test_every_way_to_start_forecasts_announces_and_stops(
     start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes
 ):
-    worker = start_worker(*arguments, command=command).wait_until_ready(num_processes)
+    worker = start_worker(*arguments, command=command, may_fork=False).wait_until_ready(num_processes)
     announced = worker.announcements()
     assert {entry["pid"] for entry in announced}.isdisjoint({worker.process.pid}) == (num_processes > 1)
     assert {(entry["queue"], entry["device"]) for entry in announced} == {("cpu", "cpu")}
@@ -145,7 +145,7 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
 )
 def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, pool, settings, expected):
     worker = start_worker("--pool", pool, "--concurrency", "1", command=KRONOS, **settings)
-    assert worker.process.wait(60) != 0
+    assert worker.process.wait(WAIT_S) != 0
     log = worker.log.read_text()
     assert expected in log
     assert "Traceback" not in log
@@ -159,7 +159,7 @@ def test_without_settings_and_network_a_worker_names_the_ways_out(start_worker, 
         HF_HOME=str(tmp_path),
         HF_ENDPOINT="http://127.0.0.1:9",
     )
-    assert worker.process.wait(60) == 1
+    assert worker.process.wait(WAIT_S) == 1
     (line,) = (line for line in worker.log.read_text().splitlines() if "CHECKPOINT_UNREACHABLE" in line)
     for part in ("NeoQuasar/Kronos-small", "KRONOS_MODEL", "kronos-tiny"):
         assert part in line
@@ -174,24 +174,24 @@ def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
     while connection.zcard(UNACKED_INDEX_KEYS["forecast"]) < len(handles):
         time.sleep(0.02)
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(WAIT_S)
     second = start_worker(**settings).wait_until_ready()
-    results = [handle.wait(60) for handle in handles]
+    results = [handle.wait(WAIT_S) for handle in handles]
     assert len({result.series[0].mean["close"] for result in results}) == 8
     second.stop()
 
 
 def test_a_job_that_outlasts_the_visibility_timeout_is_delivered_once(start_worker, client, candles):
     workers = [
-        start_worker("--loglevel", "INFO", KRONOS_VISIBILITY_TIMEOUT_S="1", KRONOS_MAX_SLOTS="16")
+        start_worker(*PACED, "--loglevel", "INFO", KRONOS_VISIBILITY_TIMEOUT_S="1", PACE_S="0.1")
         for _ in range(2)
     ]
     for worker in workers:
         worker.wait_until_ready()
     # Sweeps come every 5 s, so the job must last longer: as long as its deadline lets it, on any machine.
-    handle = client.submit(candles[:120], pred_len=120, sample_count=256, deadline_s=9)
+    handle = client.submit(candles[:8], pred_len=120, deadline_s=9)
     with pytest.raises(JobError) as ended:
-        handle.wait(60)
+        handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.DEADLINE
     received = [worker.log.read_text().count(f"[{handle.id}] received") for worker in workers]
     assert sorted(received) == [0, 1]
@@ -205,21 +205,22 @@ def test_a_redis_that_restarts_under_a_running_job_costs_neither_worker_nor_job(
     port = free_port()
     log = tmp_path_factory.mktemp("restart") / "worker.log"
     with LocalRedis(data=tmp_path, port=port) as before:
-        command = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
-        worker = WorkerUnderTest(before, log, command, {"KRONOS_VISIBILITY_TIMEOUT_S": "4"})
+        command = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO", *PACED]
+        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "4", "PACE_S": "0.05"}
+        worker = WorkerUnderTest(before, log, command, settings)
         worker.wait_until_ready()
         with ForecastClient(before.url) as client:
-            handle = client.submit(candles[:120], pred_len=120, sample_count=64)
+            handle = client.submit(candles[:8], pred_len=120)
             while handle.state().name != "PROGRESS":
                 time.sleep(0.05)
     time.sleep(2)
     try:
         with LocalRedis(data=tmp_path, port=port) as after, ForecastClient(after.url) as client:
-            again = client.submit(candles[:120], pred_len=120, sample_count=64, job_id=handle.id)
-            assert again.wait(60).series
+            again = client.submit(candles[:8], pred_len=120, job_id=handle.id)
+            assert again.wait(WAIT_S).series
             # What could not be acknowledged on the lost connection comes back, and is not computed again.
             connection = Redis.from_url(after.url)
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + WAIT_S
             while connection.zcard(UNACKED_INDEX_KEYS["forecast"]) and time.monotonic() < deadline:
                 time.sleep(0.1)
             assert connection.zcard(UNACKED_INDEX_KEYS["forecast"]) == 0

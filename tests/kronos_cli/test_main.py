@@ -24,6 +24,7 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
+from tests.waiting import WAIT_S
 from tests.worker.inference.forecasts import result
 from worker.inference.probe import ProbeError
 
@@ -255,7 +256,7 @@ def in_client_only(folder: Path, command: str) -> subprocess.CompletedProcess[st
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
 
 

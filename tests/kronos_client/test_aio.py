@@ -14,12 +14,14 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import result_key
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
@@ -46,7 +48,7 @@ def with_client(bench: AsyncBench, use: Callable[[AsyncForecastClient], Awaitabl
     """Run ``use`` in an event loop of its own, with a client."""
 
     async def main() -> None:
-        async with asyncio.timeout(60), bench.client() as client:
+        async with asyncio.timeout(WAIT_S), bench.client() as client:
             await use(client)
 
     asyncio.run(main())
@@ -69,7 +71,7 @@ def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch)
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(100)]
-        waits = [asyncio.create_task(handle.wait(50)) for handle in handles]
+        waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
         await asyncio.sleep(0.3)
         assert threading.active_count() < 40
         await all_end(bench, 100)
@@ -81,7 +83,7 @@ def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch)
 def test_a_forecast_in_one_go(bench):
     async def use(client: AsyncForecastClient) -> None:
         ending = asyncio.create_task(all_end(bench, 1))
-        assert await client.forecast(CANDLES, pred_len=5, timeout_s=30, forget=True) == RESULT
+        assert await client.forecast(CANDLES, pred_len=5, timeout_s=WAIT_S, forget=True) == RESULT
         await ending
 
     with_client(bench, use)
@@ -100,7 +102,7 @@ def test_progress_and_states(bench):
                 bench.bench.finish("a")
         assert seen == [JobState("PENDING"), JobState("PROGRESS", 1, 5), JobState("SUCCESS")]
         followed = []
-        assert await handle.wait(5, on_progress=followed.append) == RESULT
+        assert await handle.wait(WAIT_S, on_progress=followed.append) == RESULT
         assert followed == [JobState("SUCCESS")]
         assert await handle.forget()
 
@@ -116,12 +118,12 @@ async def code_of(awaitable: Awaitable[object]) -> str:
 def test_errors_are_the_other_clients(bench):
     async def use(client: AsyncForecastClient) -> None:
         assert await code_of(client.submit(CANDLES)) == ErrorCode.MISSING_FIELD
-        assert await code_of(client.forecast_handle("nobody's").wait(5)) == ErrorCode.LOST
+        assert await code_of(client.forecast_handle("nobody's").wait(WAIT_S)) == ErrorCode.LOST
         handle = await client.submit(CANDLES, pred_len=5, job_id="a")
         assert await code_of(client.submit(CANDLES, pred_len=6, job_id="a")) == ErrorCode.ID_CONFLICT
         assert await code_of(handle.wait(0.01)) == ErrorCode.TIMEOUT
         bench.bench.fail("a", JobError(ErrorCode.DEADLINE, "too late"))
-        assert await code_of(handle.wait(5)) == ErrorCode.DEADLINE
+        assert await code_of(handle.wait(WAIT_S)) == ErrorCode.DEADLINE
 
     with_client(bench, use)
 
@@ -137,7 +139,7 @@ def test_what_is_not_done_in_time_or_no_longer_awaited_is_cancelled(bench):
         with pytest.raises(asyncio.CancelledError):
             await waiting
         for job_id in ("a", "b"):
-            assert await code_of(client.forecast_handle(job_id).wait(5)) == ErrorCode.CANCELLED
+            assert await code_of(client.forecast_handle(job_id).wait(WAIT_S)) == ErrorCode.CANCELLED
 
     with_client(bench, use)
 
@@ -147,25 +149,29 @@ def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
     bench, monkeypatch, job_id, code
 ):
     async def use(client: AsyncForecastClient) -> None:
-        dispatcher, is_begun, may_go_on = client._core.dispatcher, threading.Event(), threading.Event()
-        enqueue, sent = dispatcher.enqueue, []
+        is_begun, may_go_on, sent = threading.Event(), threading.Event(), []
 
-        def slow(job, queue):
-            is_begun.set()
-            assert may_go_on.wait(10)
-            enqueue(job, queue)
-            sent.append(job.id)
+        def slowly(enqueue):
+            def slow(dispatcher, job, queue):
+                is_begun.set()
+                assert may_go_on.wait(WAIT_S)
+                enqueue(dispatcher, job, queue)
+                sent.append(job.id)
 
-        monkeypatch.setattr(dispatcher, "enqueue", slow)
+            return slow
+
+        for kind in Dispatcher.__subclasses__():
+            monkeypatch.setattr(kind, "enqueue", slowly(kind.enqueue))
         sending = asyncio.create_task(client.submit(CANDLES, pred_len=5, job_id=job_id))
-        await asyncio.to_thread(is_begun.wait, 10)
+        assert await asyncio.to_thread(is_begun.wait, WAIT_S)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
         may_go_on.set()
         while not sent:
             await asyncio.sleep(0.01)
-        assert await code_of(client.forecast_handle(sent[0]).wait(2)) == code
+        timeout_s = 1 if code == ErrorCode.TIMEOUT else WAIT_S
+        assert await code_of(client.forecast_handle(sent[0]).wait(timeout_s)) == code
 
     with_client(bench, use)
 
@@ -173,7 +179,7 @@ def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
 def test_who_waits_while_everything_is_lost_is_told(bench):
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
-        waiting = asyncio.create_task(handle.wait(40))
+        waiting = asyncio.create_task(handle.wait(WAIT_S))
         await asyncio.sleep(0.2)
         bench.bench.lose()
         assert await code_of(waiting) == ErrorCode.LOST
@@ -186,7 +192,7 @@ def test_finetuning(bench):
         config = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
         handle = await client.finetune(config, name="mine", data=CANDLES)
         await handle.cancel()
-        assert await code_of(client.finetune_handle(handle.id).wait(5)) == ErrorCode.CANCELLED
+        assert await code_of(client.finetune_handle(handle.id).wait(WAIT_S)) == ErrorCode.CANCELLED
 
     with_client(bench, use)
 
@@ -402,7 +408,7 @@ def test_an_item_that_takes_too_long_is_an_outcome(bench):
     async def use(client: AsyncForecastClient) -> None:
         outcomes = [one async for one in client.forecast_many([CANDLES], pred_len=5, timeout_s=0.1)]
         assert outcomes[0].error.code == ErrorCode.TIMEOUT
-        assert await code_of(client.forecast_handle(outcomes[0].job_id).wait(5)) == ErrorCode.CANCELLED
+        assert await code_of(client.forecast_handle(outcomes[0].job_id).wait(WAIT_S)) == ErrorCode.CANCELLED
 
     with_client(bench, use)
 
@@ -416,7 +422,7 @@ def real(settings, redis):
 def test_all_that_wait_share_one_connection_to_listen(real, redis):
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(20)]
-        waits = [asyncio.create_task(handle.wait(50)) for handle in handles]
+        waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
         while len(redis.pubsub_channels(result_key("*"))) < 20:
             await asyncio.sleep(0.01)
         assert len(redis.client_list(_type="pubsub")) == 1
@@ -431,7 +437,7 @@ def test_all_that_wait_share_one_connection_to_listen(real, redis):
 def test_a_connection_that_is_cut_is_made_again(real, redis):
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
-        waiting = asyncio.create_task(handle.wait(50))
+        waiting = asyncio.create_task(handle.wait(WAIT_S))
         while not redis.pubsub_channels(result_key("*")):
             await asyncio.sleep(0.01)
         redis.client_kill_filter(_type="pubsub")
@@ -451,7 +457,7 @@ def test_results_of_which_nobody_tells_are_found(real, monkeypatch):
         real.bench.finish(handle.id)
         monkeypatch.setattr(RedisResultStore, "subscribe", _nothing)
         late = await client.submit(CANDLES, pred_len=5)
-        waiting = asyncio.create_task(late.wait(50))
+        waiting = asyncio.create_task(late.wait(WAIT_S))
         await asyncio.sleep(0.2)
         real.bench.finish(late.id)
         assert await waiting == RESULT
@@ -487,7 +493,7 @@ def test_many_who_look_at_once_share_one_connection_too(real, redis, monkeypatch
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(50)]
         before = {one["id"] for one in redis.client_list()}
-        waits = [asyncio.create_task(handle.wait(50)) for handle in handles]
+        waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
         looking = []
         for _ in range(20):
             await asyncio.sleep(0.05)

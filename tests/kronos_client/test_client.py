@@ -6,10 +6,10 @@ import threading
 import time
 from typing import Any
 
-import celery
 import numpy as np
 import pandas as pd
 import pytest
+from celery.app import app_or_default
 from kombu.exceptions import OperationalError
 
 from kronos_cli.stack.local_redis import LocalRedis
@@ -19,11 +19,13 @@ from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
+from kronos_client.redis.admission import Admission
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60)
 LISTS = {"high": f"{CPU_QUEUE}", "normal": f"{CPU_QUEUE}\x06\x163", "low": f"{CPU_QUEUE}\x06\x166"}
@@ -254,7 +256,7 @@ def test_when_to_try_again_follows_from_what_the_ready_workers_of_the_queue_did_
 def test_a_job_that_was_done_is_found_again_behind_a_full_queue(narrow, backend):
     handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, job_id=str(number)) for number in range(3)]
     backend.mark_as_done(handles[0].id, example("forecast-result"))
-    assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(5).series
+    assert narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="0").wait(WAIT_S).series
     with pytest.raises(JobError, match=r"QUEUE_FULL.*submitted before"):
         narrow.submit(CANDLES.as_dict(), pred_len=5, job_id="1")
 
@@ -281,15 +283,14 @@ def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, r
 
 def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
     with LocalRedis() as server, ForecastClient(server.url) as client:
-        admission = client._dispatcher._admission
-        admit = admission.admit
+        admit = Admission.admit
 
         def last_words(*arguments: Any) -> Any:
             answer = admit(*arguments)
             server.stop()
             return answer
 
-        monkeypatch.setattr(admission, "admit", last_words)
+        monkeypatch.setattr(Admission, "admit", last_words)
         with pytest.raises(JobError) as ended:
             client.submit(CANDLES.as_dict(), pred_len=5)
     assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
@@ -315,7 +316,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
         handle.wait(0.01)
     timer = threading.Timer(0.05, backend.mark_as_done, (handle.id, example("forecast-result")))
     timer.start()
-    result = handle.wait(5)
+    result = handle.wait(WAIT_S)
     timer.join()
     assert result.model_dump(mode="json") == example("forecast-result")
 
@@ -323,7 +324,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
     backend.mark_as_failure(failed.id, error)
     with pytest.raises(JobError) as ended:
-        failed.wait(5)
+        failed.wait(WAIT_S)
     assert ended.value.args == error.args
 
 
@@ -351,7 +352,7 @@ def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client, backe
     backend.mark_as_failure(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
     assert list(handle.progress()) == [JobState("FAILURE")]
     with pytest.raises(JobError, match="too late"):
-        handle.wait(5)
+        handle.wait(WAIT_S)
 
 
 def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch, backend):
@@ -379,7 +380,7 @@ def test_whoever_waits_is_told_of_each_new_state(client, backend):
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example("forecast-result")))
-    assert handle.wait(10, on_progress=follow).model_dump(mode="json") == example("forecast-result")
+    assert handle.wait(WAIT_S, on_progress=follow).model_dump(mode="json") == example("forecast-result")
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 
@@ -392,9 +393,9 @@ def test_who_is_told_may_give_up_waiting(client, backend):
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     with pytest.raises(Enough):
-        handle.wait(10, on_progress=give_up)
+        handle.wait(WAIT_S, on_progress=give_up)
     backend.mark_as_done(handle.id, example("forecast-result"))
-    assert handle.wait(5).series
+    assert handle.wait(WAIT_S).series
 
 
 def test_the_time_to_wait_counts_with_progress_too(client):
@@ -407,7 +408,7 @@ def test_the_time_to_wait_counts_with_progress_too(client):
 def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     redis.flushall()
-    for follow in (lambda: next(handle.progress()), lambda: handle.wait(5, on_progress=print)):
+    for follow in (lambda: next(handle.progress()), lambda: handle.wait(WAIT_S, on_progress=print)):
         with pytest.raises(JobError) as lost:
             follow()
         assert lost.value.code == ErrorCode.LOST
@@ -443,7 +444,7 @@ def test_a_result_of_which_nobody_told_is_found_all_the_same(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(0.3, store_unheard)
     timer.start()
-    assert handle.wait(30).series
+    assert handle.wait(WAIT_S).series
     timer.join()
 
 
@@ -478,7 +479,7 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     handle.cancel()
     with pytest.raises(JobError, match="CANCELLED"):
-        handle.wait(timeout_s=5)
+        handle.wait(timeout_s=WAIT_S)
     # Submitted again it is the same job, with its one outcome.
     assert client.submit(CANDLES.as_dict(), pred_len=5, job_id=handle.id).state().has_ended
 
@@ -490,9 +491,9 @@ def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis
 
 
 def test_a_host_keeps_its_own_current_celery_app(client):
-    before = celery.current_app._get_current_object()
+    before = app_or_default()
     with ForecastClient(client.redis_url):
-        assert celery.current_app._get_current_object() is before
+        assert app_or_default() is before
 
 
 def test_neither_client_nor_handle_prints_the_password(client):

@@ -10,6 +10,7 @@ from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
@@ -37,9 +38,9 @@ def test_a_job_is_waited_for_until_it_is_done(bench: ClientBench):
     assert (handle.id, handle.queue, handle.state()) == ("a", CPU_QUEUE, JobState("PENDING"))
     assert handle.peek() is None
     later(bench.finish, "a").join()
-    assert handle.wait(5) == handle.peek() == RESULT
+    assert handle.wait(WAIT_S) == handle.peek() == RESULT
     assert handle.state() == JobState("SUCCESS")
-    assert bench.client.forecast_handle("a").wait(5) == RESULT
+    assert bench.client.forecast_handle("a").wait(WAIT_S) == RESULT
 
 
 def test_who_waits_is_woken_and_need_not_look(bench: ClientBench, monkeypatch):
@@ -54,7 +55,7 @@ def test_a_failure_is_raised_as_it_was_stored(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
     error = JobError(ErrorCode.DEADLINE, "too late", "deadline_s", {"waited_s": 3})
     bench.fail(handle.id, error)
-    for look in (lambda: handle.wait(5), handle.peek):
+    for look in (lambda: handle.wait(WAIT_S), handle.peek):
         with pytest.raises(JobError) as ended:
             look()
         assert ended.value.args == error.args
@@ -64,14 +65,14 @@ def test_the_first_outcome_stands(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
     bench.finish(handle.id)
     bench.fail(handle.id, JobError(ErrorCode.DEADLINE, "too late"))
-    assert handle.wait(5) == RESULT
+    assert handle.wait(WAIT_S) == RESULT
 
 
 def test_what_takes_too_long_goes_on(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
     assert code_of(handle.wait, 0.01) == ErrorCode.TIMEOUT
     bench.finish(handle.id)
-    assert handle.wait(5) == RESULT
+    assert handle.wait(WAIT_S) == RESULT
 
 
 def test_a_forecast_that_takes_too_long_is_cancelled(bench: ClientBench):
@@ -92,7 +93,7 @@ def test_progress_is_told(bench: ClientBench):
         elif state.name == "PROGRESS":
             bench.finish(handle.id)
 
-    assert handle.wait(20, on_progress=follow) == RESULT
+    assert handle.wait(WAIT_S, on_progress=follow) == RESULT
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
 
 
@@ -119,7 +120,7 @@ def test_a_result_is_forgotten_and_the_job_stays_done(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
     assert not handle.forget()
     bench.finish("a")
-    assert handle.wait(5, forget=True) == RESULT
+    assert handle.wait(WAIT_S, forget=True) == RESULT
     assert code_of(handle.wait, 5) == ErrorCode.RESULT_EXPIRED
     assert code_of(bench.client.submit(CANDLES, pred_len=5, job_id="a").wait, 5) == ErrorCode.RESULT_EXPIRED
 
@@ -128,7 +129,7 @@ def test_the_same_job_may_be_submitted_again_and_no_other_under_its_id(bench: Cl
     bench.client.submit(CANDLES, pred_len=5, job_id="a")
     assert code_of(bench.client.submit, CANDLES, pred_len=6, job_id="a") == ErrorCode.ID_CONFLICT
     bench.finish("a")
-    assert bench.client.submit(CANDLES, pred_len=5, job_id="a").wait(5) == RESULT
+    assert bench.client.submit(CANDLES, pred_len=5, job_id="a").wait(WAIT_S) == RESULT
 
 
 def test_ids_are_made_where_none_is_given(bench: ClientBench):
@@ -174,7 +175,7 @@ def test_a_misspelt_option_is_a_type_error(bench: ClientBench):
 def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")
-    assert handle.wait(5) == RESULT
+    assert handle.wait(WAIT_S) == RESULT
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,7 @@ from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning.config import FinetuneConfig, load_config
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60)
 CONFIG = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
@@ -206,7 +207,7 @@ def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis, backe
     backend.mark_as_done(first.id, example("finetune-result"))
     again = client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
     assert redis.llen(NORMAL) == 2
-    assert again.wait(5).model_dump(mode="json") == example("finetune-result")
+    assert again.wait(WAIT_S).model_dump(mode="json") == example("finetune-result")
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.finetune(CONFIG, name="another", data="a.csv", job_id="my-job")
 
@@ -241,7 +242,7 @@ def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings, backe
         assert watched.state() == FinetuneState("PROGRESS")
         backend.mark_as_done(handle.id, example("finetune-result"))
         assert watched.state() == FinetuneState("SUCCESS")
-        assert watched.wait(5).model.id == "crypto-hourly@3"
+        assert watched.wait(WAIT_S).model.id == "crypto-hourly@3"
 
 
 def test_progress_goes_from_the_queue_to_the_end(client, backend):
@@ -264,7 +265,7 @@ def test_waiting_reports_each_new_state_and_ends_with_the_jobs_own_error(client,
     states: list[FinetuneState] = []
     timer.start()
     with pytest.raises(JobError) as ended:
-        handle.wait(10, on_progress=states.append)
+        handle.wait(WAIT_S, on_progress=states.append)
     timer.join()
     assert ended.value.args == error.args
     assert [state.name for state in states] == ["PENDING", "FAILURE"]
@@ -272,7 +273,7 @@ def test_waiting_reports_each_new_state_and_ends_with_the_jobs_own_error(client,
 
 def test_a_job_that_nobody_knows_is_lost(client):
     with pytest.raises(JobError, match="LOST"):
-        client.finetune_handle("nobody").wait(5)
+        client.finetune_handle("nobody").wait(WAIT_S)
 
 
 def test_cancelling_leaves_the_wish_where_workers_look(client, redis, backend):

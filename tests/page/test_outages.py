@@ -8,6 +8,7 @@ import pytest
 from tests.integration.conftest import ROOT, StartWorker
 from tests.integration.finetune_bench import FAKE
 from tests.page.conftest import TINY, ApiUnderTest, OpenPage, StartApi, Visit, wait_until
+from tests.waiting import WAIT_S
 
 FIELDS = {"horizon": 6, "lookback": 128, "samples": 4, "seed": 7}
 KEY = "a-key-of-this-test-alone"
@@ -97,7 +98,7 @@ def test_a_killed_worker_is_reported_and_the_next_one_starts_the_job_again(
     # Another worker is running, but has not taken the job.
     announce(visit, GPU | {"jobs_running": [], "num_jobs_running": 0})
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(WAIT_S)
     text_begins(
         visit, "job-state", "The worker that computed this is gone. Another worker will start the job again"
     )
@@ -134,7 +135,7 @@ def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
     # Another worker is running, but has not taken the job.
     announce(visit, GPU | {"role": "finetune", "training": None})
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(WAIT_S)
     text_begins(
         visit,
         "training-state",

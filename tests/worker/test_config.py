@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import celery
 import pytest
 from celery import Celery
+from celery.app import app_or_default
 from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import make_app
@@ -75,9 +75,9 @@ def test_failures_are_stored_by_our_backend_with_and_without_tls(settings, schem
 def test_a_host_keeps_its_own_current_app(settings):
     host = Celery("host", set_as_current=False, broker="memory://", backend="redis://127.0.0.1:1/0")
     with host:
-        before = celery.current_app._get_current_object()
+        before = app_or_default()
         with make_app(settings) as ours:
-            assert celery.current_app._get_current_object() is before
+            assert app_or_default() is before
             assert ours is not before
 
 

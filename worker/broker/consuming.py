@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
-from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step
+from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step, rank_of
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 
@@ -65,18 +65,23 @@ class MessageConsumer:
         """Set the function that makes Celery's event loop run soon; any thread may call it."""
         self._wake = wake
 
-    def take(self, queues: Sequence[str], has_room: Callable[[], bool], hand_over: HandOver) -> None:
+    def take(self, queues: Sequence[str], num_classes: Callable[[], int], hand_over: HandOver) -> None:
         """Take messages of these queues, in this order, until there are none or there is no room.
+
+        Args:
+            num_classes: How many priority classes, from the highest, there is room for.
 
         Raises:
             RedisError: The connection to Redis is lost.
         """
         if not self._is_rung.is_set() and time.monotonic() < self._next_check:
             return
-        lists = [list_key(queue, step) for step in PRIORITY_STEPS for queue in queues]
         for _ in range(MAX_TAKEN_AT_ONCE):
-            if not has_room():
+            room = num_classes()
+            if not room:
                 return
+            steps = [step for step in PRIORITY_STEPS if rank_of(step) < room]
+            lists = [list_key(queue, step) for step in steps for queue in queues]
             self._is_rung.clear()  # before the take: a later message rings again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:

@@ -23,7 +23,7 @@ from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK
+from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from worker.app import app
@@ -117,7 +117,11 @@ class QoS(redis.QoS):
     channel: Any
 
     def can_consume(self) -> bool:
-        return bool(super().can_consume() and self.channel.has_room())
+        return self.num_classes() > 0
+
+    def num_classes(self) -> int:
+        """How many priority classes, from the highest, another job may be of."""
+        return self.channel.num_classes() if super().can_consume() else 0
 
     def append(self, message: Any, delivery_tag: str) -> None:
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
@@ -156,7 +160,7 @@ class Channel(redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._scripted: dict[str, None] = {}  # ordered
         self._shared_client: Any = None
-        self.has_room: Callable[[], bool] = lambda: True
+        self.num_classes: Callable[[], int] = lambda: len(CELERY_PRIORITIES)
         self.num_takes = 0
         super().__init__(*args, **kwargs)
 
@@ -179,7 +183,7 @@ class Channel(redis.Channel):
     def take(self) -> None:
         """Hand over waiting messages while there is room."""
         self.num_takes += 1
-        message_consumer().take(self.scripted_queues, self.qos.can_consume, self._hand_over)
+        message_consumer().take(self.scripted_queues, self.qos.num_classes, self._hand_over)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         properties = message.payload["properties"] | {

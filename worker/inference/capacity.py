@@ -5,6 +5,7 @@ after it would wait here, although other workers could run them at once.
 """
 
 import threading
+import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,12 +13,24 @@ from typing import Any, Final
 from celery import bootsteps
 from celery.worker import state
 
+from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.redis.queues import rank_of
 from kronos_model.engine.engine import EngineLoad, StepReport
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held. A parsed message may take ten times as much memory."""
 MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
+SLOTS_PER_JOB: Final = 8
+"""A full worker takes more jobs while each would have so many slots."""
+LATE_S: Final = 0.2
+"""Other workers have this time to take a job before a full one does."""
+NUM_CLASSES: Final = len(CELERY_PRIORITIES)
+
+
+def num_threads(max_jobs: int) -> int:
+    """Threads of a worker for ``max_jobs`` jobs of the lowest class: some are kept for each higher class."""
+    return max_jobs + (NUM_CLASSES - 1) * (max_jobs // 8)
 
 
 def num_jobs_allowed(num_jobs: int, num_paths: int, slots: int) -> int:
@@ -46,64 +59,106 @@ def free_slots(load: EngineLoad) -> int:
 
 @dataclass
 class _Held:
-    num_paths: int  # on their way to an engine; 0 once it counts them
+    rank: int  # of its priority class; 0 is the highest
+    num_paths: int
     num_bytes: int
+    is_admitted: bool = False  # whether an engine's load counts it
 
 
 class Capacity:
-    """The jobs that this process has taken, and whether it has room for another. May be shared by threads.
+    """The jobs that this process has taken, and which it has room for. May be shared by threads.
 
     A taken job that is in no engine yet counts by the sample paths in its message. Otherwise a burst of large
     jobs would all be taken before the first of them counts in an engine's load.
 
     The engine that a job needs is known only after the job is taken. If one engine is full and another is
     not, jobs are taken one at a time, as long as none of them has to wait.
+
+    A full worker still takes jobs of a higher class than those that fill it. It takes a few of the same class
+    too, since its engine is fair, but only those that no other worker took within ``LATE_S``.
+
+    Args:
+        loads: Returns what each engine holds.
+
+    Attributes:
+        num_threads: Jobs that can be held at once, of all classes.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
         self._loads = loads
+        self.num_threads = 2**31
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
-        self._refused = False
+        self._full_since: float | None = None  # or since the last job that was taken while full
+        self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
-    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
-        """Note a received job and the size of its message."""
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0, rank: int = 0) -> None:
+        """Note a received job, its class and the size of its message."""
         with self._lock:
-            self._held[job_id] = _Held(num_paths, num_bytes)
+            self._held[job_id] = _Held(rank, num_paths, num_bytes)
+            self._full_since = None
 
     def admitted(self, job_id: str) -> None:
         """Note that an engine's load now counts the job's paths."""
         with self._lock:
             if job_id in self._held:
-                self._held[job_id].num_paths = 0
+                self._held[job_id].is_admitted = True
 
-    def has_room(self, unfinished: Container[str]) -> bool:
-        """Whether to take another job. ``unfinished`` holds the ids of jobs that have not ended."""
+    def num_classes(self, unfinished: Container[str]) -> int:
+        """How many priority classes, from the highest, another job may be of.
+
+        Args:
+            unfinished: Holds the ids of jobs that have not ended.
+        """
         with self._lock:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}
-            num_jobs, num_coming = len(self._held), sum(held.num_paths for held in self._held.values())
-            if sum(held.num_bytes for held in self._held.values()) >= MAX_HELD_BYTES:
-                return False
+            held = list(self._held.values())
+        if sum(one.num_bytes for one in held) >= MAX_HELD_BYTES:
+            return 0
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
+        if len(held) < self._most_jobs(NUM_CLASSES - 1) and self._has_room(held, loads):
+            self._full_since = None
+            return NUM_CLASSES
+        now = time.monotonic()
+        self._full_since = self._full_since or now
+        slots, is_late = min(load.slots for load in loads), now - self._full_since >= LATE_S
+        for rank in reversed(range(NUM_CLASSES)):
+            rivals = [one for one in held if one.rank <= rank]
+            is_light = sum(one.num_paths for one in rivals) < slots and rank < NUM_CLASSES - 1
+            is_fair = is_late and len(rivals) < slots // SLOTS_PER_JOB
+            if len(held) < self._most_jobs(rank) and (is_light or is_fair):
+                return rank + 1
+        return 0
+
+    def _most_jobs(self, rank: int) -> int:
+        return self.num_threads - rank * (self.num_threads // 10)
+
+    def _has_room(self, held: list[_Held], loads: list[EngineLoad]) -> bool:
+        """Whether another job would get free slots."""
+        num_coming = sum(one.num_paths for one in held if not one.is_admitted)
         fullest = min(loads, key=free_slots)
-        num_paths = num_coming + fullest.running + fullest.waiting
-        has_room = num_jobs < num_jobs_allowed(num_jobs, num_paths, fullest.slots)
         if free_slots(fullest) <= 0 < max(map(free_slots, loads)):
             is_anyone_waiting = num_coming > 0 or any(load.waiting for load in loads)
-            has_room = not is_anyone_waiting and num_jobs < sum(load.slots for load in loads)
-        self._refused = not has_room
-        return has_room
+            return not is_anyone_waiting and len(held) < sum(load.slots for load in loads)
+        num_paths = num_coming + fullest.running + fullest.waiting
+        return len(held) < num_jobs_allowed(len(held), num_paths, fullest.slots)
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Set the function to call, on the engine's thread, when room appears before a job ends."""
         self._wake = wake
 
     def observe_step(self, model_id: str, report: StepReport, load: EngineLoad) -> None:
-        """Wake Celery if there is room again: the paths of a large job end one after another."""
-        if self._refused and free_slots(load) > 0:
-            self._refused = False
-            self._wake()
+        """Wake Celery if there may be room again: the paths of a large job end one after another."""
+        if self._full_since is None:
+            return
+        now = time.monotonic()
+        if free_slots(load) > 0:
+            self._full_since = None
+        elif now < max(self._next_wake, self._full_since + LATE_S):
+            return
+        self._next_wake = now + LATE_S
+        self._wake()
 
     def observe_generation(self, model_id: str, generation: object) -> None:
         """Nothing: ``observe_step`` is enough."""
@@ -127,11 +182,13 @@ class CapacityStep(bootsteps.StartStopStep):
         if capacity is None:
             return
         self._capacity = capacity
-        consumer.task_consumer.channel.has_room = lambda: capacity.has_room(state.requests)
+        capacity.num_threads = consumer.controller.concurrency
+        consumer.task_consumer.channel.num_classes = lambda: capacity.num_classes(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
             capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
     def _take(self, request: Any) -> None:
         message = request.message  # Celery has already decoded it
-        self._capacity.take(request.id, num_paths_of(message.payload), len(message.body))
+        rank = rank_of((request.delivery_info or {}).get("priority"))
+        self._capacity.take(request.id, num_paths_of(message.payload), len(message.body), rank)

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -13,7 +14,7 @@ from kronos_client.contract.results import ForecastResult, Timings, series_resul
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
-from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.inference.engine_thread import EngineDied, EngineThread
@@ -42,9 +43,17 @@ class JobContext(Protocol):
 
 
 def compute(
-    host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
+    host: Host,
+    job_id: str,
+    job: ForecastJob,
+    receipt: Receipt,
+    queue: str,
+    context: JobContext,
+    priority: Priority = "normal",
 ) -> dict[str, Any]:
     """Compute the result, as JSON, of a job from ``read_job``. ``receipt`` is as of now.
+
+    ``priority`` is that of the message.
 
     Raises:
         JobError: The job ends with this error.
@@ -68,11 +77,11 @@ def compute(
     deadline = None if remaining_s is None else time.monotonic() + remaining_s
     loading_started = time.monotonic()
     with host.models.use(model) as entry:
-        served = _wait_for_model(host.engine_thread, entry, deadline, context)
+        served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
-        requests = [_request(one, job, deadline) for one in series]
+        requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
-        generations = _wait(host.engine_thread, run, context)
+        generations = wait_for_run(host.engine_thread, run, context)
     total_s = time.monotonic() - started
     forecasts = []
     for one, generation in zip(series, generations, strict=True):
@@ -100,7 +109,7 @@ def _cancelled_before_start() -> JobError:
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
-def _wait_for_model(
+def wait_for_model(
     engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, context: JobContext
 ) -> LoadedModel:
     """Wait until the job's model is loaded, unless the job is late or cancelled before."""
@@ -128,7 +137,7 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
     )
 
 
-def _wait(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
+def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
     """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:

@@ -13,8 +13,10 @@ from celery.worker.request import Request
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import Priority
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
@@ -100,6 +102,11 @@ class Attempt:
         """The queue that the job came from. A CPU worker may also take from the gpu queue."""
         delivery = self._request.delivery_info or {}
         return str(delivery.get("routing_key") or self._process.queue)
+
+    @property
+    def _priority(self) -> Priority:
+        """The priority of the list that the job came from."""
+        return priority_of((self._request.delivery_info or {}).get("priority"))
 
     def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
         """Claim the job.

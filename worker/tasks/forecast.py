@@ -119,7 +119,7 @@ class ForecastAttempt(Attempt):
                 left_s = job.deadline_s - receipt.waited_s(job.submitted_at)
                 self._late_at = time.monotonic() + left_s + LATE_GRACE_S
             return self._run_suspect(payload, receipt)
-        return compute(self._process, self._job_id, job, receipt, self._queue, self)
+        return compute(self._process, self._job_id, job, receipt, self._queue, self, self._priority)
 
     def _run_suspect(self, job: Mapping[str, Any], receipt: Receipt) -> dict[str, Any]:
         """Compute the job alone in a process. The job's record counts the processes that died with it."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
@@ -30,12 +31,12 @@ class SingleJobCapacity:
     workers could train at once.
     """
 
-    def take(self, job_id: str, num_paths: int, num_bytes: int = 0) -> None:
-        """Nothing: ``has_room`` reads Celery's requests."""
+    def take(self, job_id: str, num_paths: int, num_bytes: int = 0, rank: int = 0) -> None:
+        """Nothing: ``num_classes`` reads Celery's requests."""
 
-    def has_room(self, unfinished: Collection[str]) -> bool:
-        """Whether to take another job. ``unfinished`` holds the ids of jobs that have not ended."""
-        return not unfinished
+    def num_classes(self, unfinished: Collection[str]) -> int:
+        """How many priority classes it takes; ``unfinished`` holds the ids of jobs that have not ended."""
+        return 0 if unfinished else len(CELERY_PRIORITIES)
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Nothing: only the end of a job makes room, and that already wakes Celery."""

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from kronos_cli.main import cli
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,7 +36,7 @@ def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def in_shell(shell: str, text: str, *options: str) -> list[str]:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: apt-get install {shell}")
-    done = subprocess.run([shell, *options, "-c", text], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([shell, *options, "-c", text], capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -105,7 +106,7 @@ def test_the_requests_of_those_scripts_are_answered(shell: str, on_path: Path) -
         env=os.environ | asked | {"_KRONOS_COMPLETE": f"{shell}_complete"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
     )
     assert "status" in done.stdout
 

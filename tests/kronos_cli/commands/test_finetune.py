@@ -2,8 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,15 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.core.handle import JobHandle
-from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
+from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
-from worker.config import use_result_backend
+from tests.kronos_client.client_bench import WorkerSide
 
 ROOT = Path(__file__).resolve().parents[2]
 NORMAL = f"{CPU_FINETUNE_QUEUE}\x06\x163"
@@ -53,8 +53,12 @@ def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
 @pytest.fixture
 def client(redis: Redis, server: LocalRedis) -> Iterator[ForecastClient]:
     with ForecastClient(server.url) as client:
-        use_result_backend(client._dispatcher.app)
         yield client
+
+
+@pytest.fixture
+def worker_side(server: LocalRedis) -> WorkerSide:
+    return WorkerSide(ClientSettings.model_construct().with_redis_url(server.url))
 
 
 @pytest.fixture
@@ -78,8 +82,8 @@ def enqueue(client: ForecastClient) -> FinetuneHandle:
     return client.finetune({}, name="mine", data="a.csv")
 
 
-def end(client: ForecastClient, job_id: str) -> None:
-    client._dispatcher.app.backend.mark_as_done(job_id, example("finetune-result"))
+def end(worker_side: WorkerSide, job_id: str) -> None:
+    worker_side.finish(job_id, example("finetune-result"))
 
 
 @pytest.mark.parametrize(
@@ -204,9 +208,9 @@ def test_an_invalid_option_is_a_usage_error_with_its_code(
     assert redis.llen(NORMAL) == 0
 
 
-def test_watching_shows_progress_and_result(client: ForecastClient) -> None:
+def test_watching_shows_progress_and_result(client: ForecastClient, worker_side: WorkerSide) -> None:
     handle = enqueue(client)
-    end(client, handle.id)
+    end(worker_side, handle.id)
     result = run("--watch", handle.id)
 
     assert result.exit_code == 0
@@ -215,10 +219,13 @@ def test_watching_shows_progress_and_result(client: ForecastClient) -> None:
 
 
 def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
-    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: ForecastClient,
+    worker_side: WorkerSide,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     handle = enqueue(client)
-    change_at_each_read(client, handle)
+    change_at_each_read(worker_side, handle, monkeypatch)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -229,9 +236,11 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
     ]
 
 
-def change_at_each_read(client: ForecastClient, handle: FinetuneHandle) -> None:
+def change_at_each_read(
+    worker_side: WorkerSide, handle: FinetuneHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Change the job each time that its state is read."""
-    backend = client._dispatcher.app.backend
+    backend = worker_side.backend
     changes = iter(
         [
             lambda: backend.store_result(handle.id, PROGRESS | {"step": 1}, PROGRESS_STATE),
@@ -239,23 +248,30 @@ def change_at_each_read(client: ForecastClient, handle: FinetuneHandle) -> None:
             lambda: backend.store_result(
                 handle.id, PROGRESS | {"epoch": 3, "validation_loss": 4.0}, PROGRESS_STATE
             ),
-            lambda: end(client, handle.id),
+            lambda: end(worker_side, handle.id),
         ]
     )
-    kind = handle._kind
+    progress, wait = handle.progress, handle.wait
 
-    def state_of(stored: Stored) -> FinetuneState:
+    def changed(state: FinetuneState) -> FinetuneState:
         next(changes, lambda: None)()
-        return kind.state_of(stored)
+        return state
 
-    handle._kind = replace(kind, state_of=state_of)
+    def changing_wait(*, on_progress: Callable[[FinetuneState], object] | None = None) -> FinetuneResult:
+        return wait(on_progress=on_progress and (lambda state: on_progress(changed(state))))
+
+    monkeypatch.setattr(handle, "progress", lambda: map(changed, progress()))
+    monkeypatch.setattr(handle, "wait", changing_wait)
 
 
 def test_watching_as_json_prints_each_state_and_the_result(
-    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: ForecastClient,
+    worker_side: WorkerSide,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     handle = enqueue(client)
-    change_at_each_read(client, handle)
+    change_at_each_read(worker_side, handle, monkeypatch)
 
     assert finetune_command.follow(handle, as_json=True) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -267,10 +283,12 @@ def test_watching_as_json_prints_each_state_and_the_result(
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_job_that_failed_prints_code_and_message(client: ForecastClient, as_json: bool) -> None:
+def test_a_job_that_failed_prints_code_and_message(
+    client: ForecastClient, worker_side: WorkerSide, as_json: bool
+) -> None:
     handle = enqueue(client)
     error = JobError(ErrorCode.TRAINING_DATA_INVALID, "too few bars", "data.path", {"actual": 3})
-    client._dispatcher.app.backend.mark_as_failure(handle.id, error)
+    worker_side.fail(handle.id, error)
     result = run("--watch", handle.id, *(["--json"] if as_json else []))
 
     assert result.exit_code == 1
@@ -361,12 +379,15 @@ def test_cancelling_an_unknown_job_fails(client: ForecastClient, redis: Redis) -
 
 
 def test_the_live_view_is_drawn_on_a_terminal(
-    client: ForecastClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    client: ForecastClient,
+    worker_side: WorkerSide,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     handle = enqueue(client)
-    change_at_each_read(client, handle)
+    change_at_each_read(worker_side, handle, monkeypatch)
 
     assert finetune_command.follow(handle, as_json=False) == 0
     text = click.unstyle(capsys.readouterr().out)

@@ -16,6 +16,7 @@ from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneRe
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
 from kronos_client.contract.schemas import as_text, documents, main
+from tests.waiting import WAIT_S
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -113,7 +114,7 @@ def test_the_contract_is_imported_without_torch() -> None:
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
 
     assert done.returncode == 0, done.stderr

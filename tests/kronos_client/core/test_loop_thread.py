@@ -15,7 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
@@ -111,7 +111,7 @@ def test_a_client_that_was_made_before_a_fork_works_in_the_child(client, backend
     assert other.wait(WAIT_S) == RESULT
 
 
-def test_closing_ends_what_waits_on_other_threads(client):
+def test_closing_ends_what_waits_on_other_threads(client, redis):
     ended = []
 
     def wait() -> None:
@@ -123,15 +123,10 @@ def test_closing_ends_what_waits_on_other_threads(client):
     handle = client.submit(CANDLES, pred_len=5)
     thread = threading.Thread(target=wait)
     thread.start()
-    while not client._thread.run(_num_jobs):
-        time.sleep(0.01)
+    await_true(redis.pubsub_channels)
     client.close()
     thread.join(WAIT_S)
     assert ended == [f"the client was closed while it waited for the job {handle.id}"]
-
-
-async def _num_jobs(core) -> int:
-    return core.events.num_jobs
 
 
 @pytest.mark.parametrize("kind", ["real", "fake"])

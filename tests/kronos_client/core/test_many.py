@@ -17,6 +17,7 @@ from kronos_client.core.result_store import RedisResultStore
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
+from tests.waiting import WAIT_S, await_true
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 FULL = JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.05})
@@ -249,17 +250,16 @@ def test_a_key_that_cannot_be_part_of_an_id_is_its_items_error(bench: ClientBenc
 
 def test_an_item_that_takes_too_long_is_cancelled_and_the_others_go_on(bench: ClientBench):
     def end_the_second() -> None:
-        while "run-1" not in bench.waiting():
-            pass
+        await_true(lambda: "run-1" in bench.waiting())
         bench.finish("run-1")
 
     thread = threading.Thread(target=end_the_second)
     thread.start()
-    late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=2, job_id_prefix="run")
+    late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=4, job_id_prefix="run")
     thread.join()
     assert (late.error.code, fine.result) == (ErrorCode.TIMEOUT, RESULT)
     with pytest.raises(JobError, match="CANCELLED"):
-        bench.client.forecast_handle("run-0").wait(5)
+        bench.client.forecast_handle("run-0").wait(WAIT_S)
 
 
 def test_leaving_early_cancels_what_is_under_way(bench: ClientBench):
@@ -297,7 +297,7 @@ def test_results_are_forgotten_where_that_is_wished(bench: ClientBench):
         (outcome,) = bench.client.forecast_many([CANDLES], pred_len=5, forget=True)
     assert outcome.result == RESULT
     with pytest.raises(JobError, match="RESULT_EXPIRED"):
-        bench.client.forecast_handle(outcome.job_id).wait(5)
+        bench.client.forecast_handle(outcome.job_id).wait(WAIT_S)
 
 
 def test_an_error_of_the_items_own_source_is_not_swallowed(bench: ClientBench):

@@ -12,6 +12,7 @@ from kronos_client.core.retrying import Retries
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 AWAY = JobError(ErrorCode.BROKER_UNREACHABLE, "away")
@@ -84,7 +85,7 @@ def test_a_submission_is_tried_again_with_the_same_id():
     fake = FakeForecastClient()
     fake.refuse_next(UNCERTAIN)
     fake.refuse_next(full(0.01))
-    assert fake.submit(CANDLES, pred_len=5, job_id="a", retry_for_s=30).wait(5).series
+    assert fake.submit(CANDLES, pred_len=5, job_id="a", retry_for_s=30).wait(WAIT_S).series
     assert list(fake.jobs) == ["a"]
     fake.refuse_next(UNCERTAIN)
     with pytest.raises(JobError, match="ENQUEUE_UNCERTAIN"):

@@ -9,6 +9,7 @@ from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE, job_key
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import list_key, list_keys
+from tests.waiting import WAIT_S
 
 LIMIT = 10
 JOB = {"pred_len": 5}
@@ -133,11 +134,11 @@ def test_senders_at_once_exceed_the_limit_by_at_most_one_each(admission, redis):
                 is_admitted = True
             except JobError:
                 is_admitted = False
-            barrier.wait(10)
+            barrier.wait(WAIT_S)
             if is_admitted:
                 num_admitted.append(number)
                 redis.lpush(CPU_QUEUE, "x")
-            barrier.wait(10)
+            barrier.wait(WAIT_S)
 
     threads = [threading.Thread(target=send, args=(number,)) for number in range(num_threads)]
     for thread in threads:

@@ -12,6 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import JobStore, Receipt
+from tests.waiting import WAIT_S
 
 TAKEN = "test.taken"
 
@@ -96,12 +97,12 @@ def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
 def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redis):
     with redis.pubsub(ignore_subscribe_messages=True) as heard:
         heard.subscribe("result-a")
-        heard.get_message(timeout=5)
+        heard.get_message(timeout=WAIT_S)
         assert begin(records, "a") is not None
         assert status(redis, "a") == "STARTED"
         assert store(records, "a", "PROGRESS", is_outcome=False)
         assert store(records, "a", "FAILURE")
-        seen = [json.loads(heard.get_message(timeout=5)["data"])["status"] for _ in range(3)]
+        seen = [json.loads(heard.get_message(timeout=WAIT_S)["data"])["status"] for _ in range(3)]
         assert seen == ["STARTED", "PROGRESS", "FAILURE"]
         assert not store(records, "a", "SUCCESS")
         assert not store(records, "a", "PROGRESS", is_outcome=False)
@@ -143,11 +144,18 @@ def test_an_outcome_makes_no_record_of_what_had_none(records, redis):
     assert not redis.exists(job_key("a"))
 
 
-def claim(redis: Redis, job_id: str, payload: dict, result_ttl_s: int = 50) -> float | None:
+RESULT_TTL_S = 50
+
+
+def claim(redis: Redis, job_id: str, payload: dict) -> float | None:
     """A client enqueues it."""
-    return Admission(redis, result_ttl_s=result_ttl_s, max_queue_jobs=10).admit(
-        job_id, payload, "cpu", lambda: 0.0
-    )
+    admission = Admission(redis, result_ttl_s=RESULT_TTL_S, max_queue_jobs=10)
+    return admission.admit(job_id, payload, "cpu", lambda: 0.0)
+
+
+def let_result_expire(redis: Redis, job_id: str) -> None:
+    """As if the job had ended longer ago than a result is kept."""
+    redis.hincrbyfloat(job_key(job_id), "ended_at", -RESULT_TTL_S - 1)
 
 
 def test_a_claim_tells_its_moment(records, redis):
@@ -165,25 +173,25 @@ def test_an_id_is_for_one_content_whenever_it_was_submitted(records, redis):
 
 
 def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
-    records = JobStore(redis, 1, TAKEN)
-    assert claim(redis, "a", {}, 1)
+    records = JobStore(redis, RESULT_TTL_S, TAKEN)
+    assert claim(redis, "a", {})
     end(records, "a")
     assert records.has_ended("a")
-    assert claim(redis, "a", {}, 1) is None
-    time.sleep(1.1)  # the result is gone
+    assert claim(redis, "a", {}) is None
+    let_result_expire(redis, "a")
     records.request_cancel("a")
-    assert claim(redis, "a", {}, 1)
+    assert claim(redis, "a", {})
     assert not records.has_ended("a")
     assert not records.is_cancelled("a")
 
 
 def test_a_refused_submission_changes_nothing(redis):
-    records = JobStore(redis, 1, TAKEN)
-    claim(redis, "a", {}, 1)
+    records = JobStore(redis, RESULT_TTL_S, TAKEN)
+    claim(redis, "a", {})
     end(records, "a")
-    time.sleep(1.1)
+    let_result_expire(redis, "a")
     with pytest.raises(JobError):
-        claim(redis, "a", {"pred_len": 6}, 1)
+        claim(redis, "a", {"pred_len": 6})
     assert records.has_ended("a")
 
 

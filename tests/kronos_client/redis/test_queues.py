@@ -1,31 +1,39 @@
 """How a queue's lists are named, and how long they are."""
 
 import json
+from collections.abc import Iterable
 
 import pytest
+from celery import Celery
+from redis import Redis
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_FINETUNE_QUEUE, GPU_QUEUE
 from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key, list_keys, priority_of, queue_lengths
 
 
-@pytest.fixture
-def channel(settings):
-    """kombu's own, as our apps have it."""
-    with make_app(settings).connection_for_write() as connection, connection.channel() as channel:
-        yield channel
+def lists_sent_to(app: Celery, queue: str, redis: Redis, priorities: Iterable[int]) -> list[str]:
+    """The list that a message of each priority reaches."""
+    reached = []
+    with app.connection_for_write() as connection, connection.SimpleQueue(queue) as simple_queue:
+        for priority in priorities:
+            simple_queue.put("", priority=priority)
+            (key,) = redis.scan_iter(_type="list")
+            redis.delete(key)
+            reached.append(key)
+    return reached
 
 
-def test_lists_are_named_as_kombu_names_them(channel):
-    for step in CELERY_PRIORITIES.values():
-        assert list_key(CPU_QUEUE, step) == channel._q_for_pri(CPU_QUEUE, step)
+def test_lists_are_named_as_kombu_names_them(settings, redis):
+    steps = list(CELERY_PRIORITIES.values())
+    reached = lists_sent_to(make_app(settings), CPU_QUEUE, redis, steps)
+    assert reached == [list_key(CPU_QUEUE, step) for step in steps]
     assert list_keys(CPU_QUEUE)[:2] == ["cpu", "cpu\x06\x163"]
 
 
-def test_every_list_that_any_celery_client_sends_to_is_among_them(channel):
-    channel.priority_steps = type(channel).priority_steps  # as without our configuration
-    sent_to = {channel._q_for_pri(GPU_QUEUE, number) for number in range(256)}
-    assert sent_to == set(list_keys(GPU_QUEUE))
+def test_every_list_that_any_celery_client_sends_to_is_among_them(redis_server, redis):
+    with Celery(broker=redis_server.url, set_as_current=False) as app:
+        assert set(lists_sent_to(app, GPU_QUEUE, redis, range(256))) == set(list_keys(GPU_QUEUE))
     assert set(CELERY_PRIORITIES.values()) < set(PRIORITY_STEPS)
 
 

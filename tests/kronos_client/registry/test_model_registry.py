@@ -24,6 +24,7 @@ from kronos_client.registry.model_registry import (
 from kronos_client.registry.registered_model import FILES
 from kronos_model.checkpoints.source import is_trained
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 METADATA = {
@@ -228,7 +229,7 @@ def test_the_same_job_on_two_workers_at_once_registers_once(registry, checkpoint
     """Both looked before either had registered."""
     both_looked = threading.Barrier(2)
     copy = model_registry.copy_checkpoint
-    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (both_looked.wait(20), copy(*a))[1])
+    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (both_looked.wait(WAIT_S), copy(*a))[1])
     with ThreadPoolExecutor(2) as threads:
         models = list(threads.map(lambda _: register(registry, checkpoint), range(2)))
     assert models[0] == models[1]
@@ -241,7 +242,7 @@ def test_registrations_that_race_become_versions_of_their_own(registry, checkpoi
     num_racers = 4
     start = threading.Barrier(num_racers)
     copy = model_registry.copy_checkpoint
-    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (copy(*a), start.wait(20))[0])
+    monkeypatch.setattr(model_registry, "copy_checkpoint", lambda *a: (copy(*a), start.wait(WAIT_S))[0])
     if not has_locks:
 
         def refuse(*_: object) -> None:

@@ -16,6 +16,7 @@ from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.errors import CheckpointError, CheckpointMissing
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "tests" / "data" / "parity" / "a"
@@ -331,4 +332,4 @@ def test_loading_draws_nothing_and_does_not_import_the_compiler(cls):
         "before = torch.get_rng_state(); cls.from_pretrained(sys.argv[1]); "
         "assert torch.equal(before, torch.get_rng_state()); assert 'torch._dynamo' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, str(folder)], check=True, timeout=60, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=True, timeout=WAIT_S, cwd=ROOT)

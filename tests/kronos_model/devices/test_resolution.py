@@ -101,7 +101,7 @@ MALFORMED = [
 
 @pytest.fixture(autouse=True)
 def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    device_module._warn_once.cache_clear()
+    device_module.warn_once.cache_clear()
     monkeypatch.delenv("KRONOS_DEVICE", raising=False)
 
 

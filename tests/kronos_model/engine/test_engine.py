@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad
-from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
@@ -26,8 +27,8 @@ class ScriptedRunner:
         self.num_slots = num_slots
         self.chunks: list[list[tuple[int, Phase, int]]] = []  # of each step: seed, phase, bars
         self.steps: list[list[tuple[int, int]]] = []  # of each step: seed, paths
-        self.rounds: list[tuple[int, int]] = []  # seed, first path
-        self.released: list[int] = []
+        self.suspended: list[tuple[int, int]] = []  # seed, paths
+        self.forgotten: list[int] = []
         self.poisoned: dict[int, Exception] = {}  # by seed: what its steps raise
         self.poisoned_phase: dict[int, Phase] = {}  # by seed: the phase whose chunks fail
         self.max_paths = 1 << 30  # more in one step are out of memory
@@ -46,8 +47,12 @@ class ScriptedRunner:
             raise OutOfMemoryError("CUDA out of memory")
         self.steps.append([(seed_of(one), one.num_paths) for one in sequences])
 
-    def next_round(self, sequence: Sequence) -> None:
-        self.rounds.append((seed_of(sequence), sequence.first_path))
+    def suspend(self, suspension: Suspension) -> None:
+        sequence = suspension.sequence
+        self.suspended.append((seed_of(sequence), sequence.num_paths))
+
+    def leave_slots(self, sequence: Sequence) -> None:
+        assert sequence.num_generated == sequence.request.horizon
 
     def paths(self, sequence: Sequence) -> np.ndarray:
         first, paths = sequence.first_path, sequence.num_paths
@@ -55,7 +60,10 @@ class ScriptedRunner:
         return np.broadcast_to(bars, (paths, sequence.request.horizon, 6))
 
     def release(self, sequence: Sequence) -> None:
-        self.released.append(seed_of(sequence))
+        """Nothing is held."""
+
+    def forget(self, generation: Generation) -> None:
+        self.forgotten.append(generation.request.sampling.seed)
 
 
 def seed_of(sequence: Sequence) -> int:
@@ -90,7 +98,7 @@ def test_sequences_run_together_and_leave_when_done(runner):
     engine.submit(request(2, horizon=3))
     finish(engine)
     assert runner.steps == [[(1, 1), (2, 1)], [(2, 1)], [(2, 1)]]
-    assert sorted(runner.released) == [1, 2]
+    assert sorted(runner.forgotten) == [1, 2]
 
 
 def test_a_series_joins_between_two_steps_of_another(runner):
@@ -103,16 +111,15 @@ def test_a_series_joins_between_two_steps_of_another(runner):
     assert runner.steps == [[(1, 1)], [(1, 1)], [(1, 1), (2, 1)], [(1, 1), (2, 1)]]
 
 
-def test_admission_is_in_arrival_order_and_waits_for_slots():
+def test_jobs_that_wait_for_slots_count_as_waiting():
     runner = ScriptedRunner(num_slots=4)
     engine = engine_for(runner)
     for seed, paths in ((1, 3), (2, 2), (3, 1)):
-        engine.submit(request(seed, paths=paths, horizon=1))
+        engine.submit(request(seed, paths=paths, horizon=3))
     engine.step()
-    assert engine.load == EngineLoad(running=3, waiting=3, slots=4)
+    engine.step()
+    assert engine.load == EngineLoad(running=4, waiting=2, slots=4)
     finish(engine)
-    # 3 would fit beside 1, but 2 came first.
-    assert runner.steps == [[(1, 3)], [(2, 2), (3, 1)]]
 
 
 def test_more_paths_than_slots_run_in_rounds_on_one_prompt():
@@ -121,7 +128,6 @@ def test_more_paths_than_slots_run_in_rounds_on_one_prompt():
     generation = engine.submit(request(1, paths=5, horizon=1))
     finish(engine)
     assert runner.steps == [[(1, 2)], [(1, 2)], [(1, 1)]]
-    assert runner.rounds == [(1, 2), (1, 4)]
     phases = [phase for step in runner.chunks for _, phase, _ in step]
     assert phases == [Phase.LOOKBACK, Phase.BARS, Phase.BARS, Phase.BARS]
     assert generation.paths[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
@@ -173,11 +179,11 @@ def test_a_window_that_slides_is_computed_anew_in_turn_with_others(runner):
     assert of_1 == [
         (Phase.LOOKBACK, 8),
         (Phase.LOOKBACK, 8),
-        (Phase.WINDOW_PROMPT, 8),
-        (Phase.WINDOW_PROMPT, 6),
+        (Phase.PROMPT, 8),
+        (Phase.PROMPT, 6),
         (Phase.WINDOW_PATHS, 1),
-        (Phase.WINDOW_PROMPT, 8),
-        (Phase.WINDOW_PROMPT, 5),
+        (Phase.PROMPT, 8),
+        (Phase.PROMPT, 5),
         (Phase.WINDOW_PATHS, 2),
         (Phase.BARS, 3),
     ]
@@ -200,7 +206,7 @@ def test_rounds_cache_the_prompt_anew_where_a_window_went_over_it(policy):
     finish(engine)
     second_round = [phase for step in runner.chunks for _, phase, _ in step]
     second_round = second_round[second_round.index(Phase.BARS) + 1 :]
-    assert second_round[0] is Phase.WINDOW_PROMPT
+    assert second_round[0] is Phase.PROMPT
     assert runner.steps == [[(1, 1)]] * 4
 
 
@@ -221,7 +227,7 @@ def test_one_failing_sequence_takes_no_other_along(runner):
         _ = bad.paths
 
 
-@pytest.mark.parametrize("phase", [Phase.LOOKBACK, Phase.BARS, Phase.WINDOW_PROMPT, Phase.WINDOW_PATHS])
+@pytest.mark.parametrize("phase", [Phase.LOOKBACK, Phase.BARS, Phase.PROMPT, Phase.WINDOW_PATHS])
 def test_failing_in_any_phase_ends_that_series_only(runner, phase):
     runner.poisoned_phase = {1: phase}
     engine = engine_for(runner)
@@ -332,12 +338,12 @@ def test_out_of_memory_halves_what_is_admitted_and_all_come_to_their_end(runner)
     assert len(runner.steps[-1]) == 64
 
 
-def test_cancelling_frees_running_and_waiting_rounds():
+def test_cancelling_frees_what_runs_and_what_waits():
     runner = ScriptedRunner(num_slots=2)
     engine = engine_for(runner)
     generation = engine.submit(request(1, paths=4, horizon=5))
-    behind = engine.submit(request(2, horizon=1))
     engine.step()
+    behind = engine.submit(request(2, horizon=1))
     engine.cancel(generation)
     assert isinstance(generation.error, Cancelled)
     finish(engine)

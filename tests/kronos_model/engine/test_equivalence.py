@@ -15,7 +15,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine import static_inputs
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
@@ -112,7 +112,10 @@ requests = st.builds(
     ),
 )
 policies = st.sampled_from(["exact", "exact", "rolling"])
-mixes = st.lists(st.tuples(requests, policies, st.integers(0, 6), st.booleans()), min_size=1, max_size=6)
+priorities = st.sampled_from(PRIORITIES)
+mixes = st.lists(
+    st.tuples(requests, policies, priorities, st.integers(0, 6), st.booleans()), min_size=1, max_size=6
+)
 
 
 def tracing_engine(
@@ -133,11 +136,11 @@ def tracing_engine(
 def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
     engine, steps = tracing_engine(pair, num_slots, max_chunk_bars)
     generations = []
-    for request, policy, steps_before, is_twice in mix:
+    for request, policy, priority, steps_before, is_twice in mix:
         for _ in range(steps_before):
             engine.step()
         for _ in range(1 + is_twice):
-            generations.append(engine.submit(replace(request, context_policy=policy)))
+            generations.append(engine.submit(replace(request, context_policy=policy, priority=priority)))
     while engine.has_work:
         engine.step()
     assert engine.load.running == 0
@@ -159,10 +162,10 @@ def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, 
             runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
             engine = Engine(runner)
             generations = []
-            for request, policy, steps_before, _ in mix:
+            for request, policy, priority, steps_before, _ in mix:
                 for _ in range(steps_before):
                     engine.step()
-                generations.append(engine.submit(replace(request, context_policy=policy)))
+                generations.append(engine.submit(replace(request, context_policy=policy, priority=priority)))
             while engine.has_work:
                 engine.step()
         runs.append([generation.paths for generation in generations])
@@ -170,12 +173,42 @@ def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, 
         assert_same_bars(of_static, of_eager)
 
 
+@pytest.mark.parametrize("steps", [EagerSteps, StaticSteps])
+@pytest.mark.parametrize(("lookback", "policy"), [(12, "exact"), (28, "exact"), (28, "rolling")])
+@pytest.mark.parametrize("paths", [1, 6])
+def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy, paths):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=4, steps=steps)
+    engine = Engine(runner)
+    sampling = SamplingParams(sample_count=paths, seed=5)
+    large = replace(
+        series_request(3, lookback, 12, sampling), context_policy=policy, priority="low", job="large"
+    )
+    (undisturbed,) = run(engine, [large])
+    suspended: list[object] = []
+    suspend = runner.suspend
+    runner.suspend = lambda suspension: (suspended.append(suspension), suspend(suspension))
+    generations = [engine.submit(large) for _ in range(4)]
+    for seed in range(12):
+        engine.step()
+        if seed % 3 == 2:
+            engine.submit(replace(series_request(seed, 8, 2), priority="high"))
+    while engine.has_work:
+        engine.step()
+    assert len(suspended) >= 4
+    for generation in generations:
+        assert_same_bars(generation.paths, undisturbed)
+
+
 class CounterNoise:
     """A sequence's noise as steps of fixed shapes compute it."""
 
-    def __init__(self, sequence: Sequence, *vocabularies: int) -> None:
+    def __init__(self, sequence: Sequence, *vocabularies_and_state: int | torch.Tensor | None) -> None:
+        *vocabularies, _ = vocabularies_and_state
         self._seed, self._vocabularies = sequence.request.sampling.seed, vocabularies
         self._paths = torch.arange(sequence.first_path, sequence.first_path + sequence.num_paths)
+
+    def state_before(self, step: int) -> None:
+        """None: the noise depends on the step alone."""
 
     def draw(self, step: int) -> list[torch.Tensor]:
         seeds, steps = (torch.full_like(self._paths, value) for value in (self._seed, step))

@@ -35,6 +35,16 @@ def test_a_round_uses_its_own_rows_of_the_whole_noise():
             assert torch.equal(ours, all_rows[2:4])
 
 
+def test_many_skipped_numbers_are_skipped_exactly():
+    sampling = SamplingParams(sample_count=20, seed=3)
+    generation = Generation(series_request(0, 4, 2, sampling))
+    part = NoiseSource(Sequence(generation, 1, 16, (0,), 100, first_path=17), 1024, 512)
+    generator = torch.Generator().manual_seed(3)
+    for step in range(2):
+        for ours, vocabulary in zip(part.draw(step), (1024, 512), strict=True):
+            assert torch.equal(ours[0], torch.empty(20, vocabulary).exponential_(generator=generator)[17])
+
+
 def test_a_step_that_is_run_again_gets_the_same_draws():
     ours = source(2)
     first = [noise.clone() for noise in ours.draw(0)]

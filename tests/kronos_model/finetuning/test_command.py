@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from kronos_cli.stack.ports import free_port
+from kronos_model.finetuning import finetune
+from tests.waiting import WAIT_S
 
 from .tiny_runs import MODEL, TOKENIZER, tiny_config
 
@@ -29,7 +31,7 @@ def config_file(data, tmp_path) -> Path:
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S, **options)
 
 
 def events_of(text: str) -> list[Any]:
@@ -74,40 +76,29 @@ def read_until(process: "subprocess.Popen[str]", kind: str) -> Any:
     raise AssertionError(f"the process ended without {kind}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_with_its_state_saved(config_file, tmp_path, number):
+def test_signals_and_the_end_of_its_parent_stop_it_with_its_state_saved(config_file, tmp_path):
     arguments = ["--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000"]
-    process = start(*arguments)
-    while read_until(process, "progress")["stage"] != "predictor":
-        pass
-    process.send_signal(number)
-    stopped = read_until(process, "stopped")
-    assert process.wait(timeout=30) == 75
-    assert stopped["best_checkpoint"] in (
-        str(tmp_path / "run" / stage / "best") for stage in ("predictor", "tokenizer")
-    )
-    again = start(*arguments)
-    assert read_until(again, "started")["resumed"]
-    assert read_until(again, "progress")["step"] > 1
-    again.kill()
-    again.wait()
+    for number in (signal.SIGTERM, signal.SIGINT, None):
+        process = start(*arguments, "--supervised")
+        assert read_until(process, "started")["resumed"] == (number != signal.SIGTERM)
+        while (event := read_until(process, "progress"))["stage"] != "predictor":
+            pass
+        assert event["step"] > 1 or number == signal.SIGTERM
+        if number is None:
+            assert process.stdin is not None
+            process.stdin.close()
+        else:
+            process.send_signal(number)
+            assert read_until(process, "stopped")["best_checkpoint"] in (
+                str(tmp_path / "run" / stage / "best") for stage in ("predictor", "tokenizer")
+            )
+        assert process.wait(WAIT_S) == 75
 
 
-def test_it_ends_with_its_parent(config_file, tmp_path):
-    process = start(
-        "--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epochs=100000",
-        "--supervised",
-    )  # fmt: skip
-    read_until(process, "progress")
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(timeout=30) == 75
-
-
-def test_a_killed_run_resumes_from_its_last_save(config_file, tmp_path):
+def test_a_killed_run_resumes_from_its_last_save(data, config_file, tmp_path):
     """It is killed several times with SIGKILL, and saves as often as it can."""
     arguments = ["--config", config_file, "--output", tmp_path / "run", "--set", "save_interval_s=1e-9"]
-    for _ in range(3):
+    for _ in range(2):
         process = start(*arguments)
         event = read_until(process, "progress")
         time.sleep(0.02 * (event["step"] % 3))
@@ -116,8 +107,7 @@ def test_a_killed_run_resumes_from_its_last_save(config_file, tmp_path):
     finished = start(*arguments)
     ours = read_until(finished, "done")["metadata"]["metrics"]
     finished.wait()
-    whole = run("--config", config_file, "--output", tmp_path / "whole", "--progress", "json")
-    theirs = events_of(whole.stdout)[-1]["metadata"]["metrics"]
+    theirs = finetune(tiny_config(data), tmp_path / "whole").metadata["metrics"]
     for stage in ("tokenizer", "predictor"):
         assert ours[stage]["best_loss"] == pytest.approx(theirs[stage]["best_loss"], abs=1e-6)
         assert ours[stage]["steps"] == theirs[stage]["steps"] == 8
@@ -146,15 +136,14 @@ def test_two_processes_match_one_with_twice_the_batch(data, tmp_path):
             },
         )  # fmt: skip
         (tmp_path / f"{name}.json").write_text(config.model_dump_json())
-    one = run("--config", tmp_path / "one.json", "--output", tmp_path / "one")
-    assert one.returncode == 0, one.stderr
+    finetune(config, tmp_path / "one")
     torchrun = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}",
         "-m", "kronos_model.finetuning", "--config", tmp_path / "two.json", "--output", tmp_path / "two",
     ]  # fmt: skip
     two = subprocess.run(
         [str(part) for part in torchrun], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True,
-        timeout=100,
+        timeout=WAIT_S,
     )  # fmt: skip
     assert two.returncode == 0, two.stderr
     assert two.stdout == f"{tmp_path / 'two' / 'checkpoint'}\n"  # said once

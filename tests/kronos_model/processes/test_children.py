@@ -12,6 +12,7 @@ import pytest
 from kronos_cli.stack.processes import ProcessStack
 from kronos_model.processes.children import ChildProcess, LocalStackError
 from tests.processes import await_end
+from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
 SLEEPER = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
@@ -70,7 +71,7 @@ class Lines:
 
     def await_line(self, name: str, line: str) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: (name, line) in self.seen, timeout=60), self.seen
+            assert self._changed.wait_for(lambda: (name, line) in self.seen, timeout=WAIT_S), self.seen
 
 
 def test_lines_carry_the_name_of_their_process() -> None:
@@ -121,7 +122,7 @@ def test_all_of_a_group_receive_sigterm_before_any_is_waited_for() -> None:
         lines.await_line("polite", "bye")
         assert (stubborn.exit_status, server.exit_status) == (None, None)
         stubborn.kill()
-        stopping.join(10)
+        stopping.join(WAIT_S)
         assert server.exit_status is not None
 
 
@@ -155,7 +156,7 @@ def test_a_second_signal_ends_at_once(number: int) -> None:
     time.sleep(0.3)
     assert process.poll() is None  # it waits for the stubborn one
     process.send_signal(number)
-    assert process.communicate(timeout=60)[0] == "ended\n"
+    assert process.communicate(timeout=WAIT_S)[0] == "ended\n"
     assert process.returncode == 0
     assert all(await_end(pid) for pid in pids)
 

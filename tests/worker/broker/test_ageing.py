@@ -255,7 +255,7 @@ def test_a_worker_sweeps_from_its_first_connection_on(step, redis):
     consumer = SimpleNamespace(timer=timer)
     step.stop(consumer)
     step.start(consumer)
-    assert timer.seconds == step._ageing.interval_s == 0.6
+    assert timer.seconds == 0.6
     redis.lpush(LOW, "x")
     timer.calls[0]()
     assert redis.llen(f"{SWEPT_KEY}:{LOW}") == 1
@@ -263,9 +263,9 @@ def test_a_worker_sweeps_from_its_first_connection_on(step, redis):
     assert timer.calls == []
 
 
-def test_the_sweep_survives_a_redis_outage(step, redis, monkeypatch, caplog):
+def test_the_sweep_survives_a_redis_outage(settings, monkeypatch, caplog):
+    monkeypatch.setattr(ageing, "get_settings", lambda: settings.with_redis_url("redis://127.0.0.1:1/0"))
     timer = FakeTimer()
-    step.start(SimpleNamespace(timer=timer))
-    monkeypatch.setattr(step, "_ageing", Ageing(ageing.connect("redis://127.0.0.1:1/0"), 60.0))
+    AgeingSweep(None).start(SimpleNamespace(timer=timer))
     timer.calls[0]()
     assert "trying again" in caplog.text

@@ -27,6 +27,7 @@ class Bench:
         self.handed_over: list = []
         self.trouble: Exception | None = None
         self.room = 1000
+        self.classes = 3
         self.deliveries = Deliveries(
             connect(url, decode_responses=False), UNACKED, INDEX, timeout_s=60, max_bytes=5000, max_dead=9
         )
@@ -45,8 +46,11 @@ class Bench:
         """Ids of the jobs that were handed over."""
         self.handed_over.clear()
         self.consumer.ring()
-        self.consumer.take(queues or ("cpu",), lambda: self.room > len(self.handed_over), self.hand_over)
+        self.consumer.take(queues or ("cpu",), self.num_classes, self.hand_over)
         return [message.payload["headers"]["id"] for _, _, message in self.handed_over]
+
+    def num_classes(self) -> int:
+        return self.classes if self.room > len(self.handed_over) else 0
 
     def hand_over(self, delivery, queue, step, message) -> None:
         self.handed_over.append((queue, step, message))
@@ -94,11 +98,23 @@ def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
     monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
     assert bench.take() == []
     bench.send()
-    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
     assert bench.handed_over == []
     now[0] += consuming.CHECK_INTERVAL_S
-    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
     assert len(bench.handed_over) == 1
+
+
+def test_jobs_of_the_classes_that_have_no_room_stay_in_the_queue(bench):
+    for job_id, queue in [("normal", "cpu\x06\x163"), ("low", "cpu\x06\x166"), ("lowest", "cpu\x06\x169")]:
+        bench.send(named(job_id), queue)
+    bench.send(named("high"), "cpu")
+    bench.classes = 1
+    assert bench.take() == ["high"]
+    bench.classes = 2
+    assert bench.take() == ["normal"]
+    bench.classes = 3
+    assert bench.take() == ["low", "lowest"]
 
 
 def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
@@ -106,7 +122,7 @@ def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
     bench.room = 0
     bench.take()
     bench.room = 1
-    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -118,7 +134,7 @@ def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
     bench.consumer.wake_by(lambda: woken.append(True))
     assert bench.take() == ["a", "b"]
     assert len(woken) == 2  # the ring itself, and the call to go on
-    bench.consumer.take(("cpu",), lambda: True, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
     assert len(bench.handed_over) == 3
 
 

@@ -8,7 +8,6 @@ import pytest
 from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
-from kombu.utils.json import dumps
 
 from kronos_client.contract.names import FORECAST_TASK
 from worker.broker.consuming import TASKS
@@ -44,19 +43,14 @@ def refused(value: Any) -> BadMessage:
     return caught.value
 
 
-def test_a_message_from_celery_is_accepted(monkeypatch):
-    app = Celery("sender", broker="memory://")
-    sent = []
-    with app.connection_for_write() as connection:
-        channel = connection.default_channel
-        monkeypatch.setattr(type(channel), "_put", lambda self, queue, message, **_: sent.append(message))
-        app.send_task(
-            FORECAST_TASK, kwargs={"job": {"a": 1}}, queue="cpu", task_id="x", connection=connection
-        )
-    read_back = read(dumps(sent[0]).encode())
+def test_a_message_from_celery_is_accepted(redis_server, redis):
+    with Celery("sender", broker=redis_server.url, set_as_current=False) as app:
+        app.send_task(FORECAST_TASK, kwargs={"job": {"a": 1}}, queue="cpu", task_id="x")
+    sent = redis.rpop("cpu")
+    read_back = read(sent.encode())
     assert read_back.arguments[1] == {"job": {"a": 1}}
     assert read_back.payload["headers"]["id"] == "x"
-    assert read_back.payload["body"] == sent[0]["body"]
+    assert read_back.payload["body"] == json.loads(sent)["body"]
     assert read_back.eta is None
 
 

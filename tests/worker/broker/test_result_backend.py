@@ -16,6 +16,7 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
+from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend
 from worker.config import TAKEN_KEY_SETTING, use_result_backend
 
@@ -76,7 +77,7 @@ def test_a_coded_error_is_stored_whole_and_without_traceback(app, redis):
 
 def test_our_client_gets_the_same_error_back(app):
     with pytest.raises(JobError) as ended:
-        app.AsyncResult(trace(app, "coded")).get(timeout=5)
+        app.AsyncResult(trace(app, "coded")).get(timeout=WAIT_S)
     assert ended.value.args == FULL_ERROR.args
 
 
@@ -106,7 +107,7 @@ def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
     """Through Celery's own request, whose wording of the reason the backend depends on."""
     task_id = app.send_task("test.run", ("fine",), queue="test", expires=datetime(2020, 1, 1, tzinfo=UTC)).id
     with app.connection_for_read() as connection, connection.SimpleQueue("test") as queue:
-        message = queue.get(timeout=5)
+        message = queue.get(timeout=WAIT_S)
         request = Request(message, app=app, task=app.tasks["test.run"], on_ack=lambda *_: message.ack())
         assert request.revoked()
     assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
@@ -117,7 +118,7 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
     with Celery("other", broker=url, backend=url, set_as_current=False) as other:
         result = AsyncResult(trace(app, "coded"), app=other)
         with pytest.raises(Exception) as ended:  # noqa: PT011  it has no class of ours to name
-            result.get(timeout=5)
+            result.get(timeout=WAIT_S)
     assert list(ended.value.args) == list(FULL_ERROR.args)
 
 

@@ -1,5 +1,7 @@
 """How many jobs a worker takes: the rule, the count of its jobs, and the answer to kombu."""
 
+import time
+from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,8 +9,17 @@ import pytest
 from celery.worker import state
 
 from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.generation import PRIORITIES
 from worker.broker.transport import QoS
-from worker.inference.capacity import MAX_HELD_BYTES, Capacity, CapacityStep, num_jobs_allowed, num_paths_of
+from worker.inference.capacity import (
+    LATE_S,
+    MAX_HELD_BYTES,
+    Capacity,
+    CapacityStep,
+    num_jobs_allowed,
+    num_paths_of,
+    num_threads,
+)
 
 SLOTS = 8
 
@@ -56,6 +67,11 @@ def test_paths_are_counted_in_any_message(payload, num_paths):
     assert num_paths_of(payload) == num_paths
 
 
+def has_room(capacity: Capacity, unfinished: Container[str]) -> bool:
+    """Whether it takes a job of any class."""
+    return capacity.num_classes(unfinished) == len(PRIORITIES)
+
+
 class Engines:
     """The engines' load, as the test says it is."""
 
@@ -78,29 +94,29 @@ def capacity(engines) -> Capacity:
 
 def test_a_job_counts_from_its_receipt_and_once(capacity, engines):
     capacity.take("a", 5)
-    assert capacity.has_room({"a"})
+    assert has_room(capacity, {"a"})
     capacity.take("b", 3)
-    assert not capacity.has_room({"a", "b"})
+    assert not has_room(capacity, {"a", "b"})
     engines.hold(running=5)
     capacity.admitted("a")
-    assert not capacity.has_room({"a", "b"})
+    assert not has_room(capacity, {"a", "b"})
     engines.hold(running=4)  # the first of its paths is done
-    assert capacity.has_room({"a", "b"})
+    assert has_room(capacity, {"a", "b"})
 
 
 def test_paths_that_wait_in_the_engine_are_held(capacity, engines):
     capacity.take("a", 64)
     capacity.admitted("a")
     engines.hold(running=3, waiting=5)
-    assert not capacity.has_room({"a"})
+    assert not has_room(capacity, {"a"})
     engines.hold(running=3, waiting=4)
-    assert capacity.has_room({"a"})
+    assert has_room(capacity, {"a"})
 
 
 def test_a_job_that_was_refused_is_forgotten_with_its_end(capacity):
     capacity.take("a", 64)
-    assert not capacity.has_room({"a"})
-    assert capacity.has_room(set())
+    assert not has_room(capacity, {"a"})
+    assert has_room(capacity, set())
 
 
 def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
@@ -108,13 +124,13 @@ def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     for job in jobs:
         capacity.take(job, 1)
         capacity.admitted(job)
-    assert not capacity.has_room(jobs)
-    assert capacity.has_room(jobs - {"0"})
+    assert not has_room(capacity, jobs)
+    assert has_room(capacity, jobs - {"0"})
 
 
 def test_a_job_that_was_never_taken_is_not_noted_when_admitted(capacity):
     capacity.admitted("sent with a countdown")
-    assert capacity.has_room(set())
+    assert has_room(capacity, set())
 
 
 def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacity, engines):
@@ -130,7 +146,7 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
     step(running=4)
     assert woken == []  # it was not waiting
     engines.hold(running=8, waiting=20)
-    assert not capacity.has_room({"a"})
+    assert not has_room(capacity, {"a"})
     step(running=8)
     assert woken == []
     step(running=7)
@@ -142,7 +158,7 @@ class FakeConsumer:
     """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
 
     def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
-        self.controller = SimpleNamespace()
+        self.controller = SimpleNamespace(concurrency=64)
         if capacity is not None:
             self.controller.capacity = capacity
         self.on_task_message: set[Any] = set()
@@ -151,7 +167,7 @@ class FakeConsumer:
         self.connect(prefetch_count)
 
     def connect(self, prefetch_count: int = 4) -> None:
-        channel = SimpleNamespace(do_restore=False, has_room=lambda: True)
+        channel = SimpleNamespace(do_restore=False, num_classes=lambda: 3)
         channel.qos = QoS(channel, prefetch_count)
         self.task_consumer = SimpleNamespace(channel=channel)
 
@@ -159,10 +175,10 @@ class FakeConsumer:
     def can_consume(self) -> bool:
         return self.task_consumer.channel.qos.can_consume()
 
-    def receive(self, job_id: str, num_paths: int) -> None:
+    def receive(self, job_id: str, num_paths: int, priority: int = 0) -> None:
         job = {"series": [{}], "sampling": {"sample_count": num_paths}}
         message = SimpleNamespace(payload=[[], {"job": job}, {}], body=b"")
-        request = SimpleNamespace(id=job_id, message=message)
+        request = SimpleNamespace(id=job_id, message=message, delivery_info={"priority": priority})
         state.requests[job_id] = request
         self.task_consumer.channel.qos.append(message, job_id)
         for callback in self.on_task_message:
@@ -188,10 +204,10 @@ def test_the_consumer_takes_jobs_while_there_is_room(capacity):
 
 def test_messages_held_are_bounded_by_their_size_too(capacity):
     capacity.take("a", 1, MAX_HELD_BYTES - 1)
-    assert capacity.has_room({"a"})
+    assert has_room(capacity, {"a"})
     capacity.take("b", 1, 1)
-    assert not capacity.has_room({"a", "b"})
-    assert capacity.has_room({"b"})
+    assert not has_room(capacity, {"a", "b"})
+    assert has_room(capacity, {"b"})
 
 
 def test_the_pools_concurrency_stays_the_bound(capacity):
@@ -238,7 +254,7 @@ def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
     capacity.admitted("running")
     if num_coming:
         capacity.take("coming", num_coming)
-    return capacity.has_room({"running", "coming"})
+    return has_room(capacity, {"running", "coming"})
 
 
 FULL, IDLE = EngineLoad(SLOTS, 0, SLOTS), EngineLoad(0, 0, SLOTS)
@@ -250,3 +266,58 @@ def test_with_one_full_engine_jobs_for_another_are_taken_one_at_a_time():
     assert not has_room_for_more(EngineLoad(SLOTS, 1, SLOTS), IDLE)  # the last one that was tried has to wait
     assert not has_room_for_more(FULL, FULL)
     assert has_room_for_more(EngineLoad(SLOTS - 1, 0, SLOTS), IDLE)
+
+
+HIGH, NORMAL, LOW = 0, 1, 2
+
+
+def test_a_worker_full_of_low_jobs_takes_higher_ones_at_once(capacity, engines):
+    capacity.take("low", 256, rank=LOW)
+    capacity.admitted("low")
+    engines.hold(running=SLOTS, waiting=200)
+    assert capacity.num_classes({"low"}) == 1 + NORMAL
+    capacity.take("normal", SLOTS, rank=NORMAL)
+    assert capacity.num_classes({"low", "normal"}) == 1 + HIGH
+    capacity.take("high", SLOTS, rank=HIGH)
+    assert capacity.num_classes({"low", "normal", "high"}) == 0
+
+
+def test_a_full_worker_takes_a_few_jobs_that_no_other_took_in_time(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    full = EngineLoad(32, 500, 32)  # room for four jobs of eight slots
+    capacity = Capacity(lambda: [full])
+    held = set()
+    for number in range(4):
+        capacity.take(str(number), 256, rank=NORMAL)
+        held.add(str(number))
+        assert capacity.num_classes(held) == 1 + HIGH  # at once
+        now[0] += LATE_S
+        assert capacity.num_classes(held) == (3 if len(held) < 4 else 1 + HIGH)
+
+
+def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    full, woken = EngineLoad(32, 500, 32), []
+    capacity = Capacity(lambda: [full])
+    capacity.wake_by(lambda: woken.append(True))
+    capacity.take("a", 256)
+    assert capacity.num_classes({"a"}) == 0
+    for _ in range(10):
+        capacity.observe_step("m", StepReport(), full)
+        now[0] += LATE_S / 5
+    assert len(woken) == 1
+
+
+def test_threads_are_kept_for_jobs_of_higher_classes():
+    consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=100)
+    consumer.controller.concurrency = num_threads(64)
+    CapacityStep(None).start(consumer)
+    held = set()
+    for number in range(num_threads(64)):
+        expected = 3 if number < 64 else 2 if number < 72 else 1
+        assert capacity.num_classes(held) == expected
+        capacity.take(str(number), 1)
+        held.add(str(number))
+    assert capacity.num_classes(held) == 0

@@ -51,7 +51,7 @@ def later(action) -> None:
 
 
 def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float | None = None):
-    return executor._wait_for_model(engine_thread, entry, deadline, context)
+    return executor.wait_for_model(engine_thread, entry, deadline, context)
 
 
 def test_it_gets_the_model_after_loading(engine_thread, context):
@@ -112,7 +112,7 @@ def test_a_failed_job_is_freed_at_once_without_garbage_collection(engine_thread,
     gc.disable()
     try:
         with pytest.raises(JobError):
-            executor._wait(engine_thread, run, context)
+            executor.wait_for_run(engine_thread, run, context)
         del run
         engine_thread.submit(
             "b", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
@@ -141,13 +141,13 @@ def series() -> SimpleNamespace:
 
 def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
     hosted = HostedEngine("a", RaisingEngine())  # type: ignore[arg-type]
-    engine_thread._hosted = [hosted]
+    engine_thread.add(hosted)
     run = engine_thread.submit("job", [series()], hosted)  # type: ignore[list-item]
     with pytest.raises(DiedInEngine):
-        executor._wait(engine_thread, run, context)
+        executor.wait_for_run(engine_thread, run, context)
     late = engine_thread.submit("late", [series()], hosted)  # type: ignore[list-item]
     with pytest.raises(EngineDied) as died:
-        executor._wait(engine_thread, late, context)
+        executor.wait_for_run(engine_thread, late, context)
     assert not isinstance(died.value, DiedInEngine)
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
+from tests.waiting import WAIT_S, await_true
 from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
 from worker.inference.forecast_process import ForecastProcess
@@ -47,9 +49,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     load_pair = model_loader.load_pair
 
     def watched(*args, **kwargs):
-        deadline = time.monotonic() + 5
-        while announced(redis) is None and time.monotonic() < deadline:
-            time.sleep(0.005)
+        await_true(lambda: announced(redis))
         seen_while_loading.append(announced(redis))
         return load_pair(*args, **kwargs)
 
@@ -69,18 +69,16 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert ready.model_fields_set == seen.model_fields_set
     worker.drain()
     worker.ready()  # called again after a reconnection
-    deadline = time.monotonic() + 5
-    while announced(redis).state != "draining" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert announced(redis).state == "draining"
+    await_true(lambda: announced(redis).state == "draining")
     worker.stop()
     assert announced(redis) is None
 
 
-def test_a_claim_lost_to_another_worker_is_counted_once(worker):
+def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
     worker.claims.hold("job", "token", time.monotonic())
+    redis.hset(job_key("job"), "holder", "another worker's")
     for token in ("token", "token", "of another process"):
-        worker.job_store._on_repeated(token)
+        worker.job_store.renew({token: "job"})
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 
@@ -106,7 +104,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
     worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
     with worker.models.use(worker.models.find("kronos-tiny")) as entry:
-        assert entry.wait(20)
+        assert entry.wait(WAIT_S)
         run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
         assert worker.engine_thread.wait(run, 20)
         assert run.result()[0].paths.shape == (1, 3, 6)
@@ -136,29 +134,8 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert registry.get_sample_value("kronos_worker_info", info) == 1
 
 
-def test_observers_receive_model_names(settings):
-    heard = []
-
-    class Observer:
-        def observe_step(self, model_id, report, load) -> None:
-            heard.append((model_id, load.slots))
-
-        def observe_generation(self, model_id, generation) -> None:
-            heard.append((model_id, generation.done))
-
-    worker = ForecastProcess(settings, NODE)
-    worker.engine_thread._observers.append(Observer())
-    worker.start()
-    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert worker.engine_thread.wait(run, 20)
-    worker.stop()
-    assert heard[0] == (str(PARITY / "model"), 64)
-    assert heard[-1] == (str(PARITY / "model"), True)
-
-
-def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis, monkeypatch):
-    monkeypatch.setattr(model_loader, "_share_bytes", lambda *_: 1)
-    worker = ForecastProcess(settings, NODE)
+def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis):
+    worker = ForecastProcess(settings.model_copy(update={"memory_mb": 1, "max_context": 2048}), NODE)
     with pytest.raises(OutOfMemory) as refused:
         worker.start()
     assert "KRONOS_MEMORY_MB" in explain(refused.value)
@@ -198,7 +175,7 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
 
     worker.served.hosted.engine.step = step
     run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert ended.wait(20)
+    assert ended.wait(WAIT_S)
     assert worker.engine_thread.wait(run, 20)
     with pytest.raises(EngineDied):
         run.result()
@@ -232,10 +209,13 @@ def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, 
     monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
     worker.engine_thread.stop()
-    time.sleep(0.1)
-    redis.flushall()
-    time.sleep(0.1)
-    assert announced(redis) is None
+
+    def is_silent() -> bool:
+        redis.flushall()
+        time.sleep(0.1)
+        return announced(redis) is None
+
+    await_true(is_silent)
 
 
 def test_a_model_that_does_not_fit_the_device_makes_this_a_worker_of_the_cpu(settings, monkeypatch):

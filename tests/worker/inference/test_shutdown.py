@@ -1,11 +1,9 @@
 """A worker that can no longer compute ends, for any main thread. Each test runs its own process."""
 
-import signal
 import subprocess
 import sys
 
-import pytest
-
+from tests.waiting import WAIT_S
 from worker.inference import shutdown as ending
 
 PRELUDE = (
@@ -39,7 +37,7 @@ def run(script: str, grace_s: float) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", PRELUDE.format(grace_s=grace_s) + script],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -58,11 +56,3 @@ def test_a_process_that_ends_in_order_is_left_to_it():
 def test_a_child_finds_no_further_job():
     ended = run(CHILD, grace_s=30)
     assert (ended.returncode, ended.stderr) == (4, "")
-
-
-def test_the_signal_is_the_one_that_celery_shuts_down_warmly_on(monkeypatch: pytest.MonkeyPatch):
-    sent = []
-    monkeypatch.setattr(ending.os, "kill", lambda _, number: sent.append(number))
-    monkeypatch.setattr(ending, "_end_after_grace", lambda: None)
-    ending.end_worker()
-    assert sent == [signal.SIGTERM]

@@ -27,10 +27,10 @@ from worker.inference import shutdown as ending
 from worker.inference.watchdog import Watchdog
 """
 KEEPS_THE_LOCK = """
-dog = Watchdog(0.2, on_hang=print)
+dog = Watchdog(2, on_hang=print)
 dog.start()
 with dog.step():
-    time.sleep(0.1)  # let it see the step
+    time.sleep(1)  # let it see the step
     ctypes.PyDLL(None).sleep(60)
 """
 ON_HANG_IN_VAIN = """
@@ -39,7 +39,7 @@ dog = Watchdog(0.5, on_hang=lambda seen_s: is_over.set())
 dog.start()
 with dog.step():
     is_over.wait()
-time.sleep(2)
+time.sleep(60)
 """
 LOG_IS_STUCK = """
 ending.LAST_WORDS_S = 0.1
@@ -58,7 +58,7 @@ ending.end_at_once("nobody will read this")
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PRELUDE + script], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", PRELUDE + script], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
 
 

@@ -13,6 +13,7 @@ from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.engine import EngineLoad, StepReport
+from tests.waiting import WAIT_S
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
 MODEL = "kronos-tiny"
@@ -151,7 +152,7 @@ def test_metrics_are_served_on_the_given_port(metrics):
     try:
         host, port = server.server_address[:2]
         assert host == "127.0.0.1"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
             text = answer.read().decode()
     finally:
         server.shutdown()

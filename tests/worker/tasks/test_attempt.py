@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
+from celery.app.task import Context
 from celery.exceptions import Reject
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -78,12 +79,12 @@ def fail(request: ClaimedRequest, error: Exception) -> None:
 def begin(request: ClaimedRequest) -> Any:
     """Begin the job as the task does, in any process."""
     backend: Any = request.task.backend
-    return backend.begin("job", request._context, timeout_s=60.0)
+    return backend.begin("job", Context(request.request_dict), timeout_s=60.0)
 
 
 def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):
     request = make_request(properties={"delivery_tag": "theirs"})
-    assert tag_of(request._context) == "tag"
+    assert tag_of(Context(request.request_dict)) == "tag"
 
 
 def test_a_job_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):

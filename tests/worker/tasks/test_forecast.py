@@ -257,9 +257,10 @@ def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redi
     assert process.isolation.num_computed == 0
 
 
-def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, compute, redis, monkeypatch):
+def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, monkeypatch):
     def compute_(*arguments: Any) -> None:
-        process.job_store._on_repeated("x")
+        redis.hset(job_key("job"), "holder", "other")
+        process.job_store.renew({"x": "job"})
         arguments[-1].is_cancelled()
 
     monkeypatch.setattr(forecast, "compute", compute_)

@@ -9,6 +9,7 @@ from kronos_cli.tables.status import status_table
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError
+from tests.waiting import await_true
 from worker.training.finetune_process import FinetuneProcess, SingleJobCapacity
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
@@ -34,15 +35,12 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     assert process.queue == "gpu.finetune"
     assert "finetuning, idle" in shown([process.status()])
     process.start()
-    process.ready()
     process.training = TrainingStatus(
         job_id="a", name="mine", stage="predictor", epoch=2, num_epochs=10, step=120, num_steps=1000, loss=5.1
     )
-    while True:
-        process._heartbeat.announce_soon()
-        workers = live_workers(redis)
-        if workers and workers[0].is_ready and workers[0].training:
-            break
+    process.ready()
+    await_true(lambda: any(worker.is_ready and worker.training for worker in live_workers(redis)))
+    workers = live_workers(redis)
     assert not is_gpu_ready(workers)
     text = shown(workers)
     assert "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000" in text
@@ -78,5 +76,5 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
 
 def test_one_job_at_a_time():
     capacity = SingleJobCapacity()
-    assert capacity.has_room({})
-    assert not capacity.has_room({"a": object()})
+    assert capacity.num_classes({})
+    assert not capacity.num_classes({"a": object()})

@@ -107,7 +107,7 @@ def test_an_interrupted_keep_is_completed_by_the_next_worker(folder, monkeypatch
     best_of(folder, "tokenizer", "tokenizer")
     best_of(folder, "predictor", "model")
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "_write", interrupted)
+        patch.setattr(job_folder, "atomic_write", interrupted)
         with pytest.raises(OSError, match="killed"):
             folder.keep_best()
     folder.keep_best()

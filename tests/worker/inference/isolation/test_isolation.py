@@ -26,9 +26,11 @@ class JobContext:
 
     def __init__(self) -> None:
         self.wants_no_more = threading.Event()
+        self.waits = threading.Event()
         self.progress = threading.Event()
 
     def is_cancelled(self) -> bool:
+        self.waits.set()
         return self.wants_no_more.is_set()
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
@@ -42,12 +44,15 @@ class Parent:
     def __init__(self, max_jobs: int) -> None:
         self.load = "well"
         self.is_draining = False
+        self.may_start = True
         self.children: list[JsonChild] = []
         self.isolation = Isolation(
             max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start
         )
 
     def _start(self) -> JsonChild:
+        if not self.may_start:
+            raise LocalStackError("no more processes")
         self.children.append(JsonChild("isolation", [sys.executable, str(FAKE)], env=os.environ))
         return self.children[-1]
 
@@ -166,8 +171,7 @@ def test_a_waiting_suspect_can_be_cancelled_and_one_too_many_goes_back(make_pare
     hanging, _ = parent.begin("hang", first)
     assert first.progress.wait(WAIT_S)
     waiting, ends = parent.begin("well", second)
-    while parent.isolation._places._value:
-        time.sleep(0.01)
+    assert second.waits.wait(WAIT_S)
     with pytest.raises(NotNow) as refused:
         parent.compute("well")
     assert refused.value.delay_s > 0
@@ -200,11 +204,8 @@ def test_a_waiting_suspect_goes_back_when_the_worker_shuts_down(parent):
     first.join(WAIT_S)
 
 
-def test_if_no_process_can_be_started_nothing_is_proved(parent, monkeypatch):
-    def refuse() -> None:
-        raise LocalStackError("no more processes")
-
-    monkeypatch.setattr(parent.isolation, "_start", refuse)
+def test_if_no_process_can_be_started_nothing_is_proved(parent):
+    parent.may_start = False
     with pytest.raises(Unavailable, match="no more processes"):
         parent.compute("well")
 

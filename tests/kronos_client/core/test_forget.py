@@ -11,6 +11,7 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.bars.synthetic import candles
+from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
@@ -35,18 +36,18 @@ def stored(redis):
 
 def test_a_result_is_deleted_as_it_is_read(done, redis):
     size = redis.memory_usage("celery-task-meta-done")
-    result = done.wait(5, forget=True)
+    result = done.wait(WAIT_S, forget=True)
     assert result.model_dump(mode="json") == example("forecast-result")
     assert "mean" not in redis.get("celery-task-meta-done")
     assert redis.memory_usage("celery-task-meta-done") < min(size, 1000)
     with pytest.raises(JobError) as ended:
-        done.wait(5)
+        done.wait(WAIT_S)
     assert ended.value.code == ErrorCode.RESULT_EXPIRED
     assert "deleted after it was read" in ended.value.message
 
 
 def test_without_being_asked_nothing_is_deleted(done):
-    assert [done.wait(5).series[0].seed for _ in range(2)] == [
+    assert [done.wait(WAIT_S).series[0].seed for _ in range(2)] == [
         example("forecast-result")["series"][0]["seed"]
     ] * 2
 
@@ -64,7 +65,7 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     again = client.submit(CANDLES, pred_len=5, job_id="done")
     assert redis.llen(queue) == 1  # the first message, which no worker has taken here
     with pytest.raises(JobError, match="RESULT_EXPIRED"):
-        again.wait(5)
+        again.wait(WAIT_S)
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
@@ -81,7 +82,7 @@ def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis, b
     backend.store_result(handle.id, {}, "STARTED")
     assert not handle.forget()
     backend.mark_as_done(handle.id, example("forecast-result"))
-    assert handle.wait(5).series
+    assert handle.wait(WAIT_S).series
 
 
 def test_a_failure_keeps_its_error(client, backend):
@@ -90,11 +91,11 @@ def test_a_failure_keeps_its_error(client, backend):
     assert not handle.forget()
     for _ in range(2):
         with pytest.raises(JobError, match="too late"):
-            handle.wait(5, forget=True)
+            handle.wait(WAIT_S, forget=True)
 
 
 def test_a_result_that_has_expired_meanwhile_does_not_come_back_as_an_error(done, redis):
-    done.wait(5)  # remembered by the handle
+    done.wait(WAIT_S)  # remembered by the handle
     redis.delete("celery-task-meta-done")
     assert not done.forget()
     assert not redis.exists("celery-task-meta-done")
@@ -105,7 +106,7 @@ def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monk
         raise RedisConnectionError("gone")
 
     monkeypatch.setattr("redis.asyncio.Redis.set", lose)
-    assert done.wait(5, forget=True).series
+    assert done.wait(WAIT_S, forget=True).series
     with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
         done.forget()
 
@@ -113,9 +114,9 @@ def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monk
 def test_a_handle_is_made_of_an_id_alone(done, client):
     handle = client.forecast_handle("done")
     assert handle.queue is None
-    assert handle.wait(5, forget=True).series
+    assert handle.wait(WAIT_S, forget=True).series
     with pytest.raises(JobError, match="LOST"):
-        client.forecast_handle("nobody's").wait(5)
+        client.forecast_handle("nobody's").wait(WAIT_S)
 
 
 def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatch, backend):

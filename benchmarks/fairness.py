@@ -1,0 +1,114 @@
+"""What does a small job wait for when large ones fill the engine, and what does that cost?
+
+Large low-priority jobs keep the engine full: 256 paths of 140 bars each. Every second or so comes a high job
+of one path and 3 bars. Its time is compared with the same job alone, and the bars per second of all jobs with
+those of the large ones alone. Each round measures all three in turn.
+
+    python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40]
+"""
+
+import argparse
+import os
+import statistics
+import time
+from dataclasses import replace
+
+import torch
+
+from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import series_request
+from kronos_model.engine.build import build_engine
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
+
+LOOKBACK, MAX_CONTEXT = 120, 512
+LARGE_PATHS, LARGE_HORIZON, SMALL_HORIZON = 256, 140, 3
+NUM_LARGE = 2
+PAUSE_S = 1.0
+"""Between the end of a small job and the next."""
+
+
+def large(seed: int) -> SeriesRequest:
+    sampling = SamplingParams(sample_count=LARGE_PATHS, seed=seed)
+    return replace(series_request(seed, LOOKBACK, LARGE_HORIZON, sampling), priority="low")
+
+
+def small(seed: int) -> SeriesRequest:
+    return replace(series_request(seed, LOOKBACK, SMALL_HORIZON, SamplingParams(seed=seed)), priority="high")
+
+
+def alone_s(engine: Engine, count: int) -> list[float]:
+    """Seconds of small jobs, one after the other, in an idle engine."""
+    times = []
+    for seed in range(count):
+        start = time.perf_counter()
+        engine.submit(small(seed))
+        while engine.has_work:
+            engine.step()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[float, list[float]]:
+    """Bars per second of all jobs while large ones fill the engine, and the seconds of the small ones."""
+    running = [engine.submit(large(seed)) for seed in range(NUM_LARGE)]
+    for _ in range(20):
+        engine.step()
+    times: list[float] = []
+    num_bars, seed = 0, NUM_LARGE
+    start = time.perf_counter()
+    following, submitted, waiting = start + PAUSE_S, 0.0, None
+    while (now := time.perf_counter()) < start + seconds:
+        if with_small and waiting is None and now >= following:
+            waiting, submitted = engine.submit(small(len(times))), now
+        engine.step()
+        num_bars += engine.last_step.num_bars
+        if waiting is not None and waiting.done:
+            following = time.perf_counter() + PAUSE_S
+            times.append(following - PAUSE_S - submitted)
+            waiting = None
+        for one in [one for one in running if one.done]:
+            running.remove(one)
+            running.append(engine.submit(large(seed)))
+            seed += 1
+    rate = num_bars / (time.perf_counter() - start)
+    for one in running if waiting is None else [*running, waiting]:
+        engine.cancel(one)
+    engine.step()
+    return rate, times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--shape", default="small")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each saturated measurement")
+    given = parser.parse_args()
+
+    engine = build_engine(*random_pair(given.shape), max_context=MAX_CONTEXT)
+    alone_s(engine, 5)  # warm up
+    alone, rates, rates_with_small, times = [], [], [], []
+    for _ in range(given.rounds):
+        alone += alone_s(engine, 20)
+        rates.append(saturated(engine, given.seconds, with_small=False)[0])
+        rate, waited = saturated(engine, given.seconds, with_small=True)
+        rates_with_small.append(rate)
+        times += waited
+    print(
+        f"{given.shape}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, {given.rounds} rounds"
+    )
+    base = statistics.median(alone)
+    print(f"small job alone: median {base * 1000:.0f} ms")
+    print(f"{len(times)} small jobs behind {NUM_LARGE} large ones:")
+    for name, value in (
+        ("median", statistics.median(times)),
+        ("p95", statistics.quantiles(times, n=20)[-1]),
+        ("max", max(times)),
+    ):
+        print(f"{name:>8} {value * 1000:.0f} ms, {value / base:.1f} times")
+    rate, with_small = statistics.median(rates), statistics.median(rates_with_small)
+    print(f"bars/s: {rate:.0f} without small jobs, {with_small:.0f} with ({with_small / rate - 1:+.1%})")
+
+
+if __name__ == "__main__":
+    main()

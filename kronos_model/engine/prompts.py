@@ -1,0 +1,81 @@
+"""Which prompts of several paths are cached, and in which slots. No torch."""
+
+from dataclasses import dataclass
+
+from kronos_model.engine.generation import Generation
+from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.slots import SlotLedger, num_prompt_slots
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt's slot, the number of sequences that read it, and whether all of it is cached."""
+
+    slot: int
+    num_users: int = 0
+    is_cached: bool = False
+
+
+class Prompts:
+    """Slots for prompts, behind those for paths.
+
+    All sequences of a generation share a prompt, if its window never slides. It stays while nothing else
+    needs its slot. If the window slides, each sequence changes its own copy.
+    """
+
+    def __init__(self, num_slots: int, max_context: int) -> None:
+        self._max_context = max_context
+        self._ledger = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
+        self._by_slot: dict[int, Prompt] = {}
+        self._shared: dict[Generation, Prompt] = {}
+
+    def can_start(self, generation: Generation) -> bool:
+        """Whether another sequence of the generation may start: not while one is caching their prompt."""
+        prompt = self._shared.get(generation)
+        if prompt is not None:
+            return prompt.is_cached or not prompt.num_users
+        return (
+            generation.request.sampling.sample_count == 1
+            or self._ledger.num_free > 0
+            or any(not prompt.num_users for prompt in self._shared.values())
+        )
+
+    def join(self, generation: Generation) -> Prompt:
+        """The prompt for another sequence of a generation that can start."""
+        prompt = self._shared.get(generation)
+        if prompt is None:
+            if not self._ledger.num_free:
+                self.drop(next(one for one, prompt in self._shared.items() if not prompt.num_users))
+            (slot,) = self._ledger.take(1)
+            prompt = self._by_slot[slot] = Prompt(slot)
+            request = generation.request
+            if min(request.lookback, self._max_context) - 1 + request.horizon <= self._max_context:
+                self._shared[generation] = prompt
+        prompt.num_users += 1
+        return prompt
+
+    def set_cached(self, sequence: Sequence) -> bool:
+        """Note that a sequence's prompt is cached; returns whether that is new."""
+        prompt = self._by_slot[sequence.prompt_slot]
+        is_new = not prompt.is_cached
+        prompt.is_cached = True
+        return is_new
+
+    def leave(self, sequence: Sequence) -> None:
+        """Note that a sequence no longer reads its prompt."""
+        prompt = self._by_slot[sequence.prompt_slot]
+        prompt.num_users -= 1
+        if self._shared.get(sequence.generation) is not prompt:
+            self._free(prompt)
+        elif not prompt.is_cached:
+            self.drop(sequence.generation)
+
+    def drop(self, generation: Generation) -> None:
+        """Free the shared prompt of a generation, if it has one."""
+        prompt = self._shared.pop(generation, None)
+        if prompt is not None:
+            self._free(prompt)
+
+    def _free(self, prompt: Prompt) -> None:
+        del self._by_slot[prompt.slot]
+        self._ledger.give_back((prompt.slot,))

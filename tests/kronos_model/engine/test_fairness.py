@@ -1,0 +1,176 @@
+"""Who gets slots and steps: no class starves, shares are even, and no bar is computed twice."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
+from kronos_model.engine.shares import CLASS_RATIO, Job, set_shares
+from tests.kronos_model.engine.test_engine import ScriptedRunner, request
+
+
+def job_request(
+    seed: int, *, priority: str = "normal", job: str | None = None, **sizes: int
+) -> SeriesRequest:
+    return replace(request(seed, **sizes), priority=priority, job=job)
+
+
+def bars_by_seed(runner: ScriptedRunner) -> Counter[int]:
+    bars: Counter[int] = Counter()
+    for step in runner.steps:
+        for seed, num_paths in step:
+            bars[seed] += num_paths
+    return bars
+
+
+def steps_until_done(engine: Engine, generation: Generation, at_most: int) -> int:
+    for num_steps in range(at_most):
+        if generation.done:
+            return num_steps
+        engine.step()
+    pytest.fail(f"not done after {at_most} steps")
+
+
+jobs = st.tuples(
+    st.sampled_from(PRIORITIES),
+    st.sampled_from([None, "a", "b"]),
+    st.integers(1, 20),  # paths
+    st.integers(1, 16),  # lookback
+    st.integers(1, 16),  # horizon
+    st.integers(0, 5),  # steps before it comes
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(jobs, min_size=1, max_size=12), st.integers(1, 8), st.integers(4, 64))
+def test_all_jobs_end_and_no_bar_is_generated_twice(mix, num_slots, max_chunk_bars):
+    runner = ScriptedRunner(num_slots)
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars)
+    generations = []
+    for seed, (priority, job, paths, lookback, horizon, steps_before) in enumerate(mix):
+        for _ in range(steps_before):
+            engine.step()
+        sizes = {"paths": paths, "lookback": lookback, "horizon": horizon}
+        job = job and job + priority
+        generations.append(engine.submit(job_request(seed, priority=priority, job=job, **sizes)))
+        assert engine.load.running <= num_slots
+    for _ in range(20_000):
+        if not engine.has_work:
+            break
+        engine.step()
+    assert [one.paths[:, 0, 0].tolist() for one in generations] == [
+        list(range(one.request.sampling.sample_count)) for one in generations
+    ]
+    assert bars_by_seed(runner) == {seed: one.num_bars_total for seed, one in enumerate(generations)}
+    assert sorted(runner.forgotten) == list(range(len(mix)))
+    assert engine.load.running == engine.load.waiting == 0
+
+
+@pytest.mark.parametrize("priority", ["high", "normal", "low"])
+def test_a_small_job_gets_a_slot_at_once_however_large_the_others_are(priority):
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner)
+    for seed in (1, 2):
+        engine.submit(job_request(seed, priority="low", paths=256, horizon=16))
+    for _ in range(5):
+        engine.step()
+    small = engine.submit(job_request(3, priority=priority, paths=1, horizon=3))
+    assert steps_until_done(engine, small, 20) == 4  # its lookback and first bar, two bars, and the way back
+
+
+def test_while_a_higher_class_runs_a_lower_one_takes_part_in_each_eighth_step():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner)
+    engine.submit(job_request(1, priority="low", paths=100, horizon=16))
+    engine.step()
+    high = engine.submit(job_request(2, priority="high", paths=100, horizon=16))
+    num_steps = steps_until_done(engine, high, 1000)
+    during = runner.steps[1:num_steps]
+    num_with_low = sum(any(seed == 1 for seed, _ in step) for step in during)
+    assert num_with_low == pytest.approx(len(during) / CLASS_RATIO, abs=2)
+    assert max(paths for step in during[2:-20] for seed, paths in step if seed == 1) == 1
+
+
+def test_where_steps_cost_the_same_all_classes_take_part_in_each():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner, classes_take_turns=False)
+    engine.submit(job_request(1, priority="low", paths=8, horizon=16))
+    engine.submit(job_request(2, priority="high", paths=2, horizon=16))
+    for _ in range(10):
+        engine.step()
+    assert all({seed for seed, _ in step} == {1, 2} for step in runner.steps[1:])
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 8])
+def test_a_low_job_ends_while_high_jobs_keep_coming(num_slots):
+    runner = ScriptedRunner(num_slots)
+    engine = Engine(runner)
+    low = engine.submit(job_request(0, priority="low", horizon=3))
+    for seed in range(1, 5000):
+        if low.done:
+            break
+        if engine.load.waiting < 2 * num_slots:
+            engine.submit(job_request(seed, priority="high", paths=2, horizon=4))
+        engine.step()
+    assert low.done
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 8])
+def test_jobs_of_a_class_get_even_shares_whatever_their_number_of_series(num_slots):
+    runner = ScriptedRunner(num_slots)
+    engine = Engine(runner)
+    for seed in range(1, 30):
+        engine.submit(job_request(seed, job="many series", paths=4, horizon=16))
+    engine.submit(job_request(0, job="many paths", paths=500, horizon=16))
+    for _ in range(400):
+        engine.step()
+    bars = bars_by_seed(runner)
+    of_paths = bars.pop(0)
+    assert of_paths == pytest.approx(sum(bars.values()), rel=0.15)
+
+
+def test_a_large_job_goes_on_while_small_ones_keep_coming():
+    runner = ScriptedRunner(num_slots=4)
+    engine = Engine(runner)
+    large = engine.submit(job_request(0, paths=8, horizon=16))
+    for seed in range(1, 400):
+        if large.done:
+            break
+        engine.submit(job_request(seed, horizon=3))
+        engine.step()
+    assert large.done
+
+
+def test_paths_with_the_newest_bars_are_not_suspended_for_jobs_of_their_own_class_before_they_got_further():
+    runner = ScriptedRunner(num_slots=1)
+    engine = Engine(runner, max_chunk_bars=4)
+    engine.submit(job_request(1, lookback=16, horizon=2))
+    engine.submit(job_request(2, lookback=16, horizon=2))
+    while engine.has_work:
+        engine.step()
+    # Each lookback was computed once.
+    assert sum(bars for step in runner.chunks for _, phase, bars in step if phase.name == "LOOKBACK") == 32
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(range(3)), st.integers(1, 100)), min_size=1, max_size=8),
+    st.integers(1, 64),
+)
+def test_shares_are_max_min_fair(wanted, num_slots):
+    jobs = [Job(rank, service=0.0, num_wanted=num) for rank, num in wanted]
+    set_shares(jobs, num_slots)
+    assert sum(job.share for job in jobs) == pytest.approx(min(num_slots, sum(num for _, num in wanted)))
+    for job in jobs:
+        assert 0 < job.share <= job.num_wanted + 1e-9
+        for other in jobs:
+            if other.rank == job.rank and job.share < job.num_wanted - 1e-9:
+                assert other.share <= job.share + 1e-9  # nobody has more than one who lacks some
+            if other.rank > job.rank and job.share < job.num_wanted - 1e-9:
+                members = [
+                    sum(one.share for one in jobs if one.rank == rank) for rank in (other.rank, job.rank)
+                ]
+                assert members[0] * CLASS_RATIO <= members[1] + 1e-6
