@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-QUERY_BLOCK = 4
-"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
+QUERY_BLOCK = 12
+"""Paths that read a prompt together, padded to so many: a path's result does not depend on how many there are.
+With this number, it does not depend on the path's place in the block either (MKL, AVX2 and AVX-512)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
@@ -43,16 +44,16 @@ def attend(
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
-    num_added = -len(q) % QUERY_BLOCK
-    padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
-    mixed = attend(padded.transpose(0, 1).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-    return Mixed(*(one[0].transpose(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
+    padded = F.pad(q, (0, 0, 0, 0, 0, -len(q) % QUERY_BLOCK))
+    blocks = torch.unflatten(padded, 0, (-1, QUERY_BLOCK)).transpose(1, 2)
+    mixed = attend_by_group(blocks, k, v)
+    return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
 
 
-def attend_path_by_path(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
-    """Queries q (S, H, n, hd) of S paths, all on the same keys and values (H, m, hd).
+def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
+    """Groups of queries q (G, H, n, hd), all on the same keys and values (H, m, hd).
 
-    On the CPU each path is a product of its own, so that S does not change it.
+    On the CPU each group is a product of its own, so that G does not change it.
     """
     if has_kernel(q.device):
         return attend(q, k.expand(len(q), *k.shape), v.expand(len(q), *v.shape))

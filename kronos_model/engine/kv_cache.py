@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kronos_model.engine.attention import (
     attend,
-    attend_path_by_path,
+    attend_by_group,
     attend_so_far,
     attend_together,
     merge,
@@ -130,7 +130,7 @@ class PathsSegment:
         first, last = self.prompt
         if first < last:
             prompt = (x[layer, self.prompt_slot, :, first:last] for x in (cache.k, cache.v))
-            shared = attend_path_by_path(q, *prompt)
+            shared = attend_by_group(q, *prompt)
             mixed = merge(own.out, own.weight, shared.out, shared.weight)
         return mixed.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
 
