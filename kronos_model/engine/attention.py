@@ -5,15 +5,17 @@ so the keys that several queries share are read once for all of them, and each q
 """
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+QUERY_STEP = 4
+"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
 QUERY_BLOCK = 12
-"""Paths that read a prompt together, padded to so many: a path's result does not depend on how many there are.
-With this number, it does not depend on the path's place in the block either (MKL, AVX2 and AVX-512)."""
+"""Paths of a block, where MKL's result depends on how many paths there are. Within blocks of this size it does
+not depend on a path's place (AVX2)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
@@ -44,10 +46,18 @@ def attend(
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
-    padded = F.pad(q, (0, 0, 0, 0, 0, -len(q) % QUERY_BLOCK))
-    blocks = torch.unflatten(padded, 0, (-1, QUERY_BLOCK)).transpose(1, 2)
-    mixed = attend_by_group(blocks, k, v)
+    num_padded = -(-len(q) // QUERY_STEP) * QUERY_STEP
+    size = num_padded if not has_kernel(q.device) or _any_number_is_alike() else QUERY_BLOCK
+    padded = F.pad(q, (0, 0, 0, 0, 0, -len(q) % size))
+    mixed = attend_by_group(torch.unflatten(padded, 0, (-1, size)).transpose(1, 2), k, v)
     return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
+
+
+@cache
+def _any_number_is_alike() -> bool:
+    """Whether a query's result is the same among 4 and 8: so with MKL's AVX-512 kernels, not with AVX2's."""
+    q, k, v = torch.randn(3, 1, 2, 8, 64, generator=torch.Generator().manual_seed(0))
+    return torch.equal(attend(q[:, :, 4:], k, v).out, attend(q, k, v).out[:, :, 4:])
 
 
 def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":

@@ -7,8 +7,8 @@ refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkl
 
 oneDNN (3.12) compiles a kernel of some 500 kB for each number of rows, and keeps it for the life of the
 process, whatever the size of its primitive cache. A worker meets every number of rows in time, which would
-come to gigabytes. So rows are padded to one of a few numbers. oneDNN adds up all of these in one order: a row's
-product does not depend on other rows.
+come to gigabytes. So rows are padded to one of a few numbers. oneDNN adds up all of these in one order, so a
+row's product does not depend on other rows.
 """
 
 from typing import NamedTuple
@@ -113,8 +113,7 @@ class RowBounds(NamedTuple):
 def row_bounds(num_inputs: int, dtype: torch.dtype) -> RowBounds:
     """The bounds for oneDNN on this CPU, found by comparing all numbers of rows bit for bit (oneDNN 3.12).
 
-    The hints were not slower than ``F.linear`` from 1 to 2000 rows. With others, the order of a sum depends
-    on the number of rows.
+    The hints were not slower than ``F.linear`` from 1 to 2000 rows. Others let sums depend on how many there are.
     """
     has = torch.cpu.get_capabilities()
     has_many_inputs = num_inputs > MAX_INPUTS_OF_ANY_ROWS
