@@ -48,7 +48,8 @@ def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
     num_padded = -(-len(q) // QUERY_STEP) * QUERY_STEP
     size = num_padded if not has_kernel(q.device) or _any_number_is_alike() else QUERY_BLOCK
-    padded = F.pad(q, (0, 0, 0, 0, 0, -len(q) % size))
+    num_added = -len(q) % size
+    padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
     mixed = attend_by_group(torch.unflatten(padded, 0, (-1, size)).transpose(1, 2), k, v)
     return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
 
