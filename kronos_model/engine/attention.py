@@ -14,8 +14,8 @@ from torch.nn import functional as F
 QUERY_STEP = 4
 """Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
 QUERY_BLOCK = 12
-"""Paths of a block, where MKL's result depends on how many paths there are. In blocks of this size it does not
-depend on a path's place (AVX2)."""
+"""Paths of a block, where MKL's result depends on how many paths there are. In a block of this size, it does
+not depend on a path's place (AVX2)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
