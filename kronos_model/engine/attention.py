@@ -14,7 +14,7 @@ from torch.nn import functional as F
 QUERY_STEP = 4
 """Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
 QUERY_BLOCK = 12
-"""Paths of a block, where MKL's result depends on how many paths there are. Within blocks of this size it does
+"""Paths of a block, where MKL's result depends on how many paths there are. In a block of this size, it does
 not depend on a path's place (AVX2)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
@@ -48,7 +48,8 @@ def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
     num_padded = -(-len(q) // QUERY_STEP) * QUERY_STEP
     size = num_padded if not has_kernel(q.device) or _any_number_is_alike() else QUERY_BLOCK
-    padded = F.pad(q, (0, 0, 0, 0, 0, -len(q) % size))
+    num_added = -len(q) % size
+    padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
     mixed = attend_by_group(torch.unflatten(padded, 0, (-1, size)).transpose(1, 2), k, v)
     return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
 

@@ -113,7 +113,7 @@ class RowBounds(NamedTuple):
 def row_bounds(num_inputs: int, dtype: torch.dtype) -> RowBounds:
     """The bounds for oneDNN on this CPU, found by comparing all numbers of rows bit for bit (oneDNN 3.12).
 
-    The hints were not slower than ``F.linear`` from 1 to 2000 rows. Others let sums depend on how many there are.
+    The hints were not slower than ``F.linear`` from 1 to 2000 rows. Other hints need other bounds.
     """
     has = torch.cpu.get_capabilities()
     has_many_inputs = num_inputs > MAX_INPUTS_OF_ANY_ROWS
