@@ -7,8 +7,8 @@ from typing import Final
 
 CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
-SPIN_COUNT: Final = 1000
-"""Of GNU's OpenMP, which PyTorch's wheels bring: some microseconds instead of its default, 300,000."""
+SPIN_COUNT: Final = 10_000
+"""Of GNU's OpenMP, which PyTorch's wheels bring. Its default is 300,000."""
 
 
 def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int:

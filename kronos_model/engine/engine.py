@@ -228,12 +228,15 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
+        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
         except Exception as error:  # a kernel may raise anything
             if is_device_lost(error):
                 raise
-            log.warning("suspended paths start over, because their state could not be saved: %s", error)
+            log.warning("suspended paths start over, because their state cannot be saved: %s", error)
+            keeps_state = False
+        if not keeps_state:
             suspension.sequence.start_over()
 
     def _add_bar(self, sequence: Sequence) -> None:

@@ -54,6 +54,7 @@ class MessageConsumer:
         self._put_back: set[str] = set()
         self._is_rung = threading.Event()
         self._next_check = 0.0
+        self._num_asked = 0  # priority classes of which there was no job
         self._wake: Callable[[], object] = lambda: None
 
     def ring(self) -> None:
@@ -74,12 +75,12 @@ class MessageConsumer:
         Raises:
             RedisError: The connection to Redis is lost.
         """
-        if not self._is_rung.is_set() and time.monotonic() < self._next_check:
-            return
         for _ in range(MAX_TAKEN_AT_ONCE):
             room = num_classes()
-            if not room:
+            is_due = self._is_rung.is_set() or time.monotonic() >= self._next_check or room > self._num_asked
+            if not room or not is_due:
                 return
+            self._num_asked = room
             steps = [step for step in PRIORITY_STEPS if rank_of(step) < room]
             lists = [list_key(queue, step) for step in steps for queue in queues]
             self._is_rung.clear()  # before the take: a later message rings again

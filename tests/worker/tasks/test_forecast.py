@@ -238,7 +238,7 @@ def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, red
     monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
-        context = arguments[-1]
+        context = arguments[5]
         while not context.is_cancelled():
             time.sleep(0.01)
 
@@ -261,7 +261,7 @@ def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, 
     def compute_(*arguments: Any) -> None:
         redis.hset(job_key("job"), "holder", "other")
         process.job_store.renew({"x": "job"})
-        arguments[-1].is_cancelled()
+        arguments[5].is_cancelled()
 
     monkeypatch.setattr(forecast, "compute", compute_)
     with pytest.raises(Ignore):
