@@ -238,7 +238,7 @@ def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, red
     monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
-        context = arguments[5]
+        context = arguments[-1]
         while not context.is_cancelled():
             time.sleep(0.01)
 
