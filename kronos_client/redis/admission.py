@@ -69,9 +69,13 @@ def id_conflict(job_id: str) -> JobError:
 
 def queue_full(queue: str, length: int, limit: int, again_s: int, *, was_submitted: bool = False) -> JobError:
     """The error of a queue without room."""
-    message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {again_s} s"
+    message = (
+        f"{length} jobs wait in queue {queue}, its limit is {limit}; submit this job again in {again_s} s"
+    )
     if was_submitted:
-        message += ". It was submitted before under this job_id and may be one of them: that is safe"
+        message += (
+            ". It was submitted before under this job_id and may be one of them: submitting again is safe"
+        )
     details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": again_s}
     return JobError(ErrorCode.QUEUE_FULL, message, None, details)
 
