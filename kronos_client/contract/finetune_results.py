@@ -42,7 +42,7 @@ class FinetuneTimings(ResultModel):
     """Milliseconds."""
 
     queued: float = Field(ge=0, description="from submission to the first start of training")
-    training: float = Field(ge=0, description="in training processes, of all attempts that are known of")
+    training: float = Field(ge=0, description="in training processes, over all known attempts")
     total: float = Field(ge=0, description="from submission to the result")
 
 

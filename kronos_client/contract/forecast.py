@@ -61,7 +61,7 @@ Quantile = Annotated[float, Field(gt=0, lt=1)]
 
 
 class WireModel(BaseModel):
-    """Frozen and strict: no unknown fields, no conversions beyond an integer where a number is due."""
+    """Frozen and strict: no unknown fields, and no conversions but of integers to numbers."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -118,7 +118,7 @@ class Sampling(WireModel):
         default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
     )
     sample_count: Count = Field(default=1, description="paths to draw for each series")
-    seed: Seed | None = Field(default=None, description="from the task's id if left out")
+    seed: Seed | None = Field(default=None, description="derived from the task's id if left out")
 
 
 class Output(WireModel):

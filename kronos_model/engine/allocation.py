@@ -1,4 +1,4 @@
-"""Who has slots: shares them out between jobs, and suspends paths that must make room. No torch."""
+"""Shares out slots between jobs, and suspends paths to make room. No torch."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from kronos_model.engine.shares import Job, Service, set_shares, weight_of
 from kronos_model.engine.slots import SlotLedger
 
 QUANTUM_BARS: Final = 16
-"""A job without a slot may fall this far behind another before it gets that one's."""
+"""A job without a slot gets slots of another job once it is this many bars of service behind it."""
 
 
 class Suspension(NamedTuple):
@@ -24,14 +24,14 @@ class Suspension(NamedTuple):
 
 @dataclass
 class _Job(Job):
-    """A job with what it may place next: what is suspended, then paths that have not started."""
+    """A job, and what it may place next: suspended sequences, then paths that have not started."""
 
     running: list[Sequence] = field(default_factory=list)
     following: list[Sequence | Generation] = field(default_factory=list)
 
 
 class Allocation:
-    """The slots, the sequences that hold them, and all that waits for slots."""
+    """The slots, the sequences that hold them, and the paths that wait for slots."""
 
     def __init__(self, num_slots: int, max_context: int, service: Service) -> None:
         self._max_context = max_context
@@ -49,13 +49,13 @@ class Allocation:
 
     @property
     def num_waiting(self) -> int:
-        """Paths that have no slot yet, or no longer. Any thread may read it."""
+        """Paths without a slot: not started, or suspended. Any thread may read it."""
         return sum(one.num_paths_waiting for one in self._waiting.copy()) + sum(
             one.num_paths for one in self._suspended.copy()
         )
 
     def add(self, generation: Generation) -> None:
-        """Let a generation's waiting paths have slots; behind the others of its job."""
+        """Queue a generation's paths, behind the others of its job."""
         self._waiting[generation] = None
         self.has_changed = True
 
@@ -109,7 +109,7 @@ class Allocation:
             placed.extend([] if sequence is None else [sequence])
             return sequence is not None
 
-        # Each job up to its share, if need be from those that hold more than theirs.
+        # Each job gets its share, if necessary from jobs that hold more than theirs.
         wanting = [job for job in jobs if job.following]
         for job in sorted(wanting, key=lambda job: (job.rank, job.service)):
             while job.num_held < int(job.share) and self._next(job) is not None:
@@ -119,7 +119,7 @@ class Allocation:
                     suspended += self._take_from_richest(jobs, job, num_lacking)
                 if not place(job, num_due):
                     break
-        # What is left: first one slot for each job that has none.
+        # Slots that are left: first one for each job that has none.
         by_service = sorted(wanting, key=lambda job: (job.service, job.rank))
         for job in by_service:
             if not job.num_held:
@@ -127,7 +127,7 @@ class Allocation:
         for job in by_service:
             while place(job, num_slots):
                 pass
-        # A job that still has none takes its turn, if another had enough.
+        # A job that still has none takes its turn from a job that had enough service.
         for job in by_service:
             if not job.num_held:
                 suspended += self._take_a_turn(jobs, job)
@@ -160,7 +160,7 @@ class Allocation:
 
     def _next(self, job: _Job) -> Sequence | Generation | None:
         """What the job places next."""
-        # Until the lookback is tokenized, one sequence of a generation runs.
+        # Until the lookback is tokenized, only one sequence of a generation runs.
         starting = {one.generation for one in job.running if not one.generation.is_tokenized}
         for one in job.following:
             generation = one.generation if isinstance(one, Sequence) else one
@@ -169,7 +169,7 @@ class Allocation:
         return None
 
     def _place(self, job: _Job, most: int) -> Sequence | None:
-        """Give at most ``most`` slots to a job; the sequence that got them."""
+        """Give at most ``most`` slots to a job; returns the sequence that got them."""
         following = self._next(job) if most > 0 else None
         if following is None:
             return None
@@ -207,7 +207,7 @@ class Allocation:
         return [self._suspend(richest, sequence, min(most, richest.num_held - int(richest.share)))]
 
     def _take_a_turn(self, jobs: list[_Job], waiting: _Job) -> list[Suspension]:
-        """Suspend a generation of the job that had the most service, if that was enough."""
+        """Suspend a generation of the job with the most service, if it is far enough ahead of ``waiting``."""
         lacks_prompt = self._next(waiting) is None
         for job in sorted(jobs, key=lambda job: -job.service):
             if job.service - waiting.service < QUANTUM_BARS / weight_of(waiting.rank):
@@ -222,7 +222,7 @@ class Allocation:
         return []
 
     def _num_may_suspend(self) -> int:
-        """Suspended paths take as much memory as those in slots: at most as many again."""
+        """Room for suspended paths in the host's memory: as many as there are slots."""
         return self._slots.num_slots - sum(one.num_paths for one in self._suspended if one.num_generated)
 
     def _suspend(self, job: _Job, sequence: Sequence, most: int) -> Suspension:

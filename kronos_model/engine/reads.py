@@ -13,7 +13,7 @@ Span = tuple[int, int]
 """Bars ``[first, last)`` of a slot."""
 
 MAX_PADDING_BARS = 256
-"""Padding of one read. To read so many bars takes about as long as another call of the attention kernel."""
+"""The most padding of one read: reading so many bars takes about as long as another call of the kernel."""
 
 
 @dataclass(frozen=True)

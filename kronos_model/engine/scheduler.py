@@ -51,7 +51,7 @@ class Scheduler:
 
     @property
     def paths_waiting(self) -> int:
-        """Paths that have no slot yet, or no longer. Any thread may read it."""
+        """Paths without a slot: not started, or suspended. Any thread may read it."""
         return self._slots.num_waiting
 
     @property
@@ -74,7 +74,7 @@ class Scheduler:
         for suspension in suspended:
             if suspension.sequence in self.running:
                 self._remove(suspension.sequence)
-        placed = [one for one in placed if self._slots.holds(one)]  # one may have lost them again
+        placed = [one for one in placed if self._slots.holds(one)]  # some lost them again
         self._in_chunks.extend(placed)
         for sequence in (*placed, *(one.running_as for one in suspended)):
             if sequence in self._in_chunks and sequence.is_decoding:
@@ -109,7 +109,7 @@ class Scheduler:
         return tuple(chunks)
 
     def _of_this_step(self, sequences: Iterable[Sequence]) -> Iterable[Sequence]:
-        """Those that take part: all of the highest class that runs; the next one in each eighth step."""
+        """The sequences that take part: the highest class in every step, the next one in each eighth."""
         if not self._classes_take_turns:
             return sequences
         ranks = sorted({one.generation.rank for one in self.running})
@@ -125,7 +125,7 @@ class Scheduler:
         return self.limits != before
 
     def grow(self) -> None:
-        """Twice as much, up to what there is."""
+        """Compute twice as much at once, up to all slots and ``max_chunk_bars``."""
         paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
         self.limits = StepLimits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
