@@ -96,7 +96,7 @@ class ClientSettings(BaseSettings):
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
-    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result stays")
+    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result is kept")
 
     @field_validator("redis_url")
     @classmethod

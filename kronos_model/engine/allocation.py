@@ -127,6 +127,7 @@ class Allocation:
                     placed.append(sequence)
         for suspension in suspended:
             self._suspended[suspension.sequence] = None
+        self.has_changed = any(job.num_lacking for job in lacking)
         return suspended, placed
 
     def _jobs(self) -> list[_Job]:
@@ -212,7 +213,6 @@ class Allocation:
                     suspended.append(self._suspend(job, sequence, most, keeps_state))
                     num_paths -= most
                     num_kept += most
-        self.has_changed = num_paths == 0  # there may be more to do in the next step
         return suspended
 
     def _suspend(self, job: _Job, sequence: Sequence, most: int, keeps_state: bool) -> Suspension:

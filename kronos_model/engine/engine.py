@@ -75,7 +75,7 @@ class Engine:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
         classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            where a step for few paths takes less time.
+            if a step for few paths takes less time.
     """
 
     def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
@@ -123,7 +123,7 @@ class Engine:
         self._fail(generation, Cancelled("the forecast was cancelled"))
 
     def step(self) -> list[Generation]:
-        """One more bar for every sequence that decodes; returns the generations that ended with it.
+        """Compute one more bar for every sequence that decodes; returns the generations that ended.
 
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """

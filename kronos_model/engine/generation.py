@@ -18,7 +18,7 @@ ContextPolicy = Literal["exact", "rolling"]
 
 ``exact`` computes the window anew for each bar, as the reference does. ``rolling`` keeps the cached keys and
 values and drops the oldest bar: an approximation that costs no more than any other step. The bars that are
-left were computed with the dropped ones in view, and positions go on counting.
+left were computed with the dropped ones in view, and positions keep increasing.
 """
 
 Priority = Literal["high", "normal", "low"]
@@ -28,7 +28,7 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one series is sampled. ``top_k`` 0 and ``top_p`` 1 filter nothing; both together both apply."""
+    """How one series is sampled. ``top_k`` 0 and ``top_p`` 1 filter nothing; if both are set, both apply."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -125,7 +125,7 @@ class Generation:
     Only the thread that steps the engine writes to it.
 
     Attributes:
-        job: what it shares its slots with.
+        job: series with an equal one share its slots.
         rank: of its priority class; 0 is the highest.
         is_tokenized: whether the lookback's tokens are known. Until then only one sequence runs.
     """

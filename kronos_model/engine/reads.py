@@ -17,7 +17,7 @@ READ_BLOCK_BARS = 16
 """The widest vector. PyTorch's attention rounds exponentials beyond the last whole vector in another way."""
 
 MAX_PADDING_BARS = 256
-"""Padding of one read. To read so many bars takes about as long as another call of the attention kernel."""
+"""The most padding of one read: reading so many bars takes about as long as another call of the kernel."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which slots are free. No torch.
 
 A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and next to
-each other if there is such a place: neighbours are read in one go.
+each other if possible: neighbours are read in one go.
 """
 
 
