@@ -63,7 +63,7 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     num_others = len(workers) - len(forecasting)
     text = f"forecasting: {len(forecasting)} alive, {num_ready} ready"
     text += f"; finetuning: {num_others} alive" if num_others else ""
-    remedy = "wait until it has loaded its model, or read its log" if forecasting else START_ONE
+    remedy = "wait until a worker has loaded its model, or read its log" if forecasting else START_ONE
     yield Finding("workers", "ok" if num_ready else "warning", text, remedy)
     for worker in workers:
         if worker.device_warning:

@@ -20,71 +20,92 @@ class ErrorCode(StrEnum):
         return member
 
     # The job's form
-    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION", "A schema_version that this worker cannot read: update it."
-    UNKNOWN_FIELD = "UNKNOWN_FIELD", "A field nobody knows: remove it or check its spelling."
-    MISSING_FIELD = "MISSING_FIELD", "A required field is not there: add it."
+    UNSUPPORTED_VERSION = (
+        "UNSUPPORTED_VERSION",
+        "The worker cannot read this schema_version: update the worker.",
+    )
+    UNKNOWN_FIELD = "UNKNOWN_FIELD", "The contract has no such field: remove it or check its spelling."
+    MISSING_FIELD = "MISSING_FIELD", "A required field is missing: add it."
     BAD_TYPE = "BAD_TYPE", "A value of the wrong JSON type: send the type that the contract names."
-    BAD_VALUE = "BAD_VALUE", "A value outside what the field allows: see the contract."
-    BAD_ENCODING = "BAD_ENCODING", "A column that is not base64 of little-endian float32: encode it anew."
+    BAD_VALUE = "BAD_VALUE", "A value that the field does not allow: see the contract."
+    BAD_ENCODING = "BAD_ENCODING", "A column is not base64 of little-endian float32: encode it so."
     DUPLICATE_ID = "DUPLICATE_ID", "Two series of one job have the same id: give each its own."
-    INVALID_INPUT = "INVALID_INPUT", "What was asked for cannot be computed: the message says why."
+    INVALID_INPUT = "INVALID_INPUT", "The job cannot be computed: the message says why."
 
     # Its size
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED", "More than the worker's limits allow: split the job."
-    PRED_LEN_TOO_LONG = "PRED_LEN_TOO_LONG", "A horizon beyond what the model can see: ask for fewer bars."
+    PRED_LEN_TOO_LONG = "PRED_LEN_TOO_LONG", "The horizon exceeds the model's context: ask for fewer bars."
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE", "The result would be too large: fewer paths, quantiles or series."
 
     # Candles
-    MISSING_COLUMN = "MISSING_COLUMN", "A price column is not there: open, high, low and close are needed."
-    UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "A column the model does not have: leave it out."
+    MISSING_COLUMN = "MISSING_COLUMN", "A price column is missing: open, high, low and close are needed."
+    UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "The model has no such column: leave it out."
     LENGTH_MISMATCH = "LENGTH_MISMATCH", "Columns or timestamps of unequal length: give one value a bar."
     EMPTY_SERIES = "EMPTY_SERIES", "A series without bars: give a lookback."
     NOT_FINITE = "NOT_FINITE", "NaN or an infinite value: fill or drop the bar."
-    VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value beyond what float32 sums carry: use a larger unit."
+    VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value so large that float32 sums overflow: use a larger unit."
     NON_POSITIVE_PRICE = "NON_POSITIVE_PRICE", "A price of zero or below: correct or drop the bar."
     HIGH_BELOW_LOW = "HIGH_BELOW_LOW", "A high below the low of its bar: correct or drop the bar."
     NEGATIVE_VOLUME = "NEGATIVE_VOLUME", "Volume or amount below zero: correct it or leave the column out."
 
     # Timestamps
     BAD_TIMESTAMP = "BAD_TIMESTAMP", "Not an ISO 8601 timestamp: write it like 2024-06-18T09:35:00+08:00."
-    TIMESTAMPS_NOT_ASCENDING = "TIMESTAMPS_NOT_ASCENDING", "A time not after the one before: sort them."
+    TIMESTAMPS_NOT_ASCENDING = (
+        "TIMESTAMPS_NOT_ASCENDING",
+        "A timestamp is not after the one before: sort them.",
+    )
     MIXED_TIMEZONES = "MIXED_TIMEZONES", "Some timestamps have an offset and some do not: write all alike."
     TIMEZONE_UNKNOWN = "TIMEZONE_UNKNOWN", "Not an IANA time zone: name one, as America/New_York."
-    TIMEZONE_MISMATCH = "TIMEZONE_MISMATCH", "An offset that the time zone does not have: correct either."
-    CANNOT_INFER_TIMESTAMPS = "CANNOT_INFER_TIMESTAMPS", "No rule in the spacing: pass future_timestamps."
+    TIMEZONE_MISMATCH = "TIMEZONE_MISMATCH", "The time zone does not have this offset: correct one of them."
+    CANNOT_INFER_TIMESTAMPS = (
+        "CANNOT_INFER_TIMESTAMPS",
+        "The timestamps follow no known rule: pass future_timestamps.",
+    )
 
     # Devices and models
     INVALID_DEVICE = "INVALID_DEVICE", "None of auto, cpu, cuda, cuda:N and mps: name one of them."
     NO_GPU_WORKER = "NO_GPU_WORKER", "No GPU worker is ready and falling back is forbidden: allow it."
-    MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "A model outside the worker's list: choose one of it."
+    MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "The worker does not serve this model: name one that it serves."
     MODEL_CAPACITY = "MODEL_CAPACITY", "No room for another model at present: try later, or add workers."
-    CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "A checkpoint that cannot be used: the message says why."
-    CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "A checkpoint, or part of it, is not there: check its name."
-    CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub is silent: fetch it before."
+    CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "The checkpoint cannot be used: the message says why."
+    CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "The checkpoint, or part of it, is missing: check its name."
+    CHECKPOINT_UNREACHABLE = (
+        "CHECKPOINT_UNREACHABLE",
+        "Not cached, and the hub does not answer: download it first.",
+    )
     CHECKPOINT_MISMATCH = "CHECKPOINT_MISMATCH", "Model and tokenizer do not fit: choose a pair that does."
 
     # Finetuning
-    INVALID_CONFIG = "INVALID_CONFIG", "A finetuning setting that cannot be used: the message names it."
+    INVALID_CONFIG = "INVALID_CONFIG", "A finetuning setting cannot be used: the message names it."
     TRAINING_DATA_INVALID = "TRAINING_DATA_INVALID", "No usable candles, or too few: the message says why."
     TRAINING_DIVERGED = "TRAINING_DIVERGED", "The loss is not finite: lower the learning rate."
-    TRAINING_STOPPED = "TRAINING_STOPPED", "Training was stopped and saved: start it again to go on."
+    TRAINING_STOPPED = "TRAINING_STOPPED", "Training was stopped and saved: start it again to continue."
     RUN_LOCKED = "RUN_LOCKED", "Another process trains in this run's folder: wait for it, or end it."
-    DATA_NOT_ALLOWED = "DATA_NOT_ALLOWED", "A path outside the data folder, or none is set: name one inside."
-    DISK_FULL = "DISK_FULL", "No room, or no permission, to save: make room, or name another folder."
+    DATA_NOT_ALLOWED = (
+        "DATA_NOT_ALLOWED",
+        "A path outside the data folder, or no folder is set: name one inside.",
+    )
+    DISK_FULL = "DISK_FULL", "No room or permission to save: make room, or name another folder."
 
     # The job's life
     CANCELLED = "CANCELLED", "The job was cancelled, as asked."
     DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."
-    OUT_OF_MEMORY = "OUT_OF_MEMORY", "The device has too little memory for the job: fewer paths."
+    OUT_OF_MEMORY = "OUT_OF_MEMORY", "Too little memory for the job: ask for fewer paths, or add memory."
     QUEUE_FULL = "QUEUE_FULL", "The queue has no room: submit it again after details.retry_after_s seconds."
-    ENQUEUE_UNCERTAIN = "ENQUEUE_UNCERTAIN", "The answer to enqueueing was lost: submit it again as is."
-    ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new one."
-    RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it anew."
-    LOST = "LOST", "Nothing is known of this job: submit it anew."
-    WORKER_LOST = "WORKER_LOST", "The job ended each process that computed it: report it with the job's id."
-    BAD_MESSAGE = "BAD_MESSAGE", "No Celery message for a task there is: the message says what is wrong."
-    TIMEOUT = "TIMEOUT", "No result in the time one wanted to wait: the job goes on, wait again."
-    BROKER_UNREACHABLE = "BROKER_UNREACHABLE", "Redis does not answer: check that it runs, and the URL."
+    ENQUEUE_UNCERTAIN = (
+        "ENQUEUE_UNCERTAIN",
+        "Redis's answer was lost: submit the same job again under its id.",
+    )
+    ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new id."
+    RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it again."
+    LOST = "LOST", "Redis holds nothing of this job: submit it again."
+    WORKER_LOST = "WORKER_LOST", "Each process that computed the job died: report it with the job's id."
+    BAD_MESSAGE = "BAD_MESSAGE", "Not a Celery message that a worker can read: the error says why."
+    TIMEOUT = "TIMEOUT", "No result within the timeout: the job continues, so wait again."
+    BROKER_UNREACHABLE = (
+        "BROKER_UNREACHABLE",
+        "Redis does not answer: check that it runs, and KRONOS_REDIS_URL.",
+    )
     INTERNAL = "INTERNAL", "A defect in this software: report it with the job's id."
 
 
