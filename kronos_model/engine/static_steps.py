@@ -169,7 +169,7 @@ class StaticSteps:
                 with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
                     self._step(shape)
             except RuntimeError:
-                log.warning("a step of %s could not be recorded and runs without", shape, exc_info=True)
+                log.warning("no CUDA graph for a step of %s: it runs without", shape, exc_info=True)
                 return None
         return graph
 
