@@ -27,7 +27,7 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
         settings = CliSettings.load()
     except SettingsError as error:
         return [*findings, Finding("settings", "failed", str(error), "correct or unset this variable")]
-    findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} are set"))
+    findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} set, all valid"))
     redis = _findings_of("redis", lambda: redis_findings(settings))
     findings += redis
     workers: Sequence[AnyWorkerStatus] = []
