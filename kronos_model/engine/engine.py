@@ -205,11 +205,11 @@ class Engine:
         if self._is_short_of_memory and self._scheduler.running:
             postponed = self._scheduler.postpone_newest()
             self._runner.release(postponed)
-            log.warning("out of memory: a series starts over later, %s", self._scheduler.limits)
+            log.warning("out of memory: the newest series starts over later")
         self._is_short_of_memory = False
 
     def _give_up(self, generation: Generation, error: Exception) -> None:
-        log.error("a series failed alone", exc_info=error)
+        log.error("a series failed in a step of its own", exc_info=error)
         self._fail(generation, as_kronos_error(error))
 
     def _shrink(self, failed: tuple[Work, ...]) -> bool:
@@ -217,7 +217,7 @@ class Engine:
         self._steps_until_more = STEPS_UNTIL_MORE
         if not self._scheduler.shrink(failed):
             return False
-        log.warning("out of memory: %s", self._scheduler.limits)
+        log.warning("out of memory: a step now takes at most %s", self._scheduler.limits)
         return True
 
     def _recover(self) -> None:

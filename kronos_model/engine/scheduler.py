@@ -22,6 +22,9 @@ class StepLimits:
     paths: int
     chunk_bars: int
 
+    def __str__(self) -> str:
+        return f"{self.paths} paths and {self.chunk_bars} bars of prefill"
+
 
 class Scheduler:
     """The sequences that run, and what they compute next.
