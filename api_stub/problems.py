@@ -79,7 +79,7 @@ _CODES_OF_KINDS: Final = {
     "length_mismatch": ErrorCode.LENGTH_MISMATCH,
 }
 _DETAILS_OF_STATUSES: Final = {
-    404: "nothing is at this address; see /v1/openapi.json for those that exist",
+    404: "nothing is at this address; see /v1/openapi.json for the addresses that exist",
     405: "this address does not take that method; see the Allow header",
 }
 

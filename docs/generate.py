@@ -118,11 +118,11 @@ def settings() -> str:
 
 Settings are environment variables. Each process reads them once, when it starts.
 
-- Write `_FILE` behind a name, as in `KRONOS_REDIS_URL_FILE`, to name a file that holds the value, such as
-  one of Docker's secrets.
+- A name with `_FILE` at its end, as in `KRONOS_REDIS_URL_FILE`, names a file that holds the value, such as a
+  Docker secret.
 - An empty variable counts as not set.
-- A value that cannot be used ends the process with one line that names the variable.
-- `./kronos check` shows variables that begin with `KRONOS_` and are no setting.
+- A process ends at once, with one line that names the variable, if a value cannot be used.
+- `./kronos check` shows variables that begin with `KRONOS_` but are not settings.
 - Clients and workers must agree on the limits of a job. Give both the same values.
 
 {sections}"""

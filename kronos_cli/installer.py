@@ -42,7 +42,7 @@ class SetupError(Exception):
 
 
 def torch_flavour() -> str:
-    """The build of torch for this machine: "cuda", "cpu", or "default" where there is only one (macOS)."""
+    """The build of torch for this machine: "cuda", "cpu", or "default" if there is only one (macOS)."""
     if not sys.platform.startswith("linux"):
         return "default"
     driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/nvidia0"))) or shutil.which("nvidia-smi")

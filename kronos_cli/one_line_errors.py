@@ -68,7 +68,7 @@ def error_as_json(error: Exception) -> dict[str, str]:
             code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
         case RedisError():
             code = ErrorCode.BROKER_UNREACHABLE
-            message = f"Redis (KRONOS_REDIS_URL) does not answer as it should: {error}"
+            message = f"Redis (KRONOS_REDIS_URL) does not answer as it should, run kronos check: {error}"
         case SettingsError():
             code = "SETTINGS"
         case LocalStackError():

@@ -1,6 +1,6 @@
 """AsyncForecastClient: the client for asyncio apps. Waiting for a job takes no thread.
 
-Such as:
+For example:
 
     async with AsyncForecastClient("redis://127.0.0.1:6379/0") as client:
         result = await client.forecast(df, pred_len=96, sample_count=20)
@@ -43,7 +43,7 @@ class AsyncForecastClient:
     share two connections. Arguments and errors are those of ``ForecastClient``.
 
     Args:
-        url: The workers' Redis; by default ``KRONOS_REDIS_URL``.
+        url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
         settings: Limits and lifetimes, as the workers have them; by default from the environment.
     """
 
@@ -64,7 +64,7 @@ class AsyncForecastClient:
 
     @property
     def redis_url(self) -> str:
-        """The workers' Redis, password and all."""
+        """The URL of the workers' Redis, with its password."""
         return self._core.settings.redis_url.get_secret_value()
 
     async def workers(self) -> list[AnyWorkerStatus]:
@@ -102,7 +102,7 @@ class AsyncForecastClient:
     async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
-        If this task is cancelled meanwhile, the job is too, unless ``job_id`` is given.
+        If this asyncio task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
         """
         job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
         return await self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
@@ -132,7 +132,7 @@ class AsyncForecastClient:
     async def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncFinetuneHandle:
-        """Enqueue one finetuning job in the contract's own form, as ``ForecastClient``."""
+        """Enqueue one finetuning job in the contract's form, as ``ForecastClient.submit_finetune_job``."""
         return await self._submit(partial(finetune_job, payload), job_id, retry_for_s)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:

@@ -1,6 +1,6 @@
 """ForecastClient: enqueue forecasts and finetuning from any app, without torch.
 
-Such as:
+For example:
 
     with ForecastClient("redis://127.0.0.1:6379/0") as client:
         result = client.forecast(df, pred_len=96, sample_count=20)
@@ -42,11 +42,11 @@ __all__ = [
 class ForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results.
 
-    May be shared between threads, used in the thread of a running event loop, and used in processes that are
-    forked after it was made. One thread and two connections serve all jobs that callers wait for.
+    Threads, running event loops and forked processes may share a client. All jobs that callers wait for take
+    one thread and two connections.
 
     Args:
-        url: The workers' Redis; by default ``KRONOS_REDIS_URL``.
+        url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
         settings: Limits and lifetimes, as the workers have them; by default from the environment.
     """
 
@@ -70,7 +70,7 @@ class ForecastClient:
 
     @property
     def redis_url(self) -> str:
-        """The workers' Redis, password and all."""
+        """The URL of the workers' Redis, with its password."""
         return self._settings.redis_url.get_secret_value()
 
     def close(self) -> None:
@@ -112,9 +112,10 @@ class ForecastClient:
             options: Horizon, sampling, output, model, device and more: see ``ForecastOptions``.
 
         Raises:
-            JobError: What the worker would answer, as far as the client can check it; NO_GPU_WORKER;
+            JobError: The error that the worker would return, as far as the client can check; NO_GPU_WORKER;
                 ID_CONFLICT if the id was used for other content; QUEUE_FULL, with ``retry_after_s`` in its
-                details; BROKER_UNREACHABLE if nothing was enqueued; ENQUEUE_UNCERTAIN if this is unknown.
+                details; BROKER_UNREACHABLE if nothing was enqueued because Redis does not answer;
+                ENQUEUE_UNCERTAIN if Redis did not confirm the job.
         """
         job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
         return self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
@@ -143,14 +144,14 @@ class ForecastClient:
                 several series in one job, use a list, never a tuple of two.
             options: As ``submit`` takes them, the same for all items, and:
 
-                - ``in_order`` (True): outcomes in the items' order; False for each as soon as it is there.
-                - ``max_in_flight`` (64): the most items that are enqueued, or done and not yet yielded. It
-                  bounds memory here and in Redis.
+                - ``in_order`` (True): outcomes in the items' order; False: each as soon as it is ready.
+                - ``max_in_flight`` (64): the most items that are enqueued, or done but not yet yielded.
+                  It bounds memory here and in Redis.
                 - ``timeout_s``: seconds for each item from its submission. After it, the item is cancelled
                   with the error TIMEOUT.
                 - ``retry_for_s`` (600): seconds during which an item is submitted again if the queue is
                   full, or Redis does not answer.
-                - ``forget`` (False): delete each result from Redis once it was read.
+                - ``forget`` (False): delete each result from Redis once it is read.
                 - ``job_id_prefix``: items have the ids ``<prefix>-<key>``; without a key, its index. To
                   continue an interrupted run, use the same prefix: items that are done are not computed
                   again while their results are kept, and failed items stay failed.

@@ -96,7 +96,7 @@ class ClientSettings(BaseSettings):
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
-    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result stays")
+    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result is kept")
 
     @field_validator("redis_url")
     @classmethod
@@ -164,10 +164,10 @@ class ServiceSettings(ClientSettings):
         description="folder of candles that finetuning jobs name; default: jobs must carry their candles",
     )
     log_format: Literal["text", "json"] = Field(
-        "text", description="form of logs; json is one object a line, and one line a job"
+        "text", description="format of logs; `json` is one object per line, and one line per job"
     )
     api_host: str = Field(
-        "127.0.0.1", description="address of the HTTP API; one that other machines reach needs keys"
+        "127.0.0.1", description="address that the HTTP API serves; one that other machines reach needs keys"
     )
     api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
 

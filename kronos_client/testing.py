@@ -1,7 +1,7 @@
 """FakeForecastClient, FakeAsyncForecastClient: the clients for an app's own tests, without Redis and workers.
 
 They refuse the same jobs as the real ones, with the same errors. An accepted job ends at once with a made-up
-result of the right form, the same for the same job and seed. Such as:
+result of the right form, the same for the same job and seed. For example:
 
     def test_my_app():
         client = FakeForecastClient()
@@ -192,7 +192,7 @@ class FakeForecastClient(ForecastClient):
 
     Args:
         settings: The limits; by default the settings' defaults.
-        hold: Whether jobs wait, as behind a busy worker, until ``finish`` or ``fail`` ends them.
+        hold: Whether jobs wait until ``finish`` or ``fail`` ends them.
 
     Attributes:
         live_workers: The workers that ``workers`` returns. Set it to have a GPU worker, or none. By

@@ -102,7 +102,7 @@ def probed_device() -> dict[str, Any]:
             error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
         )
     except (ProbeError, ModuleNotFoundError) as error:
-        _refuse(f"the device could not be tested: {error}")
+        _refuse(f"the device could not be tested: {error}; run kronos check")
     (device,), model = report["devices"], report["model"]
     if "error" in device:
         _refuse(device["error"])

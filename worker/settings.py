@@ -70,7 +70,7 @@ class WorkerSettings(ServiceSettings):
     gpu_grace_s: float = Field(
         60,
         ge=0,
-        description="seconds without a ready GPU worker after which CPU workers take from the gpu queue",
+        description="seconds without a ready GPU worker after which CPU workers take from queue `gpu` too",
     )
     finetune_time_limit_s: float | None = Field(
         None, gt=0, description="seconds that one finetuning job may train; default: no limit"
@@ -84,7 +84,7 @@ class WorkerSettings(ServiceSettings):
         le=65535,
         description="port of a worker's metrics for Prometheus; default: none are served",
     )
-    metrics_host: str = Field("127.0.0.1", description="address of a worker's metrics")
+    metrics_host: str = Field("127.0.0.1", description="address at which a worker serves its metrics")
 
 
 def explain(error: KronosError) -> str:

@@ -90,7 +90,7 @@ function knownPlacesOf(titles, name) {
   const times = TIMES.filter((title) => placeOf(title) >= 0)
   if (!times.length) {
     throw new FileProblem(
-      `${name} has no column with the times; ${has}: name one ${TIMES.slice(0, -1).join(", ")} or ${TIMES.at(-1)}`,
+      `${name} has no column with the times; ${has}: call the column of times ${TIMES.slice(0, -1).join(", ")} or ${TIMES.at(-1)}`,
     )
   }
   const at = { timestamps: placeOf(times[0]) }
@@ -99,7 +99,7 @@ function knownPlacesOf(titles, name) {
   const missing = PRICES.filter((title) => !(title in at))
   if (!missing.length) return at
   throw new FileProblem(
-    `${name} has no column ${missing.join(" and no column ")}; ${has}: rename those that are meant`,
+    `${name} has no column ${missing.join(" and no column ")}; ${has}: rename the columns that hold them`,
   )
 }
 
@@ -130,7 +130,7 @@ function joined(rows, at, name) {
     return parts.map(([date, time]) => (time === "" ? "" : `${date} ${time}`))
   }
   throw new FileProblem(
-    `${name} has several columns that could be the times, date, time: rename the one that is meant to timestamps`,
+    `${name} has two columns that could be the times, date and time: rename the right one to timestamps`,
   )
 }
 

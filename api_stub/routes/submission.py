@@ -1,4 +1,4 @@
-"""How a request submits its jobs: under which id, and where the answer says that they are."""
+"""How a request submits its jobs: under which id, and with which address in the answer."""
 
 import hashlib
 import uuid

@@ -27,7 +27,7 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
         settings = CliSettings.load()
     except SettingsError as error:
         return [*findings, Finding("settings", "failed", str(error), "correct or unset this variable")]
-    findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} are set"))
+    findings.append(Finding("settings", "ok", f"{len(settings.model_fields_set)} set, all valid"))
     redis = _findings_of("redis", lambda: redis_findings(settings))
     findings += redis
     workers: Sequence[AnyWorkerStatus] = []
@@ -63,7 +63,7 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     num_others = len(workers) - len(forecasting)
     text = f"forecasting: {len(forecasting)} alive, {num_ready} ready"
     text += f"; finetuning: {num_others} alive" if num_others else ""
-    remedy = "wait until it has loaded its model, or read its log" if forecasting else START_ONE
+    remedy = "wait until a worker has loaded its model, or read its log" if forecasting else START_ONE
     yield Finding("workers", "ok" if num_ready else "warning", text, remedy)
     for worker in workers:
         if worker.device_warning:

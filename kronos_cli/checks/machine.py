@@ -66,16 +66,17 @@ def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> Iterato
         if reason is None:
             yield Finding("metrics port", "ok", f"{place} is free")
         elif workers_here:
-            yield Finding("metrics port", "ok", f"{place} is in use, and {', '.join(workers_here)} runs here")
+            text = f"{place} is in use, presumably by {', '.join(workers_here)}"
+            yield Finding("metrics port", "ok", text)
         else:
             remedy = "set KRONOS_METRICS_PORT to a free port; otherwise the worker runs without metrics"
             yield Finding("metrics port", "warning", f"{place}: {reason}", remedy)
     for check, host, port, remedy in (
-        ("flower port", "127.0.0.1", FLOWER_PORT, "give --port"),
+        ("flower port", "127.0.0.1", FLOWER_PORT, "give kronos flower --port"),
         ("api port", settings.api_host, settings.api_port, "set KRONOS_API_PORT"),
     ):
         is_free = why_not_free(host, port) is None
-        text = "is free" if is_free else f"is in use; if not by a Kronos process: {remedy}"
+        text = "is free" if is_free else f"is in use; unless a Kronos process uses it: {remedy}"
         yield Finding(check, "ok", f"{host}:{port} {text}")
 
 
@@ -97,7 +98,7 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     """The findings from a probe's report on one device."""
     device, model = report["devices"][0], report["model"]
     if "error" in device:
-        yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to one of these")
+        yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to another device, such as cpu")
         return
     text, warning = f"{device['device']}, {device['description']['name']}", device["warning"]
     text += f". {warning}" if warning else ""
@@ -110,7 +111,8 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
         remedy = "the worker downloads it at its first start; without internet set KRONOS_MODEL=kronos-tiny"
         yield Finding("model", "warning", "the model is not on this machine yet", remedy)
     elif "error" in model:
-        remedy = "correct KRONOS_MODEL, KRONOS_TOKENIZER or their revisions"
+        is_large = model.get("code") == "OUT_OF_MEMORY"  # then the message names the settings
+        remedy = "" if is_large else "correct KRONOS_MODEL, KRONOS_TOKENIZER or their revisions"
         yield Finding("model", "failed", model["error"], remedy)
     else:
         size = f"{model['num_parameters']:,} parameters, {model['slots']} slots"

@@ -37,7 +37,7 @@ def package_findings(root: Path = PACKAGE_ROOT) -> list[Finding]:
         except PackageNotFoundError:
             return [Finding("packages", "ok", "versions are not compared: there is no requirements.txt")]
     if find_spec("packaging") is None:  # only the client is installed
-        text = "packaging is not installed, which compares the versions"
+        text = "packaging is not installed; it is needed to compare the versions"
         return [Finding("packages", "failed", text, remedy)]
     wanted = [requirement for requirement in map(_parse, lines) if requirement is not None]
     findings = []

@@ -34,9 +34,9 @@ def redis_findings(settings: CliSettings) -> Iterator[Finding]:
             try:
                 yield from check(redis)
             except NoPermissionError as error:
-                yield Finding("redis", "warning", f"a check is not allowed: {error}", ALLOW)
+                yield Finding("redis", "warning", f"this user may not run a check: {error}", ALLOW)
             except (RedisError, TypeError, ValueError) as error:
-                remedy = "check that no proxy or configuration renames or forbids INFO, TIME or LLEN"
+                remedy = "allow the commands INFO, TIME and LLEN in Redis and in any proxy"
                 text = f"a check failed: {error or type(error).__name__}"
                 yield Finding("redis", "warning", text, remedy)
 
@@ -52,7 +52,7 @@ def _reach(redis: Redis, url: str) -> Finding:
         return Finding("redis", "failed", f"{place} refuses the password: {error}", remedy)
     except RedisError as error:
         remedy = "start it, or set KRONOS_REDIS_URL to a running one; `kronos up` starts one on this machine"
-        remedy += ". With TLS the URL begins with rediss://"
+        remedy += ". If it needs TLS, the URL begins with rediss://"
         return Finding("redis", "failed", f"{place} does not answer: {error}", remedy)
     return Finding("redis", "ok", f"{place} answers in {1000 * (time.perf_counter() - started):.1f} ms")
 
@@ -112,7 +112,7 @@ def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     if limit:
         level = "warning" if used / limit > MAX_MEMORY_SHARE else "ok"
         text = f"{used / limit:.0%} of {limit / 2**20:,.0f} MiB in use"
-        remedy = "give it more memory, or lower KRONOS_MAX_QUEUE_JOBS or KRONOS_RESULT_TTL_S"
+        remedy = "raise Redis's maxmemory, or lower KRONOS_MAX_QUEUE_JOBS or KRONOS_RESULT_TTL_S"
         yield Finding("memory", level, text, remedy)
 
 

@@ -17,10 +17,8 @@ SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "
 
 
 @click.command()
-@click.option(
-    "--worker", "only_worker", is_flag=True, help="Check only that a worker on this host is ready; fast."
-)
-@click.option("--no-compute", is_flag=True, help="Skip device and model, which take seconds.")
+@click.option("--worker", "only_worker", is_flag=True, help="Check only that a worker on this host is ready.")
+@click.option("--no-compute", is_flag=True, help="Skip the device and the model, which take seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def check(only_worker: bool, no_compute: bool, as_json: bool) -> None:
     """Check this installation, and print a remedy for each problem.

@@ -56,7 +56,7 @@ class TrainingOptions:
     "KRONOS_DATA_FOLDER. May be repeated.",
 )  # fmt: skip
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device.")
-@click.option("--output", type=PATH, help="Folder of the run, if it is not a job.")
+@click.option("--output", type=PATH, help="Folder of a run in this process.")
 @click.option("--enqueue", "name", metavar="NAME", help="Enqueue a job. The model is registered as NAME.")
 @click.option(
     "--inline", multiple=True, type=PATH, metavar="FILE.csv",
@@ -65,14 +65,18 @@ class TrainingOptions:
 @priority
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of training on the CPU.")
 @click.option(
-    "--deadline", "deadline_s", type=float, metavar="SECONDS", help="Time in which the job must end."
+    "--deadline", "deadline_s", type=float, metavar="SECONDS", help="Give up the job after this time."
 )
 @click.option("--id", "job_id", help="The job's id.  [default: a random one]")
 @click.option(
-    "--watch", is_flag=False, flag_value="", metavar="[ID]", help="Follow the new job, or the job ID."
+    "--watch",
+    is_flag=False,
+    flag_value="",
+    metavar="[ID]",
+    help="Follow the new job, or the job with this ID.",
 )
-@click.option("--cancel", metavar="ID", help="End the job ID. Its best checkpoint is kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@click.option("--cancel", metavar="ID", help="End the job with this ID. Its best checkpoint is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print the states of the job as JSON lines.")
 def finetune(
     name: str | None, watch: str | None, cancel: str | None, as_json: bool, no_fallback: bool, **given: Any
 ) -> None:
@@ -84,7 +88,8 @@ def finetune(
     kronos finetune --watch ID                         follow a job to its end
     kronos finetune --cancel ID                        end a job
 
-    Exit status: 0 when done, 1 when the job failed, 2 if the options cannot be used.
+    Exit status: 0 when done, 1 if training failed, 2 if the options cannot be used, 75 if training here was
+    stopped and saved.
     """
     options, settings = TrainingOptions(allow_fallback=not no_fallback, **given), get_settings()
     _check_together(options, name, watch, cancel)
@@ -95,7 +100,7 @@ def finetune(
             handle = client.finetune_handle(cancel)
             handle.check()
             handle.cancel()
-            click.echo(f"The job {cancel} was asked to end.", err=True)
+            click.echo(f"The end of job {cancel} was requested.", err=True)
         elif name is not None:
             handle = enqueue(client, name, options, settings.max_inline_bars)
             _print_enqueued(client, handle, as_json=as_json)

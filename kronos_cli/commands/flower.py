@@ -14,11 +14,13 @@ COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
 
 @click.command()
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to serve.")
-@click.option("--port", default=FLOWER_PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option(
+    "--port", default=FLOWER_PORT, show_default=True, type=click.IntRange(1, 65535), help="Its port."
+)
 def flower(address: str, port: int) -> None:
-    """Run Flower, a web page that shows queues and jobs.
+    """Run Flower, a web page that shows workers and jobs.
 
-    It asks for KRONOS_FLOWER_USER and KRONOS_FLOWER_PASSWORD.
+    Users log in with KRONOS_FLOWER_USER (kronos) and KRONOS_FLOWER_PASSWORD, which has no default.
     """
     settings = get_settings()
     if find_spec("flower") is None:  # otherwise Celery reports an unknown command

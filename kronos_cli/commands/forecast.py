@@ -62,10 +62,20 @@ def device(text: str) -> str:
     "--samples", "sample_count", default=10, show_default=True, type=options.COUNT, help="Sample paths."
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
-@click.option("--temperature", type=POSITIVE, default=1.0, show_default=True)
-@click.option("--top-k", type=click.IntRange(min=0), default=0, show_default=True, help="0: no limit.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True)
-@click.option("--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True)
+@click.option(
+    "--temperature", type=POSITIVE, default=1.0, show_default=True, help="Below 1 calmer, above 1 wilder."
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=0), default=0, show_default=True,
+    help="Only the k most likely tokens; 0: all.",
+)  # fmt: skip
+@click.option(
+    "--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
+    help="Only the most likely tokens of this total probability.",
+)  # fmt: skip
+@click.option(
+    "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
+)
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(
@@ -74,11 +84,11 @@ def device(text: str) -> str:
 @click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of using the CPU.")
 @options.priority
 @click.option(
-    "--deadline", "deadline_s", type=POSITIVE, metavar="SECONDS", help="Time until each job must end."
+    "--deadline", "deadline_s", type=POSITIVE, metavar="SECONDS", help="Give up a job after this time."
 )
 @click.option(
     "--timeout", "timeout_s", type=POSITIVE, metavar="SECONDS",
-    help="Longest wait for each job. After it the job is cancelled, and its file has failed.",
+    help="Longest wait for each job. After it, the job is cancelled and its file counts as failed.",
 )  # fmt: skip
 @click.option(
     "--in-flight", default=64, show_default=True, type=click.IntRange(1, 10_000),
@@ -105,7 +115,7 @@ def forecast(
     settings = get_settings()
     table_kind = TABLE_KINDS.get(output.suffix.lower())
     if table_kind is not None and kind is not None:
-        raise click.UsageError("--format is for a folder: a table's format is the end of its name")
+        raise click.UsageError("--format is for a folder: the end of a table's name sets its format")
     if table_kind is None and output.is_file():
         text = f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
         raise click.UsageError(text)

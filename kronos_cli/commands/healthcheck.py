@@ -11,7 +11,10 @@ from kronos_cli.settings import get_settings
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON, like check.")
 def healthcheck(as_json: bool) -> None:
-    """Exit with 0 when a worker on this host is ready, else with 1 and the reason, as `check --worker`."""
+    """Exit with 0 if a worker on this host is ready, else with 1.
+
+    The reason goes to standard error. `check --worker` checks the same.
+    """
     finding = worker_here(get_settings())
     if as_json:
         print_json([finding])

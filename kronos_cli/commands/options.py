@@ -12,6 +12,8 @@ PRIORITY: Final = click.Choice(["high", "normal", "low"])
 device = click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 model = click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 tokenizer = click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
-lookback = click.option("--lookback", type=COUNT, help="Last bars used. Default: as in training, else 400.")
+lookback = click.option(
+    "--lookback", type=COUNT, help="Number of last bars to use.  [default: as in training, else 400]"
+)
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)

@@ -53,7 +53,7 @@ def up(
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
     If KRONOS_REDIS_URL is set, the command uses that Redis and starts none. Without KRONOS_MODEL it serves
-    the bundled checkpoint. A process that crashes is restarted, at most 5 times in 10 minutes.
+    the bundled model. A process that crashes is restarted, at most 5 times in 10 minutes.
     """
     console, settings = Console(highlight=False, stderr=as_json), get_settings()
     workers = services.worker_names(num_workers)
@@ -109,7 +109,7 @@ def up(
         except KeyboardInterrupt:
             console.print("Stopping. Running jobs finish first; Ctrl-C again ends at once.")
             return
-        console.print(f"{dead.name} ended with status {dead.exit_status}; stopping the others.")
+        console.print(f"{dead.name} ended with status {dead.exit_status} (see its log); stopping the others.")
         raise SystemExit(1)
 
 

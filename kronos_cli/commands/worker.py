@@ -14,10 +14,16 @@ from kronos_cli.settings import get_settings
     "--role", type=click.Choice(["forecast", "finetune"]),
     help="What the worker does; overrides KRONOS_ROLE.  [default: forecast]",
 )  # fmt: skip
-@click.option("--pool", type=click.Choice(["threads", "prefork", "solo"]), help="How jobs run in parallel.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Number of jobs at once.")
+@click.option(
+    "--pool", type=click.Choice(["threads", "prefork", "solo"]),
+    help="How jobs run in parallel; prefork only on the CPU.  [default: threads]",
+)  # fmt: skip
+@click.option(
+    "--concurrency", type=click.IntRange(min=1),
+    help="Number of jobs at once. Default: from KRONOS_MAX_JOBS; with prefork the number of cores.",
+)  # fmt: skip
 @options.device
-@click.option("--loglevel", default="INFO", show_default=True)
+@click.option("--loglevel", default="INFO", show_default=True, help="Least severe log lines to show.")
 @click.argument("celery_arguments", nargs=-1, type=click.UNPROCESSED)
 def worker(role: str | None, device: str | None, celery_arguments: tuple[str, ...], **given: Any) -> None:
     """Run a worker: load the model once, take jobs from the queue of its device.

@@ -150,7 +150,7 @@ class LocalRedis:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._release()
-            raise LocalStackError(f"{data} is in use by another kronos; give --data another folder") from None
+            raise LocalStackError(f"{data} is in use by another kronos up; give another --data") from None
         password = self._lock.read().strip()
         if not password:
             password = secrets.token_urlsafe(24)

@@ -51,8 +51,8 @@ def start_api(
 ) -> str | None:
     """Start the HTTP API. Returns its address, or None after printing which package is missing."""
     if missing := [name for name in API_PACKAGES if importlib.util.find_spec(name) is None]:
-        text = f"No API and page: {', '.join(missing)} not installed"
-        console.print(f'{text}; run pip install ".[api]" in the checkout', soft_wrap=True)
+        text = f"The API and its page are not started; not installed: {', '.join(missing)}."
+        console.print(f'{text} Run pip install ".[api]" in the checkout.', soft_wrap=True)
         return None
     port = port or free_port(settings.api_port)
     stack.start("api", module_command("api_stub"), {**common, "KRONOS_API_PORT": str(port)})

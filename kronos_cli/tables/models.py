@@ -58,7 +58,7 @@ def _parent(parent: Any) -> str:
 
 
 def _quality(metadata: Metadata) -> list[str]:
-    """The best losses, then the reductions in percent; empty where the metadata have no number."""
+    """The best losses, then the reductions in percent; empty if the metadata have no number."""
     losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
     percents = [_at(metadata.evaluation, "improvements", over, "percent") for over in ("start", "last_value")]
     shown = zip([*losses, *percents], ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2, strict=True)

@@ -56,7 +56,7 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         table.add_row(name, *lengths, f"{queue['workers_ready']}/{workers}", rate, wait)
         if waiting and not workers:
             jobs = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
-            remarks.append(f"{name}: {jobs}, and no worker of this queue is alive")
+            remarks.append(f"{name}: {jobs}, and no worker of this queue is alive; start one")
         if waiting >= queue["limit"]:
             remarks.append(f"{name}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers")
     if report["dead"]:

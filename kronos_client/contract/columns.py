@@ -50,7 +50,9 @@ def decode_column(column: str | Sequence[float], field: str = "column") -> NDArr
         message = f"{field} is not base64 (the standard alphabet, padded): encode it anew"
         raise JobError(ErrorCode.BAD_ENCODING, message, field) from None
     if len(data) % WIRE_DTYPE.itemsize:
-        message = f"{field} decodes to {len(data)} bytes, which are no whole float32 values of 4 bytes each"
+        message = (
+            f"{field} decodes to {len(data)} bytes, not a multiple of 4: send float32 values of 4 bytes each"
+        )
         raise JobError(ErrorCode.BAD_ENCODING, message, field)
     return np.frombuffer(data, dtype=WIRE_DTYPE).astype(np.float64)
 

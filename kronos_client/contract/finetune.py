@@ -90,10 +90,13 @@ class FinetuneJob(WireModel):
         if not isinstance(data, dict):
             raise _invalid("config.data", f"config.data must be an object, not {excerpt(data)}")
         if "path" in data:
-            raise _invalid("config.data.path", "config.data.path: leave it out; the job's data names it")
+            raise _invalid(
+                "config.data.path",
+                "config.data.path cannot be set in a job: leave it out; data names the files",
+            )
         if self.config.get("training_device", "auto") != "auto":
             field = "config.training_device"
-            raise _invalid(field, f"{field}: leave it out; the job's device sets it")
+            raise _invalid(field, f"{field} cannot be set in a job: leave it out; the job's device sets it")
         placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
         try:
             return parse_config(placed)

@@ -66,8 +66,10 @@ class FinetuneData(WireModel):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.path is None and self.instruments is None:
-            raise PydanticCustomError("no_data", "a path, or instruments")
+            raise PydanticCustomError("no_data", "is empty: add path or instruments")
         if self.path is not None and self.instruments is not None:
-            raise PydanticCustomError("two_kinds_of_data", "either a path or instruments")
+            raise PydanticCustomError(
+                "two_kinds_of_data", "has both path and instruments: remove one of them"
+            )
         check_ids(self.instruments or (), "data.instruments")
         return self

@@ -42,7 +42,7 @@ class FinetuneTimings(ResultModel):
     """Milliseconds."""
 
     queued: float = Field(ge=0, description="from submission to the first start of training")
-    training: float = Field(ge=0, description="in training processes, of all attempts that are known of")
+    training: float = Field(ge=0, description="in training processes, over all known attempts")
     total: float = Field(ge=0, description="from submission to the result")
 
 
@@ -55,15 +55,15 @@ class FinetuneResult(ResultModel):
     evaluation: dict[str, Any] | None = Field(
         description="model, starting point and naive forecasts on the held-out end; null if left out"
     )
-    verdict: Texts = Field(default=(), description="the evaluation in plain lines, also where it is worse")
+    verdict: Texts = Field(
+        default=(), description="the evaluation in plain sentences, also if the model is worse"
+    )
     data: dict[str, Any] = Field(description="what was read: instruments, bars, gaps, dropped rows and why")
     device: str = Field(description="that trained it, such as cpu or cuda:0")
-    device_warning: str | None = Field(
-        default=None, description="why it is not the device that was asked for"
-    )
+    device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
     worker: str
     warnings: Texts = ()
     timings_ms: FinetuneTimings
     num_attempts: int = Field(ge=1, description="how often training was started")
-    resumed: bool = Field(description="whether training went on from a save of an earlier attempt")
+    resumed: bool = Field(description="whether training continued from a save of an earlier attempt")

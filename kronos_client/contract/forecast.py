@@ -61,7 +61,7 @@ Quantile = Annotated[float, Field(gt=0, lt=1)]
 
 
 class WireModel(BaseModel):
-    """Frozen and strict: no unknown fields, no conversions beyond an integer where a number is due."""
+    """Frozen and strict: no unknown fields, and no conversions but of integers to numbers."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,7 +90,9 @@ def check_ids(candles: Sequence[CandleInput], place: str) -> None:
     for index, one in enumerate(candles):
         if one.id in seen:
             context = {"place": place, "index": index}
-            raise PydanticCustomError("duplicate_id", "an id that no other one has", context)
+            raise PydanticCustomError(
+                "duplicate_id", "is the id of another one too: give each its own", context
+            )
         seen.add(one.id)
 
 
@@ -116,7 +118,7 @@ class Sampling(WireModel):
         default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
     )
     sample_count: Count = Field(default=1, description="paths to draw for each series")
-    seed: Seed | None = Field(default=None, description="from the task's id if left out")
+    seed: Seed | None = Field(default=None, description="derived from the task's id if left out")
 
 
 class Output(WireModel):
@@ -173,13 +175,13 @@ class ForecastJob(WireModel):
                 continue
             actual = len(series.future_timestamps)
             if actual == 0 or actual != (expected or actual):
-                wanted = f"{expected} timestamps, as {source} has it" if expected else "at least 1 timestamp"
+                wanted = f"{expected} timestamps to match {source}" if expected else "at least 1 timestamp"
                 context = {"index": index, "wanted": wanted, "actual": actual}
-                raise PydanticCustomError("future_length", "{wanted}, not {actual}", context)
+                raise PydanticCustomError("future_length", "must have {wanted}, not {actual}", context)
             if expected is None:
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:
-            raise PydanticCustomError("no_horizon", "a number of bars, or a series future_timestamps")
+            raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
         return self
 
     @property

@@ -31,7 +31,7 @@ class PreparedSeries:
         wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
         future_timestamps: the same H times in the form of the input.
         seed: for this series' draws.
-        warnings: facts that a reader of the forecast should know.
+        warnings: remarks for people who read the forecast.
     """
 
     id: str

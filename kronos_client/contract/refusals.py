@@ -62,7 +62,7 @@ def refusal(error: ValidationError) -> JobError:
         expected = first["msg"].removeprefix("Input should be ")
     if kind in _FIELDS_OF_CHECKS:
         field = _FIELDS_OF_CHECKS[kind].format(**context)
-        return JobError(code, f"{field} must have {expected}", field)
+        return JobError(code, f"{field} {expected}", field)
     if "index" in context:
         field, value = f"{field}.{context['index']}", value[context["index"]]
     details = {}

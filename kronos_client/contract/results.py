@@ -63,9 +63,7 @@ class ForecastResult(ResultModel):
     series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
     model: ModelInfo
     device: str = Field(description="that computed it, such as cpu or cuda:0")
-    device_warning: str | None = Field(
-        default=None, description="why it is not the device that was asked for"
-    )
+    device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
     worker: str
     timings_ms: Timings

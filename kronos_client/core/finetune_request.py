@@ -31,9 +31,8 @@ class FinetuneOptions(TypedDict, total=False):
         data: Paths of files or folders below the workers' data folder, one or a list; or the candles, as
             ``submit`` takes them; or a mapping from instruments' names to candles. By default the config's
             ``data.path``, below the workers' data folder.
-        device: The pool; for auto (the default), the config's ``training_device``.
-        allow_fallback: Whether the CPU may train if the pool has no GPU worker for finetuning; by default it
-            may.
+        device: Where to train; for auto (the default), the config's ``training_device``.
+        allow_fallback: Whether the CPU may train if no GPU worker for finetuning is ready (default True).
         deadline_s: Seconds from submission until the job is given up.
         job_id, retry_for_s: As in ``ForecastClient.submit``.
     """
@@ -116,7 +115,7 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
 
 
 def _by_name(data: Any) -> Mapping[str, CandleSource]:
-    """Candles by their instruments' names, or by numbers if they have none."""
+    """Candles by instrument; numbers stand for missing names."""
     if isinstance(data, list | tuple) and not is_records(data):
         return {str(index): source for index, source in enumerate(data)}
     is_mapping = isinstance(data, Mapping) and len(data) > 0

@@ -25,7 +25,7 @@ class ForecastOptions(TypedDict, total=False):
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
         model: By default the worker's own; or one of its further models, or a registered one.
-        device, allow_fallback: The pool, and whether the CPU may compute if the pool has no GPU worker.
+        device, allow_fallback: Where to compute, and whether on the CPU if no GPU worker is ready.
         deadline_s: Seconds from submission until the job is given up.
         context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
     """

@@ -33,7 +33,7 @@ class JobHandle(Generic[State, Result]):
         return self._thread.run(lambda core: self._on(core).state())
 
     def progress(self) -> Generator[State, None, None]:
-        """The job's state now, then each new one. The last one has ended.
+        """Yield the job's present state, then each new one. The last one has the outcome.
 
         Raises:
             JobError: RESULT_EXPIRED or LOST if there is nothing to wait for.

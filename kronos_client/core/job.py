@@ -52,7 +52,7 @@ def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     """Check a forecast in the contract's own form, as a worker will, except for its model's limit.
 
     Raises:
-        JobError: What the worker would answer.
+        JobError: The error that the worker would return.
     """
     job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
     parsed = parse_job(payload, limits)
@@ -72,7 +72,7 @@ def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     """Check a finetuning job in the contract's own form, as a worker will.
 
     Raises:
-        JobError: What the worker would answer.
+        JobError: The error that the worker would return.
     """
     job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
     return _job(job_id, FINETUNE, payload, parse_finetune_job(payload, limits), limits)

@@ -27,7 +27,7 @@ def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
     message = (
         f"{REFUSED} ({type(error).__name__})"
         if is_refused(error)
-        else f"Redis does not answer ({type(error).__name__}); is it running, and is the URL right?"
+        else f"Redis does not answer ({type(error).__name__}): start it, or correct KRONOS_REDIS_URL"
     )
     return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, {} if job_id is None else {"job_id": job_id})
 

@@ -128,7 +128,7 @@ class ResultEvents:
             return await asyncio.shield(self._start(self._store.forget(job_id, has_result=has_result)))
 
     async def states(self, job_id: str, timeout_s: float | None = None) -> AsyncGenerator[Stored, None]:
-        """The job's state now, then each new one. The last one has ended, unless ``release`` was called.
+        """Yield the job's present state, then each new one, up to the outcome or a call of ``release``.
 
         Raises:
             JobError: TIMEOUT if the job has not ended in time; LOST or RESULT_EXPIRED if there is nothing to

@@ -17,7 +17,7 @@ from kronos_client.redis.queues import list_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
-"""The share of a full queue that is free when senders may retry; a single place would be gone at once."""
+"""The share of a full queue that must be free before senders retry: a single place would be taken at once."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
 
@@ -62,16 +62,20 @@ class Admission:
 
 
 def id_conflict(job_id: str) -> JobError:
-    """The error of an id that other content has."""
+    """The error of an id that was used for other content."""
     message = f"the id {job_id!r} was used for a job with other content; choose a new one"
     return JobError(ErrorCode.ID_CONFLICT, message)
 
 
 def queue_full(queue: str, length: int, limit: int, again_s: int, *, was_submitted: bool = False) -> JobError:
     """The error of a queue without room."""
-    message = f"{length} jobs wait in queue {queue}, its limit is {limit}; submit it again in {again_s} s"
+    message = (
+        f"{length} jobs wait in queue {queue}, its limit is {limit}; submit this job again in {again_s} s"
+    )
     if was_submitted:
-        message += ". It was submitted before under this job_id and may be one of them: that is safe"
+        message += (
+            ". It was submitted before under this job_id and may be one of them: submitting again is safe"
+        )
     details = {"queue": queue, "length": length, "limit": limit, "retry_after_s": again_s}
     return JobError(ErrorCode.QUEUE_FULL, message, None, details)
 

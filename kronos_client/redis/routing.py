@@ -148,7 +148,7 @@ def no_gpu_worker(device: str, role: Role) -> JobError:
     """The error of a job that needs a GPU if no GPU worker is ready."""
     return JobError(
         ErrorCode.NO_GPU_WORKER,
-        f"device {device!r} was asked for, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
+        f"device {device!r} was requested, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
         "back; start a GPU worker or allow falling back to the CPU",
         "device",
     )

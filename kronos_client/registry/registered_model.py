@@ -65,7 +65,7 @@ class RegisteredModel:
         for name in FILES:
             path, what = self.folder / name, f"{name} of the registered model {self.reference}"
             if not is_inside(self.folder, path):
-                raise CheckpointError(f"{what} is a link that leads out of it.")
+                raise CheckpointError(f"{what} is a link that leads out of it. Register the model again.")
             try:
                 sha256 = sha256_of(path)
             except FileNotFoundError as error:

@@ -1,12 +1,14 @@
 """The CPU cores that this process may use, and the threads that it computes with. No torch."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
 CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+SPIN_COUNT: Final = 10_000
+"""Of GNU's OpenMP, which PyTorch's wheels bring. Its default is 300,000."""
 
 
 def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int:
@@ -43,6 +45,16 @@ def _read_quota(path: Path) -> float | None:
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):  # not there, as in the root, or not of this form
         return None
+
+
+def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let OpenMP's threads sleep soon when they wait for each other. To be called before torch is imported.
+
+    By default they spin for milliseconds. If another process then holds the core of one of them, all others
+    burn theirs. Variables that are set already stay.
+    """
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environment.keys():
+        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
 
 
 def intra_op_threads(

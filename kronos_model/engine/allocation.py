@@ -7,27 +7,37 @@ from typing import Final, NamedTuple
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.prompts import Prompts
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.shares import Job, Service, set_shares, weight_of
+from kronos_model.engine.shares import Job, Service, set_targets
 from kronos_model.engine.slots import SlotLedger
 
-QUANTUM_BARS: Final = 16
-"""A job without a slot may fall this far behind another before it gets that one's."""
+MAX_SUSPENDED_AT_ONCE: Final = 8
+"""Paths that are suspended before one step: to copy the state of one takes some milliseconds."""
+MIN_KEPT: Final = 64
+"""Suspended paths whose state is kept, or as many as there are slots if that is more. Others start over."""
 
 
 class Suspension(NamedTuple):
-    """Paths that leave these slots: a sequence, or one that was just cut off from ``running_as``."""
+    """Paths that leave these slots: a whole sequence, or one that was just cut off from ``cut_from``.
+
+    ``keeps_state``: whether they go on where they stopped, else they start over.
+    """
 
     sequence: Sequence
-    running_as: Sequence
+    cut_from: Sequence
     slots: tuple[int, ...]
+    keeps_state: bool
 
 
 @dataclass
 class _Job(Job):
-    """A job with what it may place next: what is suspended, then paths that have not started."""
+    """A job with its sequences, and what it places next: what is suspended, then what has not started."""
 
     running: list[Sequence] = field(default_factory=list)
     following: list[Sequence | Generation] = field(default_factory=list)
+
+    @property
+    def num_lacking(self) -> int:
+        return max(0, self.target - self.num_held)
 
 
 class Allocation:
@@ -99,39 +109,25 @@ class Allocation:
             What was suspended, and the sequences that got slots.
         """
         self.has_changed = False
-        suspended: list[Suspension] = []
-        placed: list[Sequence] = []
         jobs = self._jobs()
-        set_shares(jobs, num_slots)
-
-        def place(job: _Job, most: int) -> bool:
-            sequence = self._place(job, min(most, num_slots - self._slots.num_used))
-            placed.extend([] if sequence is None else [sequence])
-            return sequence is not None
-
-        # Each job up to its share, if need be from those that hold more than theirs.
-        wanting = [job for job in jobs if job.following]
-        for job in sorted(wanting, key=lambda job: (job.rank, job.service)):
-            while job.num_held < int(job.share) and self._next(job) is not None:
-                num_due = int(job.share) - job.num_held
-                num_lacking = self._slots.num_used + num_due - num_slots
-                if num_lacking > 0:
-                    suspended += self._take_from_richest(jobs, job, num_lacking)
-                if not place(job, num_due):
-                    break
-        # What is left: first one slot for each job that has none.
-        by_service = sorted(wanting, key=lambda job: (job.service, job.rank))
-        for job in by_service:
-            if not job.num_held:
-                place(job, 1)
-        for job in by_service:
-            while place(job, num_slots):
-                pass
-        # A job that still has none takes its turn, if another had enough.
-        for job in by_service:
-            if not job.num_held:
-                suspended += self._take_a_turn(jobs, job)
-                place(job, 1)
+        set_targets(jobs, num_slots)
+        lacking = sorted(
+            (job for job in jobs if job.num_lacking and self._next(job) is not None),
+            key=lambda job: (job.rank, job.turn),
+        )
+        num_to_free = sum(job.num_lacking for job in lacking) + self._slots.num_used - num_slots
+        suspended = self._make_room(jobs, lacking, num_to_free) if lacking else []
+        placed = []
+        for most_of in (lambda job: job.num_lacking, lambda job: num_slots):
+            for job in lacking:
+                while (most := min(most_of(job), num_slots - self._slots.num_used)) > 0:
+                    sequence = self._place(job, most)
+                    if sequence is None:
+                        break
+                    placed.append(sequence)
+        for suspension in suspended:
+            self._suspended[suspension.sequence] = None
+        self.has_changed = any(job.num_lacking for job in lacking)
         return suspended, placed
 
     def _jobs(self) -> list[_Job]:
@@ -156,27 +152,31 @@ class Allocation:
             job = job_of(generation)
             job.following.append(generation)
             job.num_wanted += generation.num_paths_waiting
+        for key, job in jobs.items():
+            if not job.following:
+                self._service.catch_up(key)
         return list(jobs.values())
 
     def _next(self, job: _Job) -> Sequence | Generation | None:
-        """What the job places next."""
-        # Until the lookback is tokenized, one sequence of a generation runs.
+        """What the job places next. One sequence of a generation caches the prompt for all."""
         starting = {one.generation for one in job.running if not one.generation.is_tokenized}
         for one in job.following:
             generation = one.generation if isinstance(one, Sequence) else one
-            if generation not in starting and self._prompts.can_start(generation):
+            if generation not in starting and not self._prompts.is_being_cached(generation):
                 return one
         return None
 
     def _place(self, job: _Job, most: int) -> Sequence | None:
         """Give at most ``most`` slots to a job; the sequence that got them."""
-        following = self._next(job) if most > 0 else None
+        following = self._next(job)
         if following is None:
             return None
         if isinstance(following, Sequence):
             sequence = following
             if sequence.num_paths > most:
-                self._wait_again(job, sequence.split(sequence.num_paths - most))
+                rest = sequence.split(sequence.num_paths - most)
+                self._suspended[rest] = None
+                job.following.insert(1 + job.following.index(sequence), rest)
             del self._suspended[sequence]
             job.following.remove(sequence)
         else:
@@ -196,59 +196,33 @@ class Allocation:
         job.num_held += sequence.num_paths
         return sequence
 
-    def _take_from_richest(self, jobs: list[_Job], waiting: _Job, most: int) -> list[Suspension]:
-        """Suspend at most ``most`` paths of the job that is the most above its share."""
-        most = min(most, self._num_may_suspend())
-        over = [job for job in jobs if job.num_held > int(job.share) and _may_suspend(job, waiting)]
-        if not over or not most:
-            return []
-        richest = max(over, key=lambda job: (job.rank, job.num_held - job.share))
-        sequence = min(_may_suspend(richest, waiting), key=lambda one: (one.num_paths, one.num_generated))
-        return [self._suspend(richest, sequence, min(most, richest.num_held - int(richest.share)))]
+    def _make_room(self, jobs: list[_Job], lacking: list[_Job], num_paths: int) -> list[Suspension]:
+        """Suspend paths of the jobs that hold more than they should, of the lowest class first."""
+        highest = min(job.rank for job in lacking)
+        num_kept = sum(one.num_paths for one in self._suspended if one.num_generated)
+        num_paths = min(num_paths, MAX_SUSPENDED_AT_ONCE)
+        suspended: list[Suspension] = []
+        for job in sorted(jobs, key=lambda job: (-job.rank, job.target - job.num_held)):
+            is_lower = highest < job.rank
+            for sequence in sorted(job.running, key=lambda one: (one.num_paths, one.num_generated)):
+                most = min(num_paths, job.num_held - job.target, sequence.num_paths)
+                keeps_state = num_kept + most <= max(MIN_KEPT, self._slots.num_slots)
+                # Of its own class, a job does not stop what would lose all that was computed for it.
+                has_moved = keeps_state and sequence.num_generated > sequence.num_generated_before
+                if most > 0 and (is_lower or has_moved):
+                    suspended.append(self._suspend(job, sequence, most, keeps_state))
+                    num_paths -= most
+                    num_kept += most
+        return suspended
 
-    def _take_a_turn(self, jobs: list[_Job], waiting: _Job) -> list[Suspension]:
-        """Suspend a generation of the job that had the most service, if that was enough."""
-        lacks_prompt = self._next(waiting) is None
-        for job in sorted(jobs, key=lambda job: -job.service):
-            if job.service - waiting.service < QUANTUM_BARS / weight_of(waiting.rank):
-                break
-            by_generation: dict[Generation, list[Sequence]] = {}
-            for one in _may_suspend(job, waiting):
-                if one.shares_prompt or not lacks_prompt:
-                    by_generation.setdefault(one.generation, []).append(one)
-            for sequences in by_generation.values():
-                if sum(one.num_paths for one in sequences) <= self._num_may_suspend():
-                    return [self._suspend(job, one, one.num_paths) for one in sequences]
-        return []
-
-    def _num_may_suspend(self) -> int:
-        """Suspended paths take as much memory as those in slots: at most as many again."""
-        return self._slots.num_slots - sum(one.num_paths for one in self._suspended if one.num_generated)
-
-    def _suspend(self, job: _Job, sequence: Sequence, most: int) -> Suspension:
-        """Suspend a sequence, or its last ``most`` paths if it has more."""
-        suspended = sequence
+    def _suspend(self, job: _Job, sequence: Sequence, most: int, keeps_state: bool) -> Suspension:
+        """Suspend the last ``most`` paths of a sequence."""
         if sequence.num_paths > most:
             suspended = sequence.split(most)
             self._slots.give_back(suspended.slots)
-            self.has_changed = True
         else:
+            suspended = sequence
             self.leave(sequence)
             job.running.remove(sequence)
-        self._wait_again(job, suspended)
-        job.num_held -= suspended.num_paths
-        return Suspension(suspended, sequence, suspended.slots)
-
-    def _wait_again(self, job: _Job, sequence: Sequence) -> None:
-        self._suspended[sequence] = None
-        job.following.insert(0, sequence)
-
-
-def _may_suspend(job: _Job, waiting: _Job) -> list[Sequence]:
-    """Sequences that can make room for a waiting job.
-
-    For a job of the same class, only those that generated a bar in these slots: others would lose what was
-    computed for them, again and again.
-    """
-    is_higher = waiting.rank < job.rank
-    return [one for one in job.running if is_higher or one.num_generated > one.num_generated_before]
+        job.num_held -= most
+        return Suspension(suspended, sequence, suspended.slots, keeps_state)

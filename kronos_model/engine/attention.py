@@ -5,9 +5,19 @@ so the keys that several queries share are read once for all of them, and each q
 """
 
 import math
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+QUERY_STEP = 4
+"""Paths that read a prompt together are padded to a multiple of this: MKL has other kernels for 1 and 2."""
+QUERY_BLOCK = 12
+"""Paths of a block, where MKL's result depends on how many paths there are. In a block of this size, it does
+not depend on a path's place (AVX2)."""
+TILE_BARS = 64
+"""Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
 
 
 def attend(
@@ -34,6 +44,62 @@ def attend(
     return Mixed(scores.softmax(-1).to(v.dtype) @ v, scores.logsumexp(-1))
 
 
+def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
+    """All queries q (N, H, hd) on all keys and values (H, m, hd): ``out`` (N, H, hd), ``weight`` (N, H)."""
+    num_padded = -(-len(q) // QUERY_STEP) * QUERY_STEP
+    size = num_padded if not has_kernel(q.device) or _any_number_is_alike() else QUERY_BLOCK
+    num_added = -len(q) % size
+    padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
+    mixed = attend_by_group(torch.unflatten(padded, 0, (-1, size)).transpose(1, 2), k, v)
+    return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
+
+
+@cache
+def _any_number_is_alike() -> bool:
+    """Whether a query's result is the same among 4 and 8: so with MKL's AVX-512 kernels, not with AVX2's."""
+    q, k, v = torch.randn(3, 1, 2, 8, 64, generator=torch.Generator().manual_seed(0))
+    return torch.equal(attend(q[:, :, 4:], k, v).out, attend(q, k, v).out[:, :, 4:])
+
+
+def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
+    """Groups of queries q (G, H, n, hd), all on the same keys and values (H, m, hd).
+
+    On the CPU each group is a product of its own, so that G does not change it.
+    """
+    if has_kernel(q.device):
+        return attend(q, k.expand(len(q), *k.shape), v.expand(len(q), *v.shape))
+    together = attend(q.transpose(0, 1).flatten(1, 2).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
+    outs, weights = (torch.unflatten(one[0], 1, (len(q), -1)) for one in (together.out, together.weight))
+    return Mixed(outs.transpose(0, 1), weights.transpose(0, 1))
+
+
+def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
+    """Queries q (n, H, hd) of the bars from ``first`` on; each sees the keys (H, m, hd) up to its own bar.
+
+    On the CPU, bars are computed in tiles that begin at multiples of ``TILE_BARS``, and a tile that is partly
+    asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
+    do not see must be finite. Returns (n, H, hd).
+    """
+    size = TILE_BARS if has_kernel(q.device) else len(q)
+    before = first % TILE_BARS if has_kernel(q.device) else 0
+    after = -(before + len(q)) % size
+    padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
+    outs = []
+    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), size, dim=2)):
+        begin = first - before + number * size
+        keys, values = (one[None, :, : begin + size] for one in (k, v))
+        mask = _later_hidden(begin, size, keys.shape[2], q.device)
+        outs.append(attend(tile, keys, values, mask).out[0].transpose(0, 1))
+    return torch.cat(outs)[before : before + len(q)]
+
+
+@lru_cache(maxsize=32)  # the tiles of a prompt of 2048 bars
+def _later_hidden(first: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    """(num_queries, num_keys), −inf where a bar does not see a later one."""
+    hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).triu(first + 1)
+    return torch.zeros(hidden.shape, device=device).masked_fill(hidden, -math.inf)
+
+
 class Mixed:
     """The result of attention: ``out`` (B, H, n, hd) and ``weight`` (B, H, n), the logarithms of the sums."""
 
@@ -45,8 +111,9 @@ class Mixed:
 
 def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:
     """Two results of the same queries on different keys, (…, hd) with weights (…), as one, in float32."""
-    share = torch.sigmoid(second_weight - first_weight).unsqueeze(-1)
-    return torch.lerp(first.float(), second.float(), share)
+    # PyTorch's own sigmoid rounds an element by its place in the batch.
+    share = (first_weight - second_weight).exp_().add_(1).reciprocal_()
+    return torch.lerp(first.float(), second.float(), share.unsqueeze(-1))
 
 
 def has_kernel(device: torch.device) -> bool:

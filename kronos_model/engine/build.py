@@ -5,6 +5,7 @@ import torch
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.network import cache_dtype
+from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among
 from kronos_model.engine.static_steps import StaticSteps
@@ -124,4 +125,5 @@ def slot_bytes(
     """
     num_layers = len(model.transformer) + 1  # and the dependency-aware layer
     itemsize = cache_dtype(device or model.head.proj_s1.weight.device, dtype).itemsize
-    return 2 * num_layers * (max_context + StaticSteps.NUM_SPARE_BARS) * model.d_model * itemsize
+    num_bars = padded_bars(max_context + StaticSteps.NUM_SPARE_BARS)
+    return 2 * num_layers * num_bars * model.d_model * itemsize

@@ -75,7 +75,7 @@ class Engine:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
         classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            where a step for few paths takes less time.
+            if a step for few paths takes less time.
     """
 
     def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
@@ -123,7 +123,7 @@ class Engine:
         self._fail(generation, Cancelled("the forecast was cancelled"))
 
     def step(self) -> list[Generation]:
-        """One more bar for every sequence that decodes; returns the generations that ended with it.
+        """Compute one more bar for every sequence that decodes; returns the generations that ended.
 
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
@@ -205,11 +205,11 @@ class Engine:
         if self._is_short_of_memory and self._scheduler.running:
             postponed = self._scheduler.postpone_newest()
             self._runner.release(postponed)
-            log.warning("out of memory: a series starts over later, %s", self._scheduler.limits)
+            log.warning("out of memory: the newest series starts over later")
         self._is_short_of_memory = False
 
     def _give_up(self, generation: Generation, error: Exception) -> None:
-        log.error("a series failed alone", exc_info=error)
+        log.error("a series failed in a step of its own", exc_info=error)
         self._fail(generation, as_kronos_error(error))
 
     def _shrink(self, failed: tuple[Work, ...]) -> bool:
@@ -217,7 +217,7 @@ class Engine:
         self._steps_until_more = STEPS_UNTIL_MORE
         if not self._scheduler.shrink(failed):
             return False
-        log.warning("out of memory: %s", self._scheduler.limits)
+        log.warning("out of memory: a step now takes at most %s", self._scheduler.limits)
         return True
 
     def _recover(self) -> None:
@@ -228,12 +228,15 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
+        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
         except Exception as error:  # a kernel may raise anything
             if is_device_lost(error):
                 raise
-            log.warning("suspended paths start over, because their state could not be saved: %s", error)
+            log.warning("suspended paths start over, because their state cannot be saved: %s", error)
+            keeps_state = False
+        if not keeps_state:
             suspension.sequence.start_over()
 
     def _add_bar(self, sequence: Sequence) -> None:

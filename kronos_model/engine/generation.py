@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
@@ -19,7 +18,7 @@ ContextPolicy = Literal["exact", "rolling"]
 
 ``exact`` computes the window anew for each bar, as the reference does. ``rolling`` keeps the cached keys and
 values and drops the oldest bar: an approximation that costs no more than any other step. The bars that are
-left were computed with the dropped ones in view, and positions go on counting.
+left were computed with the dropped ones in view, and positions keep increasing.
 """
 
 Priority = Literal["high", "normal", "low"]
@@ -29,7 +28,7 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one series is sampled. ``top_k`` 0 and ``top_p`` 1 filter nothing; both together both apply."""
+    """How one series is sampled. ``top_k`` 0 and ``top_p`` 1 filter nothing; if both are set, both apply."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -126,23 +125,23 @@ class Generation:
     Only the thread that steps the engine writes to it.
 
     Attributes:
-        job: what it shares its slots with.
+        job: series with an equal one share its slots.
         rank: of its priority class; 0 is the highest.
         is_tokenized: whether the lookback's tokens are known. Until then only one sequence runs.
     """
 
     def __init__(self, request: SeriesRequest) -> None:
         self.request = request
-        self.job: Hashable = self if request.job is None else request.job
         self.rank = PRIORITIES.index(request.priority)
+        self.job: Hashable = self if request.job is None else (request.job, self.rank)
         self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
         self.is_tokenized = False
-        self._waiting = deque([range(request.sampling.sample_count)])
+        self._not_started = range(request.sampling.sample_count)
+        self._accepted: set[int] = set()
         self._paths: NDArray[np.float32] | None = None
-        self._num_paths_done = 0
 
     @property
     def num_bars_total(self) -> int:
@@ -152,14 +151,12 @@ class Generation:
     @property
     def num_paths_waiting(self) -> int:
         """Paths that have not started."""
-        return sum(map(len, self._waiting))
+        return len(self._not_started)
 
     def start_paths(self, most: int) -> range:
         """Take at most ``most`` neighbouring paths that have not started."""
-        paths = self._waiting.popleft()
-        if len(paths) > most:
-            self._waiting.appendleft(paths[most:])
-        return paths[:most]
+        paths, self._not_started = self._not_started[:most], self._not_started[most:]
+        return paths
 
     @property
     def paths(self) -> NDArray[np.float32]:
@@ -176,8 +173,11 @@ class Generation:
             shape = (self.request.sampling.sample_count, *paths.shape[1:])
             self._paths = np.empty(shape, dtype=np.float32)
         self._paths[first_path : first_path + len(paths)] = paths
-        self._num_paths_done += len(paths)
-        if self._num_paths_done == self.request.sampling.sample_count:
+        accepted = set(range(first_path, first_path + len(paths)))
+        if accepted & self._accepted:
+            raise RuntimeError("a path was generated twice")
+        self._accepted |= accepted
+        if len(self._accepted) == self.request.sampling.sample_count:
             self._end()
 
     def fail(self, error: KronosError) -> None:

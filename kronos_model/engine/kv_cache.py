@@ -13,8 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.attention import attend, merge
-from kronos_model.engine.reads import OwnRead, PromptRead, Span
+from kronos_model.engine.attention import (
+    attend,
+    attend_by_group,
+    attend_so_far,
+    attend_together,
+    merge,
+)
+from kronos_model.engine.reads import OwnRead, PromptRead, Span, padded_bars
 
 
 class KVCache:
@@ -34,7 +40,7 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        shape = (num_layers, num_slots, num_heads, capacity, head_dim)
+        shape = (num_layers, num_slots, num_heads, padded_bars(capacity), head_dim)
         self.k, self.v = _zeros(shape, device, dtype), _zeros(shape, device, dtype)
 
 
@@ -83,16 +89,8 @@ class PromptSegment:
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
-        queries, keys, values = (_by_head(x).to(cache.k.dtype) for x in (q, k, v))
-        own = attend(queries, keys, values, is_causal=True)
-        if self.first == 0:
-            return own.out[0].transpose(0, 1)
-        before = (
-            cache.k[layer, self.slot, None, :, : self.first],
-            cache.v[layer, self.slot, None, :, : self.first],
-        )
-        earlier = attend(queries, *before)
-        return merge(own.out, own.weight, earlier.out, earlier.weight)[0].transpose(0, 1)
+        keys, values = cache.k[layer, self.slot], cache.v[layer, self.slot]
+        return attend_so_far(q.to(cache.k.dtype), keys, values, self.first)
 
 
 @dataclass(frozen=True)
@@ -126,20 +124,15 @@ class PathsSegment:
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
-        q, k, v = (x.to(cache.k.dtype) for x in (q, k, v))
-        own = attend(self._by_path(q), self._by_path(k), self._by_path(v), is_causal=True)
-        mixed = own.out.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
+        q, k, v = (self._by_path(x.to(cache.k.dtype)) for x in (q, k, v))
+        own = attend(q, k, v, is_causal=True)
+        mixed = own.out
         first, last = self.prompt
-        if first == last:
-            return mixed
-        keys, values = (x[layer, self.prompt_slot, None, :, first:last] for x in (cache.k, cache.v))
-        shared = attend(_by_head(q), keys, values)
-        return merge(
-            mixed,
-            own.weight.transpose(1, 2).flatten(0, 1),
-            shared.out[0].transpose(0, 1),
-            shared.weight[0].transpose(0, 1),
-        )
+        if first < last:
+            prompt = (x[layer, self.prompt_slot, :, first:last] for x in (cache.k, cache.v))
+            shared = attend_by_group(q, *prompt)
+            mixed = merge(own.out, own.weight, shared.out, shared.weight)
+        return mixed.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
 
 
 class DecodeSegment:
@@ -182,17 +175,9 @@ class DecodeSegment:
             weight = torch.cat(weights)
             for prompt in self._prompt_reads:
                 rows, (first, last) = slice(prompt.first_row, prompt.last_row), prompt.bars
-                keys_of, values_of = (x[prompt.slot, None, :, first:last] for x in (keys, values))
-                shared = attend(_by_head(q[rows]), keys_of, values_of)
-                mixed[rows] = merge(
-                    mixed[rows], weight[rows], shared.out[0].transpose(0, 1), shared.weight[0].transpose(0, 1)
-                )
+                shared = attend_together(q[rows], *(x[prompt.slot, :, first:last] for x in (keys, values)))
+                mixed[rows] = merge(mixed[rows], weight[rows], shared.out, shared.weight)
         return mixed
-
-
-def _by_head(x: Tensor) -> Tensor:
-    """(N, H, hd) → (1, H, N, hd)."""
-    return x.transpose(0, 1).unsqueeze(0)
 
 
 def _mask(read: OwnRead, device: torch.device) -> Tensor | None:

@@ -7,7 +7,8 @@ refuse, ``F.linear`` computes the same (PyTorch 2.13: ``aten/src/ATen/native/mkl
 
 oneDNN (3.12) compiles a kernel of some 500 kB for each number of rows, and keeps it for the life of the
 process, whatever the size of its primitive cache. A worker meets every number of rows in time, which would
-come to gigabytes. So rows are padded to one of a few numbers.
+come to gigabytes. So rows are padded to one of a few numbers. oneDNN adds up all of these in one order, so a
+row's product does not depend on other rows.
 """
 
 from typing import NamedTuple
@@ -16,11 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ROWS_HINT = 16
-"""Batch size that the blocked order is chosen for; not slower than ``F.linear`` from 1 to 2000 rows."""
-
 MAX_ROWS = 512
 """More rows are multiplied in parts of this size."""
+MAX_INPUTS_OF_ANY_ROWS = 1024
+"""For more inputs than this, oneDNN adds up one row, and many rows with AMX, in other orders."""
+MAX_ROWS_OF_MANY_INPUTS = 32
+"""Rows of so many inputs that AMX multiplies at once."""
+MIN_PRODUCTS_OF_AMX = 64
+"""oneDNN does not use AMX for fewer rows times inputs."""
 NUM_EXACT_ROWS = 16
 """Up to this number no row is added; above it, at most one for every eight."""
 
@@ -57,7 +61,8 @@ class FusedLinear:
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self._dtype = dtype
         self._bias = torch.cat(biases).to(dtype) if biases else None
-        self._reordered = _reorder(weight)
+        self._rows = row_bounds(weight.shape[1], dtype)
+        self._reordered = _reorder(weight, self._rows.hint)
         self._weight = weight if self._reordered is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -69,18 +74,18 @@ class FusedLinear:
         if self._reordered is None:
             assert self._weight is not None
             return F.linear(x, self._weight, self._bias)
-        if x.shape[0] <= MAX_ROWS:
+        if x.shape[0] <= self._rows.most:
             return self._product_of_few(x, self._reordered)
         product = x.new_empty(x.shape[0], self._reordered.shape[0])
-        for first in range(0, x.shape[0], MAX_ROWS):
-            rows = slice(first, first + MAX_ROWS)
+        for first in range(0, x.shape[0], self._rows.most):
+            rows = slice(first, first + self._rows.most)
             product[rows] = self._product_of_few(x[rows], self._reordered)
         return product
 
     def _product_of_few(self, x: Tensor, reordered: Tensor) -> Tensor:
-        """The product of at most ``MAX_ROWS`` rows."""
+        """The product of at most ``_rows.most`` rows."""
         num_rows = x.shape[0]
-        num_added = num_rows_for(num_rows) - num_rows
+        num_added = num_rows_for(max(num_rows, self._rows.least)) - num_rows
         padded = F.pad(x, (0, 0, 0, num_added)) if num_added else x
         product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, reordered, self._bias, "none", [], "")
         return product[:num_rows]
@@ -94,13 +99,38 @@ def num_rows_for(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-def _reorder(weight: Tensor) -> Tensor | None:
+class RowBounds(NamedTuple):
+    """The numbers of rows that oneDNN adds up in one order: from ``least`` to ``most``.
+
+    ``hint`` is the batch size that the weights' order is chosen for.
+    """
+
+    least: int
+    most: int
+    hint: int
+
+
+def row_bounds(num_inputs: int, dtype: torch.dtype) -> RowBounds:
+    """The bounds for oneDNN on this CPU, found by comparing all numbers of rows bit for bit (oneDNN 3.12).
+
+    The hints were not slower than ``F.linear`` from 1 to 2000 rows. Other hints need other bounds.
+    """
+    has = torch.cpu.get_capabilities()
+    has_many_inputs = num_inputs > MAX_INPUTS_OF_ANY_ROWS
+    if dtype is torch.bfloat16 and has.get("amx_bf16"):
+        least = -(-MIN_PRODUCTS_OF_AMX // num_inputs)
+        return RowBounds(least, MAX_ROWS_OF_MANY_INPUTS if has_many_inputs else MAX_ROWS, hint=1)
+    is_native = dtype is torch.float32 or has.get("avx512_bf16")
+    return RowBounds(1 if is_native and not has_many_inputs else 2, MAX_ROWS, hint=16)
+
+
+def _reorder(weight: Tensor, rows_hint: int) -> Tensor | None:
     """The weight in oneDNN's blocked order; None if oneDNN cannot be used."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     try:
         with torch.inference_mode():
-            reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
+            reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows_hint)
             probe = weight.new_zeros(1, weight.shape[1])
             torch.ops.mkldnn._linear_pointwise(probe, reordered, None, "none", [], "")
     except (AttributeError, RuntimeError):  # this build lacks the operators, or they take other arguments

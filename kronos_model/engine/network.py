@@ -82,7 +82,7 @@ class Network:
     def next_tokens(
         self, tokens: Tensor, calendar: Tensor, positions: Tensor, segment: DecodeRows, choose: Choose
     ) -> Tensor:
-        """The tokens (R, 2) that follow the newest ones (R, 2) of all paths, which go into the cache."""
+        """Put the newest tokens (R, 2) of all paths into the cache; return those that follow (R, 2)."""
         context = self._context(tokens, calendar, positions, [segment])  # (R, d_model)
         segment.store(self._dependency, 0, *self._keys_and_values(context))
         s1 = choose(0, self._s1_head(context))

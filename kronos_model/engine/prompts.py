@@ -29,19 +29,13 @@ class Prompts:
         self._by_slot: dict[int, Prompt] = {}
         self._shared: dict[Generation, Prompt] = {}
 
-    def can_start(self, generation: Generation) -> bool:
-        """Whether another sequence of the generation may start: not while one is caching their prompt."""
+    def is_being_cached(self, generation: Generation) -> bool:
+        """Whether one of the generation's sequences is caching the prompt that all of them share."""
         prompt = self._shared.get(generation)
-        if prompt is not None:
-            return prompt.is_cached or not prompt.num_users
-        return (
-            generation.request.sampling.sample_count == 1
-            or self._ledger.num_free > 0
-            or any(not prompt.num_users for prompt in self._shared.values())
-        )
+        return prompt is not None and prompt.num_users > 0 and not prompt.is_cached
 
     def join(self, generation: Generation) -> Prompt:
-        """The prompt for another sequence of a generation that can start."""
+        """The prompt for another sequence of a generation. An unused one makes room for it."""
         prompt = self._shared.get(generation)
         if prompt is None:
             if not self._ledger.num_free:

@@ -1,7 +1,8 @@
 """Plans which parts of the cache a decode step reads: few large reads instead of many small ones. No torch.
 
 Rows are the paths of a step in order. Paths in neighbouring slots are read together, padded to the widest of
-them, unless the padding costs more than another read.
+them, unless the padding costs more than another read. A read ends with a whole block of ``READ_BLOCK_BARS``:
+then the bars that a row does not see change no bit of its result.
 """
 
 from collections.abc import Iterable
@@ -12,16 +13,19 @@ from kronos_model.engine.sequence import Sequence
 Span = tuple[int, int]
 """Bars ``[first, last)`` of a slot."""
 
+READ_BLOCK_BARS = 16
+"""The widest vector. PyTorch's attention rounds exponentials beyond the last whole vector in another way."""
+
 MAX_PADDING_BARS = 256
-"""Padding of one read. To read so many bars takes about as long as another call of the attention kernel."""
+"""The most padding of one read: reading so many bars takes about as long as another call of the kernel."""
 
 
 @dataclass(frozen=True)
 class OwnRead:
     """Each row reads its own slot: rows ``[first_row, last_row)`` have slots from ``first_slot`` on.
 
-    Each row reads the first ``num_bars`` of its slot and sees the first ``seen`` of them; None if every row
-    sees all of them.
+    Each row reads the first ``num_bars`` of its slot, a multiple of ``READ_BLOCK_BARS``, and sees the first
+    ``seen`` of them; None if every row sees all of them.
     """
 
     first_row: int
@@ -39,6 +43,11 @@ class PromptRead:
     last_row: int
     slot: int
     bars: Span
+
+
+def padded_bars(num_bars: int) -> int:
+    """The multiple of ``READ_BLOCK_BARS`` that holds ``num_bars``."""
+    return -(-num_bars // READ_BLOCK_BARS) * READ_BLOCK_BARS
 
 
 def prompt_span(sequence: Sequence) -> Span:
@@ -88,10 +97,11 @@ def plan_own_reads(sequences: Iterable[Sequence]) -> tuple[OwnRead, ...]:
 
     def close() -> None:
         if seen:
-            is_padded = min(seen) < max(seen)
+            num_bars = padded_bars(max(seen))
+            is_padded = min(seen) < num_bars
             last_row = first_row + len(seen)
             reads.append(
-                OwnRead(first_row, last_row, first_slot, max(seen), tuple(seen) if is_padded else None)
+                OwnRead(first_row, last_row, first_slot, num_bars, tuple(seen) if is_padded else None)
             )
 
     for sequence in sequences:

@@ -120,24 +120,24 @@ class ModelRunner:
     @torch.inference_mode()
     def suspend(self, suspension: Suspension) -> None:
         """Save what the paths need to go on in other slots."""
-        sequence, running_as, slots = suspension
-        if running_as in self._placed:
-            noise = self._steps.suspend(running_as)
-            if sequence.num_generated:
-                saved = [
-                    SuspendedPath(
-                        self._own.tokens[slot, : sequence.num_generated + 1].to("cpu", copy=True),
-                        self._network.copy_slot(slot, sequence.num_bars_kept),
-                        noise,
-                    )
-                    for slot in slots
-                ]
-                state = self._states[sequence.generation]
-                state.suspended |= dict(zip(sequence.paths, saved, strict=True))
-            if sequence is not running_as:
-                self._steps.resume(running_as, noise)  # with fewer paths
-        if sequence is running_as:
+        sequence, cut_from, slots, keeps_state = suspension
+        is_placed = cut_from in self._placed
+        noise = self._steps.suspend(cut_from) if is_placed else None
+        if sequence is cut_from:
             self.release(sequence)
+        elif is_placed:
+            self._steps.resume(cut_from, noise)  # with fewer paths
+        if is_placed and keeps_state and sequence.num_generated:
+            saved = [
+                SuspendedPath(
+                    self._own.tokens[slot, : sequence.num_generated + 1].to("cpu", copy=True),
+                    self._network.copy_slot(slot, sequence.num_bars_kept),
+                    noise,
+                )
+                for slot in slots
+            ]
+            state = self._states[sequence.generation]
+            state.suspended |= dict(zip(sequence.paths, saved, strict=True))
 
     @torch.inference_mode()
     def leave_slots(self, sequence: Sequence) -> None:

@@ -2,17 +2,17 @@
 
 Slots are shared out fairly between jobs (``allocation``). On the CPU a step for few paths takes less time, so
 lower priority classes skip most steps while a higher one runs. Chunks go to the job that had the least
-service, and in turn within a job.
+service, of the highest class first, and in turn within a job.
 """
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kronos_model.engine.allocation import QUANTUM_BARS, Allocation, Suspension
+from kronos_model.engine.allocation import Allocation, Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.shares import CLASS_RATIO, Service
+from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Service
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,9 @@ class StepLimits:
 
     paths: int
     chunk_bars: int
+
+    def __str__(self) -> str:
+        return f"{self.paths} paths and {self.chunk_bars} bars of prefill"
 
 
 class Scheduler:
@@ -74,9 +77,8 @@ class Scheduler:
         for suspension in suspended:
             if suspension.sequence in self.running:
                 self._remove(suspension.sequence)
-        placed = [one for one in placed if self._slots.holds(one)]  # one may have lost them again
         self._in_chunks.extend(placed)
-        for sequence in (*placed, *(one.running_as for one in suspended)):
+        for sequence in (*placed, *(one.cut_from for one in suspended)):
             if sequence in self._in_chunks and sequence.is_decoding:
                 self._move(sequence)
         return suspended, placed
@@ -101,7 +103,9 @@ class Scheduler:
         chunks: list[Chunk] = []
         room = self.limits.chunk_bars
         in_turn = self._of_this_step(self._in_chunks)
-        for sequence in sorted(in_turn, key=lambda one: self._service[one.generation.job]):
+        for sequence in sorted(
+            in_turn, key=lambda one: (one.generation.rank, self._service[one.generation.job])
+        ):
             if chunks and sequence.num_bars_left > room:
                 break
             chunks.append(sequence.next_chunk(room))
@@ -163,7 +167,7 @@ class Scheduler:
     @property
     def _num_slots_allowed(self) -> int:
         """After running out of memory, paths that are turned back into bars count too."""
-        if self.limits.paths == self.num_slots:
+        if self.limits == StepLimits(self.num_slots, self.max_chunk_bars):
             return self.num_slots
         num_in_bars = sum(one.num_paths for one in self._in_chunks if one.phase is Phase.BARS)
         return self.limits.paths - num_in_bars

@@ -6,7 +6,7 @@ fewer slots than jobs, they take turns by weighted fair queueing (Demers, Keshav
 the job that had the least service.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +15,8 @@ from kronos_model.engine.generation import PRIORITIES
 
 CLASS_RATIO: Final = 8
 """Slots of a class for one of the next lower class, while both have work."""
+QUANTUM_BARS: Final = 16
+"""Bars that a job without a slot may fall behind, by weight, before it gets that of another."""
 
 
 @dataclass
@@ -32,6 +34,12 @@ class Job:
     num_wanted: int = 0
     num_held: int = 0
     share: float = 0.0
+    target: int = 0
+
+    @property
+    def turn(self) -> float:
+        """The job of a class with the least is next. A holder keeps its slot until it is a quantum ahead."""
+        return self.service - (QUANTUM_BARS / weight_of(self.rank) if self.num_held else 0)
 
 
 class Service:
@@ -67,6 +75,10 @@ class Service:
         self._by_job[job] += num_bars / self._weights[job]
         self._virtual_time += num_bars / self._weight
 
+    def catch_up(self, job: Hashable) -> None:
+        """Let a job that has all it wants not fall behind new ones: it needs no more."""
+        self._by_job[job] = max(self._by_job[job], self._virtual_time)
+
 
 def weight_of(rank: int) -> int:
     """The weight of a job's class."""
@@ -86,6 +98,33 @@ def set_shares(jobs: Sequence[Job], num_slots: int) -> None:
         wanted = [job.num_wanted for job in members]
         for job, share in zip(members, _max_min(wanted, [1.0] * len(members), of_class), strict=True):
             job.share = share
+
+
+def set_targets(jobs: Sequence[Job], num_slots: int) -> None:
+    """Compute how many slots each job should hold: its share in whole slots, and a part of what is left."""
+    set_shares(jobs, num_slots)
+    for job in jobs:
+        job.target = int(job.share + 1e-9)
+    left = num_slots - sum(job.target for job in jobs)
+
+    def give(job: Job, most: int) -> None:
+        nonlocal left
+        given = max(0, min(most, left))
+        job.target += given
+        left -= given
+
+    turns = [
+        deque(sorted((job for job in jobs if job.rank == rank and not job.target), key=lambda job: job.turn))
+        for rank in range(len(PRIORITIES))
+    ]
+    while left > 0 and any(turns):
+        # A class has its turn when it is behind a higher one by a bar of the lowest for each class between.
+        heads = [of_class for of_class in turns if of_class]
+        give(min(heads, key=lambda one: one[0].service + one[0].rank).popleft(), 1)
+    for job in jobs:  # what it holds already
+        give(job, min(job.num_held, job.num_wanted) - job.target)
+    for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
+        give(job, job.num_wanted - job.target)
 
 
 def _max_min(wanted: Sequence[int], weights: Sequence[float], total: float) -> list[float]:

@@ -1,7 +1,7 @@
 """Which slots are free. No torch.
 
 A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and next to
-each other if there is such a place: neighbours are read in one go.
+each other if possible: neighbours are read in one go.
 """
 
 
@@ -36,14 +36,10 @@ class SlotLedger:
 
 
 def num_prompt_slots(num_slots: int) -> int:
-    """Slots for prompts that several paths share, in addition to ``num_slots`` for paths.
-
-    Every series with a shared prompt has at least two paths, except that the last round of a large one may
-    have one.
-    """
-    return (num_slots + 1) // 2
+    """Slots for prompts, in addition to ``num_slots`` for paths: each of these may read another prompt."""
+    return num_slots
 
 
 def num_slots_among(places: int) -> int:
     """The most slots for paths, if slots for paths and for prompts share ``places``."""
-    return max(0, 2 * places // 3)
+    return max(0, places // 2)

@@ -70,8 +70,9 @@ class _Block:
         inputs = [q, k, Affine.of(attention.v_proj)]
         self._qkv = FusedLinear(*(one.after_scale(block.norm1.weight) for one in inputs), dtype=dtype)
         self._out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
-        gated = (Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3))
-        self._w1_w3 = FusedLinear(*gated, dtype=dtype)
+        minus_w1 = Affine.of(feed_forward.w1).after_scale(-block.norm2.weight)
+        w3 = Affine.of(feed_forward.w3).after_scale(block.norm2.weight)
+        self._minus_w1_w3 = FusedLinear(minus_w1, w3, dtype=dtype)
         self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
 
     def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,8 +85,10 @@ class _Block:
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
         x = x + self._out(mixed.float().reshape(x.shape))
-        gate, value = self._w1_w3(normalise(x)).chunk(2, dim=-1)
-        return x + self._w2(F.silu(gate) * value)
+        minus_gate, value = self._minus_w1_w3(normalise(x)).chunk(2, dim=-1)
+        # −silu(gate) · value. PyTorch's own silu rounds an element by its place in the batch.
+        minus_gated = (minus_gate * value).div_(minus_gate.exp().add_(1))
+        return x - self._w2(minus_gated)
 
 
 def normalise(x: Tensor) -> Tensor:

@@ -155,7 +155,7 @@ class StaticSteps:
             graph.replay()
 
     def _record(self, shape: Shape) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph; None where that fails, since it can run without."""
+        """The step as a graph; None if that fails: the step then runs unrecorded."""
         graph = torch.cuda.CUDAGraph()
         # The outer stream becomes current again, also if recording fails half-way.
         with _recording, torch.cuda.stream(torch.cuda.current_stream()):
@@ -169,7 +169,7 @@ class StaticSteps:
                 with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
                     self._step(shape)
             except RuntimeError:
-                log.warning("a step of %s could not be recorded and runs without", shape, exc_info=True)
+                log.warning("a step of %s was not recorded by CUDA and runs unrecorded", shape, exc_info=True)
                 return None
         return graph
 

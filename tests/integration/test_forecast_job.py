@@ -357,4 +357,4 @@ def test_the_log_says_once_what_the_worker_runs_on(worker):
     assert len(lines) == 1
     for part in ("device=cpu", f"warning={CUDA_WARNING}", f"model={PARITY / 'model'}", "queue=cpu"):
         assert part in lines[0]
-    assert worker.log.read_text().count("failed on a defect") == 1  # the poisoned record's
+    assert worker.log.read_text().count("failed because of a defect") == 1  # the poisoned record's

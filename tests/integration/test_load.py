@@ -36,7 +36,7 @@ def end(handle: ForecastHandle) -> None:
     assert ended.value.code == ErrorCode.CANCELLED
 
 
-def test_jobs_behind_a_large_one_are_left_to_other_workers(
+def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     start_worker: StartWorker, client: ForecastClient, redis: LocalRedis, candles
 ):
     connection = Redis.from_url(redis.url, decode_responses=True)
@@ -46,10 +46,16 @@ def test_jobs_behind_a_large_one_are_left_to_other_workers(
     client.forecast(candles[:40], pred_len=3, model="kronos-tiny", timeout_s=WAIT_S)
     large = submit_long_job(client, candles)
     await_true(lambda: large.state().name == "PROGRESS")
+    # It takes one small job at a time beside the large one, however many wait.
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
-    assert connection.zcard(UNACKED_INDEX_KEYS["forecast"]) == 1
+    held = []
+    while not any(handle.state().has_ended for handle in small):
+        held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
+        time.sleep(0.01)
+    assert max(held) <= 2
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
-    assert {handle.wait(WAIT_S).worker for handle in small} == {second.node}
+    small += [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
+    assert {handle.wait(WAIT_S).worker for handle in small} == {first.node, second.node}
     assert not large.state().has_ended
     second.stop()
     last = client.submit(candles[:40], pred_len=3)
@@ -68,8 +74,9 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
     while any(not handle.state().has_ended for handle in handles):
         held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
         time.sleep(0.01)
-    # Four jobs of two paths fill the slots; twice the slots is the bound with those whose result is stored.
-    assert 4 <= max(held) <= 16
+    # Four jobs of two paths fill the slots. Twice the slots is the bound with those whose result is stored; a
+    # message or two may still be acknowledged.
+    assert 4 <= max(held) <= 18
     assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in handles}) == NUM_SMALL
     worker.stop()
 

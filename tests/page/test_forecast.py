@@ -270,7 +270,10 @@ HEADER = "date,open,high,low,close\n"
     ("content", "message"),
     [
         ("", "bad.csv is empty"),
-        ("a,b\n1,2\n", "bad.csv has no column with the times; it has a, b: name one timestamps"),
+        (
+            "a,b\n1,2\n",
+            "bad.csv has no column with the times; it has a, b: call the column of times timestamps",
+        ),
         ("date,open,high,close\n2024-01-01,1,2,1\n", "bad.csv has no column low; it has date, open"),
         (
             f"{HEADER}2024-01-01,1,2,1,1\n2024-01-02,1,2,x,1\n",

@@ -20,6 +20,7 @@ from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.process import current_process
 
 MAX_JOBS = 17
+MAX_THREADS = 21  # two more for each higher priority
 NUM_CORES = 3
 
 
@@ -59,9 +60,9 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("arguments", "expected", "num_children"),
     [
-        ((), ("WaitingThreadsPool", MAX_JOBS), 0),
+        ((), ("WaitingThreadsPool", MAX_THREADS), 0),
         (("--concurrency", "5"), ("WaitingThreadsPool", 5), 0),
-        (("--pool", "threads"), ("WaitingThreadsPool", MAX_JOBS), 0),
+        (("--pool", "threads"), ("WaitingThreadsPool", MAX_THREADS), 0),
         (("--pool", "prefork"), ("prefork", NUM_CORES), NUM_CORES),
         (("-P", "prefork", "-c", "2"), ("prefork", 2), 2),
         (("-P", "prefork", "-c", "auto"), ("prefork", NUM_CORES), NUM_CORES),
@@ -91,7 +92,7 @@ def test_a_named_queue_is_ignored_with_a_warning(caplog):
 
 
 def test_celerys_own_defaults_count_as_not_given():
-    assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_JOBS)
+    assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_THREADS)
 
 
 def test_a_worker_that_is_started_from_code_keeps_its_pool():

@@ -87,4 +87,4 @@ class AgeingSweep(bootsteps.StartStopStep):
             log.warning("jobs of low priority could not be moved up, trying again: %s", error)
             return
         if num_moved:
-            log.info("%d jobs of low priority waited long enough: they count as normal now", num_moved)
+            log.info("%d jobs of low priority have waited long: their priority is normal now", num_moved)

@@ -93,7 +93,7 @@ class Claims:
         try:
             self._store.release(job_id, tag, is_lost=is_lost)
         except RedisError as error:
-            log.warning("job %s: its claim could not be released, it ends by itself: %s", job_id, error)
+            log.warning("job %s: its claim could not be released, it expires: %s", job_id, error)
 
     def take_away(self, tag: str) -> bool:
         """Mark a claim as lost to another worker. Returns True the first time, False for unknown tags."""
@@ -102,7 +102,7 @@ class Claims:
             if claim is None or claim.is_taken_away:
                 return False
             claim.is_taken_away = True
-        log.warning("job %s: another worker has it; what is computed here is discarded", claim.job_id)
+        log.warning("job %s: another worker was given it; this outcome is discarded", claim.job_id)
         return True
 
     def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> None:

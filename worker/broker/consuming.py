@@ -54,6 +54,7 @@ class MessageConsumer:
         self._put_back: set[str] = set()
         self._is_rung = threading.Event()
         self._next_check = 0.0
+        self._num_asked = 0  # priority classes of which there was no job
         self._wake: Callable[[], object] = lambda: None
 
     def ring(self) -> None:
@@ -74,12 +75,12 @@ class MessageConsumer:
         Raises:
             RedisError: The connection to Redis is lost.
         """
-        if not self._is_rung.is_set() and time.monotonic() < self._next_check:
-            return
         for _ in range(MAX_TAKEN_AT_ONCE):
             room = num_classes()
-            if not room:
+            is_due = self._is_rung.is_set() or time.monotonic() >= self._next_check or room > self._num_asked
+            if not room or not is_due:
                 return
+            self._num_asked = room
             steps = [step for step in PRIORITY_STEPS if rank_of(step) < room]
             lists = [list_key(queue, step) for step in steps for queue in queues]
             self._is_rung.clear()  # before the take: a later message rings again
@@ -91,7 +92,7 @@ class MessageConsumer:
                 self._is_rung.set()
                 self._deliver(delivery, hand_over)
             except ResponseError as error:  # Redis is full, or a key has another type
-                log.error("Redis refuses the command that takes a job, trying again: %s", error)
+                log.error("Redis refuses the script that takes a job, trying again: %s", error)
                 self._is_rung.clear()
                 return
         self._wake()
@@ -151,9 +152,9 @@ class MessageConsumer:
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
         """Answer, then bury: if the worker is killed in between, the next worker repeats both."""
-        log.warning("a message is moved to the dead ones: %s (id %r)", error, error.job_id)
+        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", error.job_id, error)
         if error.job_id is not None:
-            text = f"{error}; see the contract for how a job is sent"
+            text = f"{error}; the contract (docs/reference/contract.md) says how to send a job"
             self._answer(error.job_id, JobError(ErrorCode.BAD_MESSAGE, text))
         self.deliveries.bury(tag, str(error), queue=queue, job_id=error.job_id, message=raw)
         self.on_dead()

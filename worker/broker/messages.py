@@ -152,7 +152,7 @@ def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: M
         raise BadMessage("its content type is not application/json; set task_serializer to json")
     text, encoding = envelope.get("body"), properties.get("body_encoding")
     if not isinstance(text, str):
-        raise BadMessage("its body is not a text")
+        raise BadMessage("its body is not text")
     if encoding not in ("base64", None):
         raise BadMessage("its body_encoding is not base64")
     try:
@@ -170,14 +170,14 @@ def _check_arguments(body: Any) -> None:
     if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(embed, dict | None):
         raise BadMessage("its body is not a list, an object and an object")
     if "self" in kwargs:
-        raise BadMessage("'self' is no argument of a task")
+        raise BadMessage("'self' is not an argument of a task")
     for name, value in (embed or {}).items():
         if name in SIGNATURE_LISTS:
             is_fine = value is None or (isinstance(value, list) and all(map(_is_signature, value)))
         else:
             is_fine = name == "chord" and (value is None or _is_signature(value))
         if not is_fine:
-            raise BadMessage(f"its {_text(name, MAX_REPR_CHARS)!r} is no task signature that Celery knows")
+            raise BadMessage(f"its {_text(name, MAX_REPR_CHARS)!r} is not a Celery task signature")
 
 
 def _is_signature(value: Any) -> bool:
@@ -218,9 +218,9 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
         moment: Any = maybe_iso8601(value)
         unix_time = float((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
     except (ValueError, TypeError, AttributeError, OverflowError):
-        raise BadMessage(f"its {name} is not an ISO 8601 moment") from None
+        raise BadMessage(f"its {name} is not an ISO 8601 timestamp") from None
     if not 0 <= unix_time < END_OF_TIME:
-        raise BadMessage(f"its {name} is not a moment between 1970 and 9999")
+        raise BadMessage(f"its {name} is not between the years 1970 and 9999")
     return unix_time
 
 

@@ -47,13 +47,13 @@ class QueueWatch:
                 self._listen()
             except ResponseError as error:  # forbidden, or unknown to this server
                 if not is_logged:
-                    log.warning("Redis sends no invalidation messages (%s): polling the queues", error)
+                    log.warning("Redis sends no invalidation messages, polling the queues instead: %s", error)
                 is_logged = True
                 time.sleep(UNTRACKED_INTERVAL_S)
             except (RedisError, OSError):  # the consumer logs it and reconnects
                 time.sleep(RECONNECT_INTERVAL_S)
             except Exception:  # without this thread the worker would take jobs late
-                log.exception("watching the queues failed on a defect, trying again")
+                log.exception("watching the queues failed because of a defect, trying again")
                 time.sleep(RECONNECT_INTERVAL_S)
             self._ring()
 

@@ -78,10 +78,10 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 self._claims.renew(*transport.held_deliveries())
                 self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
-                    log.info("no worker renewed %d messages: they are delivered again", num_restored)
+                    log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.do_chores()
         except RedisError as error:
-            log.warning("claims could not be renewed, trying again: %s", error)
+            log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried
             log.exception("claims could not be renewed because of a defect, trying again")
 

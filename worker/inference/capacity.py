@@ -22,7 +22,7 @@ MAX_HELD_BYTES: Final = 64 * 2**20
 MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
 SLOTS_PER_JOB: Final = 8
-"""A full worker takes more jobs while each would have so many slots."""
+"""A full worker takes more jobs, two at least, while each would have so many slots."""
 LATE_S: Final = 0.2
 """Other workers have this time to take a job before a full one does."""
 NUM_CLASSES: Final = len(CELERY_PRIORITIES)
@@ -90,6 +90,7 @@ class Capacity:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
+        self._takes_late = False  # whether the next job is taken only because no other worker took it
         self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
@@ -97,7 +98,8 @@ class Capacity:
         """Note a received job, its class and the size of its message."""
         with self._lock:
             self._held[job_id] = _Held(rank, num_paths, num_bytes)
-            self._full_since = None
+            if self._takes_late:
+                self._full_since = None
 
     def admitted(self, job_id: str) -> None:
         """Note that an engine's load now counts the job's paths."""
@@ -117,6 +119,7 @@ class Capacity:
         if sum(one.num_bytes for one in held) >= MAX_HELD_BYTES:
             return 0
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
+        self._takes_late = False
         if len(held) < self._most_jobs(NUM_CLASSES - 1) and self._has_room(held, loads):
             self._full_since = None
             return NUM_CLASSES
@@ -126,8 +129,9 @@ class Capacity:
         for rank in reversed(range(NUM_CLASSES)):
             rivals = [one for one in held if one.rank <= rank]
             is_light = sum(one.num_paths for one in rivals) < slots and rank < NUM_CLASSES - 1
-            is_fair = is_late and len(rivals) < slots // SLOTS_PER_JOB
+            is_fair = is_late and len(rivals) < max(2, slots // SLOTS_PER_JOB) and slots > 0
             if len(held) < self._most_jobs(rank) and (is_light or is_fair):
+                self._takes_late = not is_light
                 return rank + 1
         return 0
 

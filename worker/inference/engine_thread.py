@@ -143,7 +143,7 @@ class EngineThread:
             self._on_start()
             self._loop()
         except BaseException:  # no job may wait for ever, however this thread ends
-            log.critical("the engines' thread died; its jobs go back to the queue", exc_info=True)
+            log.critical("the engines' thread died: its jobs go back to the queue", exc_info=True)
             self._on_death()
         finally:
             for hosted in self._hosted:
@@ -237,5 +237,5 @@ class EngineThread:
             try:
                 notify(observer)
             except Exception:  # an observer must not end what it observes
-                log.exception("%s failed and was removed", type(observer).__name__)
+                log.exception("%s failed, and no longer observes the engine", type(observer).__name__)
                 self._observers.remove(observer)

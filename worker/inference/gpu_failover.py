@@ -49,13 +49,14 @@ class GpuFailover(bootsteps.StartStopStep):
         try:
             is_ready = is_gpu_ready(live_workers(self._redis))
         except RedisError as error:
-            log.warning("could not read which GPU workers are ready, changing nothing: %s", error)
+            log.warning("it is unknown whether a GPU worker is ready, the queues stay as they are: %s", error)
             return
         if is_ready:
             self._last_ready = time.monotonic()
         stand_in = not is_ready and time.monotonic() - self._last_ready >= self._grace_s
         if stand_in and not self._standing_in:
-            log.warning("no GPU worker was ready for %s s: taking jobs from queue gpu too", self._grace_s)
+            text = "no GPU worker was ready for %s s (KRONOS_GPU_GRACE_S): taking jobs from queue gpu too"
+            log.warning(text, self._grace_s)
             consumer.add_task_queue(GPU_QUEUE)
         elif self._standing_in and not stand_in:
             log.info("a GPU worker is ready: leaving queue gpu to it")

@@ -128,7 +128,7 @@ class ModelCache:
         if registered is None:
             more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
             served = f"{', '.join(self.names)}{more}"
-            text = f"this worker serves {served}; name one of them, or none for the first"
+            text = f"this worker serves other models: {served}; name one of them, or none for the first"
             raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
         return None if registered == self.own.registered else registered
 
@@ -206,7 +206,7 @@ class ModelCache:
             try:
                 self._work.get()()
             except Exception:  # a defect must not block all later loads
-                log.exception("the model loader failed on a defect, going on")
+                log.exception("the model loader failed because of a defect, and continues")
 
     def _load(self, entry: CacheEntry, wanted: Loadable) -> None:
         if entry.is_dropped:  # no job waits for it
@@ -242,7 +242,7 @@ class ModelCache:
         if (served := entry.empty()) is not None:
             self._engine_thread.remove(served.hosted)
             self._loader.reclaim()
-            log.info("model %s was dropped", entry.name)
+            log.info("model %s was unloaded to make room", entry.name)
 
 
 def _no_capacity(name: str, reason: str) -> JobError:

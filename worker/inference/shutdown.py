@@ -48,7 +48,7 @@ def end_at_once(reason: str) -> NoReturn:
 
 
 def _end_after_grace() -> None:
-    late = f"the worker did not end by itself within {ENDING_GRACE_S:g} s: it ends now"
+    late = f"the worker did not shut down within {ENDING_GRACE_S:g} s: it ends now"
     timer = threading.Timer(ENDING_GRACE_S, end_at_once, (late,))
     timer.daemon = True
     timer.start()

@@ -48,7 +48,7 @@ class Heartbeat:
             rate = round(num_jobs / elapsed_s, 4) if elapsed_s else 0.0
             announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
         except RedisError as error:
-            log.warning("could not announce this worker, trying again: %s", error)
+            log.warning("this worker could not be announced in Redis, trying again: %s", error)
 
     def announce_soon(self) -> None:
         """Announce the worker soon, on the heartbeat's thread. Safe in a signal handler."""
@@ -62,7 +62,7 @@ class Heartbeat:
         try:
             withdraw(self._redis, self._node)
         except RedisError as error:
-            log.warning("the announcement could not be removed; it expires by itself: %s", error)
+            log.warning("this worker's announcement could not be removed from Redis, it expires: %s", error)
 
     def _renew(self) -> None:
         while not self._is_over:

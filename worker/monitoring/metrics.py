@@ -39,7 +39,7 @@ BATCH_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ENGINE_GAUGES: Final = {
     "kronos_sequences_running": ("running", "Sample paths that hold a slot"),
     "kronos_sequences_waiting": ("waiting", "Sample paths that wait for a slot"),
-    "kronos_slots": ("slots", "Sample paths that may run together"),
+    "kronos_slots": ("slots", "Sample paths that can run together"),
 }
 TRAINING_GAUGES: Final = {
     "kronos_training_step": ("step", "Steps that the stage has taken"),
@@ -95,9 +95,9 @@ class JobMetrics:
         self.job_wait_s = self._histogram("kronos_job_wait_seconds", text, labels, buckets=JOB_WAIT_BUCKETS_S)
         text = "Jobs that ended: done, or failed with the code of their error"
         self.jobs = self._counter("kronos_jobs", text, ("outcome", "code"))
-        text = "Jobs that another worker was given meanwhile: what was computed here is discarded"
+        text = "Jobs given to another worker while this one computed them; this worker's outcome is discarded"
         self.jobs_repeated = self._counter("kronos_jobs_repeated", text)
-        text = "Messages that cannot be read, moved to kronos:dead"
+        text = "Unreadable messages moved to kronos:dead"
         self.messages_dead = self._counter("kronos_messages_dead", text)
         running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=self.registry)
         running.set_function(num_jobs)
@@ -135,7 +135,8 @@ class JobMetrics:
         try:
             server, _ = start_http_server(port, addr=host, registry=self.registry)
         except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
-            log.warning("no metrics on %s:%d (KRONOS_METRICS_PORT): %s", host, port, error)
+            text = "metrics cannot be served on %s:%d (KRONOS_METRICS_PORT); the worker runs without them: %s"
+            log.warning(text, host, port, error)
             return None
         log.info("metrics: http://%s:%d/metrics", host, port)
         return server
@@ -158,13 +159,13 @@ class WorkerMetrics(JobMetrics):
         )
         text = "Bars generated, over all sample paths"
         self.num_bars = self._counter("kronos_bars_generated", text, model)
-        text = "Bars computed in chunks, apart from decoding; most are of lookbacks"
+        text = "Bars computed by prefill, mostly of lookbacks"
         self.num_prefill_bars = self._counter("kronos_prefill_bars", text, model)
         text = "Time of one step's phase"
         self.step_s = self._histogram("kronos_step_seconds", text, ("model", "phase"), buckets=STEP_BUCKETS_S)
-        text = "Sample paths that one step gave a bar"
+        text = "Sample paths that got a bar in one step"
         self.batch_size = self._histogram("kronos_batch_size", text, model, buckets=BATCH_BUCKETS)
-        text = "Time a series waited in this worker for its slots"
+        text = "Time that a series waited in this worker for its slots"
         self.queue_wait_s = self._histogram("kronos_queue_wait_seconds", text, model, buckets=WAIT_BUCKETS_S)
         self._of = cache(lambda model_id: ModelMetrics(self, model_id))
 

@@ -88,7 +88,7 @@ class FinetuneAttempt(Attempt):
         except (JobError, Interrupted, RedisError):
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller
-            log.exception("job %s failed on a defect", self._job_id)
+            log.exception("job %s failed because of a defect in this software", self._job_id)
             raise coded(error) from None
 
     def _store(self, state: str, outcome: Any) -> None:

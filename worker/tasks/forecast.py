@@ -84,7 +84,7 @@ class ForecastAttempt(Attempt):
             self._process.metrics.count_job(error.code)
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller
-            log.exception("job %s failed on a defect", self._job_id)
+            log.exception("job %s failed because of a defect in this software", self._job_id)
             self._process.metrics.count_job(ErrorCode.INTERNAL)
             raise coded(error) from None
         self._process.metrics.count_job(None)
@@ -100,7 +100,7 @@ class ForecastAttempt(Attempt):
         try:
             return self._process.job_store.is_cancelled(self._job_id)
         except RedisError as error:
-            log.warning("job %s: Redis failed, so it may be cancelled unnoticed: %s", self._job_id, error)
+            log.warning("job %s: Redis failed, a cancellation is noticed late: %s", self._job_id, error)
             return False
 
     def report_progress(self, bars_done: int, bars_total: int) -> None:
@@ -136,7 +136,7 @@ class ForecastAttempt(Attempt):
                 raise worker_lost(ended.exit_status) from None
             raise NotNow(str(ended)) from None
         except Unavailable as unavailable:
-            log.warning("job %s: it cannot be computed in isolation now: %s", self._job_id, unavailable)
+            log.warning("job %s: it cannot run in isolation now, trying later: %s", self._job_id, unavailable)
             num_put_off = job_store.count(self._job_id, self._tag, "put_off")
             if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
                 raise unavailable.error from None
@@ -147,7 +147,7 @@ def worker_lost(exit_status: int) -> JobError:
     """The error of a job whose process died each time, although it computed only this job."""
     how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
     text = (
-        f"every process that computed the job ended with it, the last one by {how}: report it with the job's "
-        "id, or ask for fewer paths if memory may be short"
+        f"each process that computed the job died, the last one by {how}: report it with the job's id, or "
+        "ask for fewer paths if memory may be short"
     )
     return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": exit_status})

@@ -30,11 +30,11 @@ EXIT_STOPPED: Final = 75  # as in kronos_model/finetuning/__main__.py
 class Stop(StrEnum):
     """Why training must end early."""
 
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-    TIME_LIMIT = "time limit"
-    DRAINED = "drained"
-    CLAIM = "claim"
+    CANCELLED = "the job was cancelled"
+    DEADLINE = "the job's deadline has passed"
+    TIME_LIMIT = "KRONOS_FINETUNE_TIME_LIMIT_S has passed"
+    DRAINED = "the worker shuts down"
+    CLAIM = "its claim could not be renewed"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def killed_too_often() -> JobError:
     """Training was started ``MAX_STARTS_AT_SAVE`` times at one save and did not reach the next."""
     return _out_of_memory(
         f"training was started {MAX_STARTS_AT_SAVE} times and killed each time before its next save, perhaps "
-        "with its worker"
+        "together with its worker"
     )
 
 
@@ -53,7 +53,8 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) ->
         late = f"the job was not done within its deadline of {deadline_s} s"
         return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or train on less", "deadline_s")
     late = f"training took longer than the {time_limit_s:g} s that this worker allows"
-    return JobError(ErrorCode.DEADLINE, f"{late} (KRONOS_FINETUNE_TIME_LIMIT_S)")
+    remedy = "train on less, or have the worker's KRONOS_FINETUNE_TIME_LIMIT_S raised"
+    return JobError(ErrorCode.DEADLINE, f"{late}; {remedy}")
 
 
 def with_best(error: JobError, best: str | None) -> JobError:

@@ -135,7 +135,7 @@ class FinetuneRun:
         try:
             model = self._process.registry.resolve(content["model"]["id"])
         except CheckpointError as error:  # a damaged model does not count
-            log.warning("job %s: its model cannot be used, training it again: %s", self._job_id, error)
+            log.warning("job %s: its registered model is damaged, training it again: %s", self._job_id, error)
             return None
         ours = self._job_id, self._fingerprint
         if model is None or (model.metadata.job_id, model.metadata.job_fingerprint) != ours:
@@ -178,7 +178,7 @@ class FinetuneRun:
         if end.event is not None:
             raise self._with_best(failed(end.event, self._job))
         if end.stop in (Stop.DRAINED, Stop.CLAIM):
-            raise Interrupted(f"training was stopped ({end.stop}) and continues from its last save")
+            raise Interrupted(f"training was stopped and continues from its last save: {end.stop}")
         if end.stop is not None:
             raise self._stopped(end.stop)
         raise self._with_best(killed(end.exit_status))

@@ -195,7 +195,7 @@ class _History:
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False
         if not closed and (at - MONDAY) % WEEK >= FRIDAY_NOON:
-            raise CannotInfer("the lookback has breaks, and is too short to show the weekend's")
+            raise CannotInfer("the lookback has breaks and is too short to show the weekend")
         votes = [then in self._bars for then in self._before(at, DAY) if not self._is_closed(then)]
         if not votes:
             raise CannotInfer("the lookback shows a break but not a whole day")

@@ -60,7 +60,7 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
     Raises TimestampError (CANNOT_INFER_TIMESTAMPS) if the lookback does not show how it continues.
     """
     if len(lookback) < MIN_BARS:
-        raise CannotInfer(f"{len(lookback)} bars are too few; {MIN_BARS} are the least")
+        raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
     try:
         return _continue(lookback, num_bars, zone)
     except OverflowError:

@@ -78,7 +78,7 @@ def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> 
     )
     if not is_pair or (len(times) and not _any_matches(times, _TIME_OF_DAY)):
         raise ClockError(
-            "several columns that could be the times, date, time: rename the one that is meant to timestamps"
+            "two columns that could be the times, date and time: rename the right one to timestamps"
         )
     times = pc.if_else(pc.equal(times, ""), pa.scalar(None, pa.string()), times)
     return pc.binary_join_element_wise(dates, times, " ")

@@ -45,7 +45,7 @@ def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) ->
             places[name] = found
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(header)}"
-        raise CandleFileError(f"{text}: rename those that are meant", field=missing[0])
+        raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
     return places
 
 
@@ -57,7 +57,7 @@ def _find_times(path: Path, header: Sequence[str]) -> dict[str, int]:
     if not found:
         text = f"{path} has no column with the times; it has {_listed(header)}"
         titles = f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}"
-        raise CandleFileError(f"{text}: name one {titles}", field=TIMES)
+        raise CandleFileError(f"{text}: call the column of times {titles}", field=TIMES)
     first, place = next(iter(found.items()))
     if first == "date" and "time" in found:
         return {TIMES: place, TIME_OF_DAY: found["time"]}

@@ -19,9 +19,9 @@ from tests.kronos_model.engine.conftest import MAX_CONTEXT
 def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
     per_slot = slot_bytes(pair[0], MAX_CONTEXT)
     assert build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5).load.slots == 5
-    memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # three for paths, two for prompts
+    memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # two for paths, two for their prompts
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5, memory_bytes=memory)
-    assert engine.load.slots == 3
+    assert engine.load.slots == 2
 
 
 def test_the_slots_of_another_device_are_reckoned_without_it(pair):
@@ -30,8 +30,8 @@ def test_the_slots_of_another_device_are_reckoned_without_it(pair):
     assert num_slots_on(gpu, *pair, max_context=MAX_CONTEXT, max_slots=7) == 7
     six_places = memory_of_weights(*pair) + 6 * slot_bytes(pair[0], MAX_CONTEXT, dtype, gpu)
     of = {"max_context": MAX_CONTEXT, "memory_bytes": six_places, "dtype": dtype}
-    assert num_slots_on(gpu, *pair, **of) == 4
-    assert num_slots_on(torch.device("cpu"), *pair, **of) == 2  # which keeps float32
+    assert num_slots_on(gpu, *pair, **of) == 3
+    assert num_slots_on(torch.device("cpu"), *pair, **of) == 1  # which keeps float32
 
 
 @pytest.mark.parametrize("max_slots", [1, 2, 5, 8])

@@ -16,6 +16,7 @@ from kronos_model.engine import static_inputs
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
+from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
@@ -197,6 +198,28 @@ def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy,
     assert len(suspended) >= 4
     for generation in generations:
         assert_same_bars(generation.paths, undisturbed)
+
+
+@pytest.mark.parametrize("steps", [EagerSteps, StaticSteps])
+@pytest.mark.parametrize("num_small", [1, 8])
+def test_paths_whose_state_cannot_be_saved_start_over(pair, steps, num_small, monkeypatch):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=4, steps=steps)
+    engine = Engine(runner)
+    large = replace(series_request(3, 12, 12, SamplingParams(sample_count=6, seed=5)), priority="low")
+    small = replace(series_request(4, 8, 6), priority="high")
+    undisturbed, alone = run(engine, [large]), run(engine, [small])
+
+    def fail(self: Network, slot: int, num_bars: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Network, "copy_slot", fail)
+    generation = engine.submit(large)
+    for _ in range(5):
+        engine.step()
+    results = run(engine, [small] * num_small)
+    assert_same_bars(generation.paths, undisturbed[0])
+    for one in results:
+        assert_same_bars(one, alone[0])
 
 
 class CounterNoise:

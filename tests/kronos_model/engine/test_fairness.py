@@ -95,6 +95,34 @@ def test_while_a_higher_class_runs_a_lower_one_takes_part_in_each_eighth_step():
     assert max(paths for step in during[2:-20] for seed, paths in step if seed == 1) == 1
 
 
+@pytest.mark.parametrize("classes_take_turns", [True, False])
+@pytest.mark.parametrize("num_high", [17, 60, 70])
+def test_more_high_jobs_than_slots_lose_no_path_of_a_low_one(num_high, classes_take_turns):
+    runner = ScriptedRunner(num_slots=18 if num_high == 17 else 64)
+    engine = Engine(runner, classes_take_turns=classes_take_turns)
+    low = engine.submit(job_request(0, priority="low", paths=256, horizon=5))
+    for _ in range(5):
+        engine.step()
+    for seed in range(1, 1 + num_high):
+        engine.submit(job_request(seed, priority="high", horizon=16))
+    for _ in range(2000):
+        engine.step()
+    assert low.paths[:, 0, 0].tolist() == list(range(256))
+    assert bars_by_seed(runner)[0] == low.num_bars_total
+
+
+@pytest.mark.parametrize("num_large", [1, 3])
+def test_a_high_job_gets_a_slot_of_a_lower_class_however_many_are_suspended(num_large):
+    runner = ScriptedRunner(num_slots=64)
+    engine = Engine(runner)
+    for seed, priority in enumerate(("low", "normal", "high")[:num_large]):
+        engine.submit(job_request(seed, priority=priority, paths=256, horizon=16))
+        for _ in range(5):
+            engine.step()
+    small = engine.submit(job_request(9, priority="high", paths=2, horizon=3))
+    assert steps_until_done(engine, small, 50) <= 6
+
+
 def test_where_steps_cost_the_same_all_classes_take_part_in_each():
     runner = ScriptedRunner(num_slots=8)
     engine = Engine(runner, classes_take_turns=False)

@@ -27,7 +27,7 @@ from tests.kronos_model.engine.test_engine import (
 )
 from tests.kronos_model.engine.traces import assert_same_bars
 
-MANY_STEPS = 3000
+MANY_STEPS = 10_000
 NO_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),

@@ -30,12 +30,17 @@ def sequence(
 
 def test_neighbours_are_read_together_and_a_shared_prompt_once():
     running = [sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2)]
-    assert plan_own_reads(running) == (OwnRead(0, 5, 0, 8, (8, 8, 3, 3, 3)),)
+    assert plan_own_reads(running) == (OwnRead(0, 5, 0, 16, (8, 8, 3, 3, 3)),)
     assert plan_prompt_reads(running) == (PromptRead(2, 5, 102, (0, 7)),)
 
 
-def test_rows_of_the_same_length_need_no_mask():
-    assert plan_own_reads([sequence((0,)), sequence((1,))]) == (OwnRead(0, 2, 0, 8, None),)
+def test_rows_that_see_all_they_read_need_no_mask():
+    running = [sequence((0,), lookback=16), sequence((1,), lookback=16)]
+    assert plan_own_reads(running) == (OwnRead(0, 2, 0, 16, None),)
+
+
+def test_a_read_ends_with_a_whole_block():
+    assert plan_own_reads([sequence((0,), lookback=17)]) == (OwnRead(0, 1, 0, 32, (17,)),)
 
 
 def test_scattered_slots_are_read_apart():
@@ -45,7 +50,7 @@ def test_scattered_slots_are_read_apart():
 def test_padding_that_costs_more_than_a_read_is_not_read(monkeypatch):
     monkeypatch.setattr(reads, "MAX_PADDING_BARS", 10)
     running = [sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25)]
-    assert [(read.num_bars, read.first_row) for read in plan_own_reads(running)] == [(8, 0), (25, 1)]
+    assert [(read.num_bars, read.first_row) for read in plan_own_reads(running)] == [(16, 0), (32, 1)]
 
 
 @pytest.mark.parametrize("num_paths", [1, 3])
@@ -58,7 +63,7 @@ def test_a_cache_that_has_rolled_forgets_the_oldest_bars(num_paths):
         assert plan_prompt_reads([rolled]) == ()
         assert reads.newest_bar(rolled) == 2
     else:
-        assert (own.num_bars, own.seen) == (5, None)
+        assert (own.num_bars, own.seen) == (16, (5, 5, 5))
         assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 100, (3, 30)),)
 
 

@@ -117,6 +117,15 @@ def test_jobs_of_the_classes_that_have_no_room_stay_in_the_queue(bench):
     assert bench.take() == ["low", "lowest"]
 
 
+def test_room_for_another_class_is_used_at_once(bench):
+    bench.send(named("low"), "cpu\x06\x166")
+    bench.classes = 1
+    assert bench.take() == []
+    bench.classes = 3
+    bench.consumer.take(("cpu",), bench.num_classes, bench.hand_over)  # nobody rang
+    assert len(bench.handed_over) == 1
+
+
 def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
     bench.send()
     bench.room = 0

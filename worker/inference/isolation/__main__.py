@@ -82,7 +82,7 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
         except JobError as error:
             worker.send("error", error=error.args)
         except Exception as error:  # as in the worker's task: every error needs a code
-            log.exception("job %s failed on a defect", job_id)
+            log.exception("job %s failed because of a defect in this software", job_id)
             worker.send("error", error=coded(error).args)
 
 

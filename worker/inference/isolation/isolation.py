@@ -125,7 +125,7 @@ class Isolation:
         """Wait for the other suspects. An error inside ends the child, which would else continue the job."""
         if not self._places.acquire(blocking=False):
             delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
-            raise NotNow("other suspects are computed first", delay_s)
+            raise NotNow("other jobs whose process died twice are computed first", delay_s)
         try:
             while not self._turn.acquire(timeout=CHECK_INTERVAL_S):
                 self._raise_if_over(context)
@@ -152,7 +152,7 @@ class Isolation:
         if self._child is not None and self._child.exit_status is None:
             return self._child
         self._end_child()
-        log.info("isolation: starting a process for jobs whose earlier processes died")
+        log.info("isolation: starting a separate process for a job whose process died twice")
         try:
             self._child = child = self._start()
         except LocalStackError as error:
@@ -192,8 +192,8 @@ def _raise_if_cancelled(context: JobContext) -> None:
 def _killed() -> JobError:
     """The error for a SIGKILL that neither the job nor a lack of memory can cause."""
     text = (
-        "each isolated process that computed the job was killed from outside (SIGKILL): find out what killed "
-        "it, then submit the job again under a new id"
+        "each isolated process that computed the job was killed from outside (SIGKILL): find what killed it, "
+        "then submit the job again under a new id"
     )
     return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": KILLED})
 

@@ -225,10 +225,10 @@ class TestTimesInSeveralColumns:
     @pytest.mark.parametrize(
         ("columns", "named"),
         [
-            ({"Date": "2024-06-18 09:30:00"}, "date, time"),
-            ({"Date": pd.Timestamp("2024-06-18 09:30")}, "date, time"),
-            ({"Time": "1718673300"}, "date, time"),
-            ({"Time": ""}, "date, time"),
+            ({"Date": "2024-06-18 09:30:00"}, "date and time"),
+            ({"Date": pd.Timestamp("2024-06-18 09:30")}, "date and time"),
+            ({"Time": "1718673300"}, "date and time"),
+            ({"Time": ""}, "date and time"),
         ],
     )
     def test_several_possible_time_columns_are_refused(
@@ -240,7 +240,7 @@ class TestTimesInSeveralColumns:
         error = refusal_of(path)
 
         assert error.field == "data.columns.timestamps"
-        assert f"{named}: rename the one that is meant to timestamps" in error.message
+        assert f"{named}: rename the right one to timestamps" in error.message
         assert "or name the column in data.columns.timestamps" in error.message
 
     def test_a_mapped_time_column_wins(self, tmp_path: Path) -> None:

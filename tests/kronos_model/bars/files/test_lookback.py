@@ -182,7 +182,7 @@ class TestParquet:
         day = pd.to_datetime(["2024-06-18"]).date
         prices = {name: [1.0] for name in ("open", "high", "low", "close")}
         pd.DataFrame({"date": day, "time": [935], **prices}).to_parquet(tmp_path / "a.parquet")
-        with pytest.raises(InputError, match="several columns that could be the times, date, time"):
+        with pytest.raises(InputError, match="two columns that could be the times, date and time"):
             read_candles(tmp_path / "a.parquet", max_bars=400)
 
     def test_a_file_without_candles_and_a_damaged_one_have_different_errors(self, tmp_path: Path) -> None:

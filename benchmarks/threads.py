@@ -1,0 +1,86 @@
+"""What do waiting OpenMP threads cost, alone and beside a busy loop on each core?
+
+A worker lets them spin briefly (``spin_briefly``). Compared with one thread and with PyTorch's default, each
+in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahead, 1 and 16 paths.
+
+    python -m benchmarks.threads [--rounds 3]
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from kronos_model.devices.cores import num_cores, spin_briefly
+
+CASES = ("one thread", "default", "spin briefly")
+LOOKBACK, HORIZON, PATHS, RUNS = 200, 40, (1, 16), 3
+
+
+def forecast_s(case: str) -> list[float]:
+    """Median seconds for each number of paths, in a new process."""
+    if case == "spin briefly":
+        spin_briefly()
+    import torch  # reads the variables
+
+    from benchmarks.support.shapes import random_pair
+    from benchmarks.support.workload import series_request
+    from kronos_model.engine.build import build_engine
+    from kronos_model.engine.generation import SamplingParams
+
+    torch.set_num_threads(1 if case == "one thread" else num_cores())
+    engine = build_engine(*random_pair("small"), max_context=512)
+
+    def run_s(num_paths: int) -> float:
+        start = time.perf_counter()
+        engine.submit(series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=1)))
+        while engine.has_work:
+            engine.step()
+        return time.perf_counter() - start
+
+    run_s(1)  # warm up
+    return [statistics.median(run_s(num_paths) for _ in range(RUNS)) for num_paths in PATHS]
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy_loops(count: int):
+    """Keep ``count`` cores busy."""
+    loops = [multiprocessing.get_context("spawn").Process(target=spin, daemon=True) for _ in range(count)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    times: dict[tuple[int, str], list[list[float]]] = {}
+    for _ in range(given.rounds):
+        for num_busy in (0, num_cores()):
+            for case in CASES:
+                with (
+                    busy_loops(num_busy),
+                    ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+                ):
+                    times.setdefault((num_busy, case), []).append(pool.submit(forecast_s, case).result())
+    print(f"{os.cpu_count()} cores, medians of {given.rounds} processes, seconds for {PATHS} paths")
+    for (num_busy, case), of_case in times.items():
+        medians = [statistics.median(column) for column in zip(*of_case, strict=True)]
+        print(f"{num_busy} busy loops, {case:>13}: " + ", ".join(f"{value:.3f}" for value in medians))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""On the CPU a path's logits and bars are the same, bit for bit, whatever else is computed with it.
+
+Logits are compared, not tokens: most tokens stay the same if the logits' last bits change.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.support.workload import series_request
+from kronos_model.engine.engine import Engine
+from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
+from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.sampling import RowParams
+from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.steps import EagerSteps
+from kronos_model.model import Kronos
+from kronos_model.model_pair import load_pair
+from kronos_model.tokenizer import KronosTokenizer
+
+MAX_CONTEXT = 160
+
+Pair = tuple[Kronos, KronosTokenizer]
+
+
+@pytest.fixture(params=[1, 2], ids=["1-thread", "2-threads"])
+def threads(request) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def dtype(request) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def small_pair() -> Pair:
+    """One block with the head size of the published models."""
+    no_dropout = {"ffn_dropout_p": 0.0, "attn_dropout_p": 0.0, "resid_dropout_p": 0.0}
+    bits = {"s1_bits": 5, "s2_bits": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = Kronos(n_layers=1, d_model=128, n_heads=2, ff_dim=208, token_dropout_p=0.0, learn_te=True,
+                       **bits, **no_dropout)  # fmt: skip
+        tokenizer = KronosTokenizer(
+            d_in=6, d_model=24, n_heads=3, ff_dim=32, n_enc_layers=2, n_dec_layers=2, beta=0.05, gamma0=1.0,
+            gamma=1.1, zeta=0.05, group_size=3, **bits, **no_dropout,
+        )  # fmt: skip
+    return model.eval(), tokenizer.eval()
+
+
+class LoggingSteps(EagerSteps):
+    """Keeps each step's rows, as (generation, path), with their logits of s1 and of s2."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.steps: list[tuple[list[tuple[Generation, int]], list[Tensor]]] = []
+
+    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+        rows = [(one.generation, one.first_path + path) for one in sequences for path in range(one.num_paths)]
+        self.steps.append((rows, []))
+        super().decode(sequences)
+
+    def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
+        self.steps[-1][1].append(logits)
+        return super().choose(logits, params, noise)
+
+
+def logging_runner(pair: Pair, dtype: torch.dtype, num_slots: int) -> tuple[ModelRunner, LoggingSteps]:
+    steps: list[LoggingSteps] = []
+
+    def new_steps(*args: Any) -> LoggingSteps:
+        steps.append(LoggingSteps(*args))
+        return steps[0]
+
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, dtype=dtype, steps=new_steps)
+    return runner, steps[0]
+
+
+def forecast(
+    pair: Pair,
+    dtype: torch.dtype,
+    requests: list[SeriesRequest],
+    *,
+    num_slots: int = 64,
+    max_chunk_bars: int = 512,
+) -> list[tuple[list[Tensor], np.ndarray]]:
+    """Each request's logits, path by path, and its bars; all requests run together."""
+    runner, log = logging_runner(pair, dtype, num_slots)
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars)
+    generations = [engine.submit(request) for request in requests]
+    while engine.has_work:
+        engine.step()
+    logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
+    for rows, both in log.steps:
+        for row, path in enumerate(rows):
+            logits[path] += [one[row] for one in both]
+    return [
+        (
+            [torch.cat(logits[one, path]) for path in range(one.request.sampling.sample_count)],
+            one.paths,
+        )
+        for one in generations
+    ]
+
+
+def assert_same_bits(ours: tuple[list[Tensor], np.ndarray], theirs: tuple[list[Tensor], np.ndarray]) -> None:
+    for path, (one, other) in enumerate(zip(ours[0], theirs[0], strict=True)):
+        assert torch.equal(one, other), path
+    assert np.array_equal(ours[1], theirs[1])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [(20, 48), (64, 192), (128, 64), (512, 1536), (1024, 512), (832, 2496), (2048, 832)],
+)
+def test_a_product_of_a_row_is_the_same_among_any_number_of_rows(threads, inputs, outputs, dtype):
+    generator = torch.Generator().manual_seed(1)
+    half = torch.randn(MAX_ROWS, inputs // 2, generator=generator)
+    weight = torch.randn(outputs, inputs // 2, generator=generator)
+    order = torch.randperm(inputs, generator=generator)
+    # Every term has its opposite: what is left is what rounding in this order leaves, and shows in bfloat16.
+    x = torch.cat((half, -half), dim=1)[:, order]
+    product = FusedLinear(Affine(torch.cat((weight, weight), dim=1)[:, order], None), dtype=dtype)
+    together = product(x)
+    assert torch.equal(torch.cat([product(row) for row in x[:64].split(1)]), together[:64])
+    for rows in sorted({num_rows_for(n) for n in range(1, MAX_ROWS)}):
+        first = MAX_ROWS - rows
+        assert torch.equal(product(x[first:]), together[first:]), rows
+
+
+def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype):
+    """Of 56 series with 8 paths and 64 with one, as many as make each number of rows."""
+    runner, log = logging_runner(small_pair, dtype, MAX_ROWS)
+    request = series_request(1, 30, 2)
+    sequences: list[Sequence] = []
+    for number, num_paths in enumerate([8] * 56 + [1] * 64):
+        lookback = 6 + number * 7 % 23
+        cut = SeriesRequest(
+            request.bars[:lookback],
+            request.stamps[:lookback],
+            request.future_stamps,
+            SamplingParams(sample_count=num_paths),
+        )
+        first = sum(one.num_paths for one in sequences)
+        slots = tuple(range(first, first + num_paths))
+        prompt_slot = first if num_paths == 1 else MAX_ROWS + number
+        sequences.append(Sequence(Generation(cut), num_paths, MAX_CONTEXT, slots, prompt_slot))
+    chunks = tuple(one.next_chunk(MAX_CONTEXT) for one in sequences)
+    runner.compute(chunks)
+    for one, chunk in zip(sequences, chunks, strict=True):
+        one.complete(chunk)
+
+    def logits(batch: list[Sequence]) -> list[Tensor]:
+        """A step may be repeated."""
+        runner.decode(tuple(batch))
+        return log.steps.pop()[1]
+
+    together = logits(sequences)
+    for rows in (*range(1, 65), *range(65, MAX_ROWS, 13)):
+        of_eight = min((rows - 1) // 8, 56)
+        first = 56 - of_eight
+        batch = sequences[first : 56 + rows - 8 * of_eight]
+        for ours, theirs in zip(logits(batch), together, strict=True):
+            assert torch.equal(ours, theirs[8 * first : 8 * first + rows]), rows
+
+
+@pytest.mark.parametrize("lookback", [3, 65, 150, 230])
+def test_chunks_change_nothing(threads, small_pair, dtype, lookback):
+    """The window slides in the last two cases."""
+    request = series_request(2, lookback, 14, SamplingParams(sample_count=3, seed=4))
+    (whole,) = forecast(small_pair, dtype, [request])
+    for max_chunk_bars in (1, 7, 64, 100) if lookback < 100 else (33, 100):
+        (chunked,) = forecast(small_pair, dtype, [request], max_chunk_bars=max_chunk_bars)
+        assert_same_bits(chunked, whole)
+
+
+@pytest.mark.parametrize("sample_count", [5, 7])
+def test_rounds_change_nothing(threads, small_pair, dtype, sample_count):
+    request = series_request(2, 100, 6, SamplingParams(sample_count=sample_count, seed=4))
+    (at_once,) = forecast(small_pair, dtype, [request])
+    (in_rounds,) = forecast(small_pair, dtype, [request], num_slots=2)
+    assert_same_bits(in_rounds, at_once)
+
+
+@pytest.mark.parametrize("sample_count", [1, 4])
+def test_other_jobs_change_nothing(threads, dtype, sample_count):
+    """The bundled model with jobs of other lengths and numbers of paths; in few slots, paths make room."""
+    loaded = load_pair("kronos-tiny")
+    pair = (loaded.model, loaded.tokenizer)
+    ours = series_request(0, 120, 24, SamplingParams(sample_count=sample_count, seed=1))
+    (alone,) = forecast(pair, dtype, [ours])
+    for num_others, num_slots in ((4, 64), (14, 64), (5, 7)):
+        others = [
+            series_request(
+                seed, 60 + 9 * seed, 5 + 2 * seed, SamplingParams(sample_count=1 + seed % 5, seed=seed)
+            )
+            for seed in range(1, num_others + 1)
+        ]
+        among = forecast(pair, dtype, [*others[::2], ours, *others[1::2]], num_slots=num_slots)
+        assert_same_bits(among[len(others[::2])], alone)
