@@ -40,7 +40,7 @@ docs:
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
 	rm -rf output/coverage && mkdir -p output/coverage
-	$(PYTHON) -m coverage run -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTHON) -m coverage run -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
 

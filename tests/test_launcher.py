@@ -380,7 +380,7 @@ def test_a_misspelt_command_is_refused_before_anything_is_installed(
                 "-m",
                 "pytest",
                 "-n",
-                "4",
+                "6",
                 "--dist",
                 "loadfile",
                 "--no-loadscope-reorder",
