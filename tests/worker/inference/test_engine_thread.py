@@ -255,9 +255,11 @@ def test_a_late_job_of_several_series_ends_alone(engine_thread, engine, hosted):
     assert engine_thread.is_alive
 
 
-def test_a_job_of_very_many_series_can_be_cancelled(engine_thread, hosted):
+def test_a_job_of_very_many_series_can_be_cancelled(engine_thread, engine, hosted):
+    engine.gate.clear()
     run = engine_thread.submit("job", [request(seed) for seed in range(400)], hosted)
     engine_thread.cancel(run)
+    engine.gate.set()
     with pytest.raises(Cancelled):
         ended(engine_thread, run)
     assert seeds_of(ended(engine_thread, engine_thread.submit("next", [request(1)], hosted))) == [1]
