@@ -1,4 +1,4 @@
-"""What do waiting OpenMP threads cost, alone and beside a busy loop on each core?
+"""What do waiting OpenMP threads cost, alone and with a busy loop on each core?
 
 A worker lets them spin briefly (``spin_briefly``). Compared with one thread and with PyTorch's default, each
 in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahead, 1 and 16 paths.

@@ -231,7 +231,7 @@ def test_what_stops_is_given_the_time_it_needs() -> None:
     grace_s = {name: seconds(service["stop_grace_period"]) for name, service in SERVICES.items()}
     settings = AllSettings.model_construct()
     for name in WORKERS:
-        # Beside training's own grace, what is around it.
+        # Training's own grace, and the steps before and after it.
         assert grace_s[name] >= settings.finetune_grace_s + 30
     assert min(grace_s["worker-cpu"], grace_s["worker-gpu"]) >= 600
     assert grace_s["api"] > settings.api_wait_s
@@ -262,7 +262,7 @@ def test_uploads_go_where_finetuning_reads() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_folders_that_volumes_are_mounted_on_are_the_users_in_the_image(name: str) -> None:
-    """A new volume gets the owner that its folder has in the image of whoever comes first."""
+    """A new volume gets the owner that its folder has in the image of the first container."""
     dockerfile = SERVICES[name]["build"]["dockerfile"]
     (setup,) = [
         arguments for step, arguments in instructions(dockerfile) if step == "RUN" and "useradd" in arguments

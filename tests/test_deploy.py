@@ -43,7 +43,7 @@ WORKERS = {
 }
 JOBS = ("kronos-forecast", "kronos-finetune", "kronos-api")
 
-# What stands in an expression beside names of metrics.
+# Words of an expression that are no names of metrics.
 NO_METRICS = {
     "by", "on", "and", "or", "unless", "sum", "max", "min", "rate", "increase", "histogram_quantile", "le",
     "label_values", "vector", "ignoring", "group_left", "avg", "count", "bool", "without", "absent",
@@ -374,7 +374,7 @@ def test_no_pool_shrinks_under_training(pool: str) -> None:
     assert size_wanted(pool, workers=2, training=2, normal=1) == 3
     assert size_wanted(pool, workers=0, training=0, low=1) == 1
     assert size_wanted(pool, workers=2, training=0) == 0
-    # What the figures do not tell yet, a job that was taken and says nothing so far, they tell within that.
+    # A job that was just taken shows in the figures within that time.
     spec = named("ScaledObject")[pool]["spec"]
     behaviour = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert min(spec["cooldownPeriod"], behaviour["scaleDown"]["stabilizationWindowSeconds"]) >= 600

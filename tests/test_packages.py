@@ -212,7 +212,7 @@ def closure(written: Iterable[str]) -> set[str]:
 
 
 def test_every_package_that_is_imported_is_pinned():
-    """What is used by name is a direct dependency, whoever else brings it along."""
+    """A package that is imported is a direct dependency, even if another one requires it."""
     pinned = {
         re.split(r"[\[=;]", line)[0].lower().replace("-", "_")
         for file in ("requirements.txt", "requirements-dev.txt", "requirements-docs.txt")

@@ -48,7 +48,7 @@ with ForecastClient(sys.argv[1]) as client:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Built as pip builds it, from a copy: the backend leaves its traces beside the sources."""
+    """Built as pip builds it, from a copy: the backend leaves files among the sources."""
     (needed,) = map(Requirement, PROJECT["build-system"]["requires"])
     try:
         found = Version(version(needed.name))

@@ -80,9 +80,6 @@ class Allocation:
         if sequence.shares_prompt and self._prompts.set_cached(sequence):
             self.has_changed = True
 
-    def holds(self, sequence: Sequence) -> bool:
-        return sequence in self._holding
-
     def leave(self, sequence: Sequence) -> None:
         """Free the slots of a sequence, if it holds some."""
         if sequence in self._holding:

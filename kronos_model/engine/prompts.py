@@ -61,8 +61,6 @@ class Prompts:
         prompt.num_users -= 1
         if self._shared.get(sequence.generation) is not prompt:
             self._free(prompt)
-        elif not prompt.is_cached:
-            self.drop(sequence.generation)
 
     def drop(self, generation: Generation) -> None:
         """Free the shared prompt of a generation, if it has one."""

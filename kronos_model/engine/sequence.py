@@ -25,9 +25,9 @@ class Phase(Enum):
 class Sequence:
     """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.
 
-    Path i has slot i, until its last bar. If the generation has several paths, the prompt is in a slot of
-    its own; else it is in the path's slot, before its own bars. A sequence without slots is suspended, or
-    only has to be turned back into bars.
+    Path i has slot i. If the generation has several paths, the prompt is in a slot of its own; else it is in
+    the path's slot, before its own bars. While the sequence is suspended, or turned back into bars, others
+    may have these slots.
     """
 
     generation: Generation

@@ -122,7 +122,7 @@ def set_targets(jobs: Sequence[Job], num_slots: int) -> None:
         heads = [of_class for of_class in turns if of_class]
         give(min(heads, key=lambda one: one[0].service + one[0].rank).popleft(), 1)
     for job in jobs:  # what it holds already
-        give(job, min(job.num_held, job.num_wanted) - job.target)
+        give(job, job.num_held - job.target)
     for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
         give(job, job.num_wanted - job.target)
 

@@ -46,7 +46,7 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     client.forecast(candles[:40], pred_len=3, model="kronos-tiny", timeout_s=WAIT_S)
     large = submit_long_job(client, candles)
     await_true(lambda: large.state().name == "PROGRESS")
-    # It takes one small job at a time beside the large one, however many wait.
+    # It takes one small job at a time in addition to the large one, however many wait.
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     held = []
     while not any(handle.state().has_ended for handle in small):

@@ -3,13 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kronos_model.engine import allocation
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
-from kronos_model.engine.shares import CLASS_RATIO, Job, set_shares
+from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Job, set_shares, set_targets, weight_of
 from tests.kronos_model.engine.test_engine import ScriptedRunner, request
 
 
@@ -176,12 +178,80 @@ def test_a_large_job_goes_on_while_small_ones_keep_coming():
 def test_paths_with_the_newest_bars_are_not_suspended_for_jobs_of_their_own_class_before_they_got_further():
     runner = ScriptedRunner(num_slots=1)
     engine = Engine(runner, max_chunk_bars=4)
-    engine.submit(job_request(1, lookback=16, horizon=2))
-    engine.submit(job_request(2, lookback=16, horizon=2))
+    engine.submit(job_request(1, lookback=200, horizon=2))
+    engine.submit(job_request(2, lookback=200, horizon=2))
     while engine.has_work:
         engine.step()
     # Each lookback was computed once.
-    assert sum(bars for step in runner.chunks for _, phase, bars in step if phase.name == "LOOKBACK") == 32
+    assert sum(bars for step in runner.chunks for _, phase, bars in step if phase.name == "LOOKBACK") == 400
+
+
+def test_chunks_of_a_higher_class_come_first():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner, max_chunk_bars=4, classes_take_turns=False)
+    for seed in (1, 2):
+        engine.submit(job_request(seed, priority="low", lookback=100))
+    engine.submit(job_request(3, priority="normal", lookback=8))
+    engine.step()
+    engine.step()
+    engine.submit(job_request(4, priority="high", lookback=8))
+    for _ in range(3):
+        engine.step()
+    assert [seed for step in runner.chunks for seed, phase, _ in step if phase.name == "LOOKBACK"] == [
+        3,
+        3,
+        4,
+        4,
+        1,
+    ]
+
+
+def test_a_new_job_does_not_wait_for_jobs_that_could_not_use_their_share():
+    runner = ScriptedRunner(num_slots=64)
+    runner.max_context = 2000
+    engine = Engine(runner, max_chunk_bars=512)
+    engine.submit(job_request(0, paths=3000, horizon=1000))
+    for seed in range(1, 9):
+        engine.submit(job_request(seed, lookback=500, horizon=1000))
+    for _ in range(200):
+        engine.step()
+    small = engine.submit(job_request(9, lookback=500, horizon=3))
+    assert steps_until_done(engine, small, 60) <= 20
+
+
+def test_a_holder_keeps_its_slot_until_it_is_a_quantum_ahead():
+    def targets(service: float) -> list[int]:
+        jobs = [Job(1, service, num_wanted=1, num_held=1), Job(1, 0.0, num_wanted=1)]
+        set_targets(jobs, 1)
+        return [job.target for job in jobs]
+
+    quantum = QUANTUM_BARS / weight_of(1)
+    assert targets(0.9 * quantum) == [1, 0]
+    assert targets(1.1 * quantum) == [0, 1]
+
+
+def test_suspended_state_is_bounded_and_what_is_beyond_starts_over(monkeypatch):
+    monkeypatch.setattr(allocation, "MIN_KEPT", 0)
+    runner = ScriptedRunner(num_slots=4)
+    engine = Engine(runner)
+    generations, kept = [], []
+    runner.suspend = lambda suspension: kept.append((suspension.keeps_state, suspension.sequence.num_paths))
+    for seed, priority in enumerate(PRIORITIES[::-1]):
+        generations.append(engine.submit(job_request(seed, priority=priority, paths=4, horizon=16)))
+        for _ in range(5):
+            engine.step()
+    assert sum(num_paths for keeps_state, num_paths in kept if keeps_state) <= 4
+    assert not all(keeps_state for keeps_state, _ in kept)
+    while engine.has_work:
+        engine.step()
+    assert all(one.paths.shape == (4, 16, 6) for one in generations)
+
+
+def test_a_path_that_comes_twice_is_an_error():
+    generation = Generation(request(1, paths=3))
+    generation.accept(0, np.zeros((2, 2, 6), np.float32))
+    with pytest.raises(RuntimeError, match="twice"):
+        generation.accept(1, np.zeros((2, 2, 6), np.float32))
 
 
 @given(

@@ -45,6 +45,20 @@ def test_many_skipped_numbers_are_skipped_exactly():
             assert torch.equal(ours[0], torch.empty(20, vocabulary).exponential_(generator=generator)[17])
 
 
+@pytest.mark.parametrize("is_run_again", [False, True])
+def test_a_sequence_goes_on_from_a_state(is_run_again):
+    sampling = SamplingParams(sample_count=5, seed=3)
+    generation = Generation(series_request(0, 4, 6, sampling))
+    sequence = Sequence(generation, 2, 16, (0, 1), 100, first_path=2)
+    ours = NoiseSource(sequence, S1, S2)
+    for step in range(3 + is_run_again):
+        ours.draw(step)
+    sequence.num_generated = 3
+    later = NoiseSource(sequence, S1, S2, ours.state_before(3))
+    for step in (3, 4):
+        assert all(map(torch.equal, later.draw(step), ours.draw(step)))
+
+
 def test_a_step_that_is_run_again_gets_the_same_draws():
     ours = source(2)
     first = [noise.clone() for noise in ours.draw(0)]

@@ -39,7 +39,7 @@ STEPS = {
     ],
     "a shared prompt": [sequence((0, 1, 2), 0, lookback=12, generated=4)],
     "a shared prompt without bars": [sequence((0, 1), 0, lookback=1, generated=4)],
-    "single paths beside shared prompts": [
+    "single paths and shared prompts": [
         sequence((0,), lookback=20, generated=2),
         sequence((2, 3, 4), 1, lookback=7, generated=6),
         sequence((5, 7), 3, lookback=25, generated=0),

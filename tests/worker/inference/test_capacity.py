@@ -296,6 +296,18 @@ def test_a_full_worker_takes_a_few_jobs_that_no_other_took_in_time(monkeypatch):
         assert capacity.num_classes(held) == (3 if len(held) < 4 else 1 + HIGH)
 
 
+def test_high_jobs_that_keep_coming_do_not_hold_back_late_ones(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    capacity = Capacity(lambda: [EngineLoad(32, 500, 32)])
+    capacity.take("large", 256, rank=NORMAL)
+    for number in range(3):
+        assert capacity.num_classes({"large"}) == 1 + HIGH
+        capacity.take(f"high-{number}", 1, rank=HIGH)
+        now[0] += LATE_S / 2.5
+    assert capacity.num_classes({"large"}) == 3
+
+
 def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
