@@ -78,7 +78,7 @@ class RedisResultStore:
             retry=Retry(ConstantBackoff(0.2), 1),
             **OPTIONS,
         )
-        self._redis = Redis(connection_pool=pool)
+        self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None

@@ -100,7 +100,8 @@ def test_redis_that_does_not_answer_for_long(
     note: Note,
     how: str,
 ):
-    outage_s = {"paused": (16, 30), "away": (10, 120)}[how][at_length]
+    # A client reports a paused Redis after at most 20 s, so the pause is longer.
+    outage_s = {"paused": (22, 30), "away": (10, 120)}[how][at_length]
     for worker in [fleet.begin() for _ in range(2)]:
         worker.wait_until_ready()
     accounts.submit_many(client, "long", 48)

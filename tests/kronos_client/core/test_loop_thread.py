@@ -129,6 +129,14 @@ def test_closing_ends_what_waits_on_other_threads(client, redis):
     assert ended == [f"the client was closed while it waited for the job {handle.id}"]
 
 
+def test_closing_the_client_closes_its_connections(settings, redis):
+    before = {connection["id"] for connection in redis.client_list()}
+    with ForecastClient(settings=settings) as client:
+        assert client.submit(CANDLES, pred_len=5).state().name
+        assert {connection["id"] for connection in redis.client_list()} - before
+    await_true(lambda: {connection["id"] for connection in redis.client_list()} <= before)
+
+
 @pytest.mark.parametrize("kind", ["real", "fake"])
 def test_a_client_that_is_never_closed_ends_its_thread_as_it_is_collected(kind, settings):
     before = set(threading.enumerate())
