@@ -7,7 +7,6 @@ those of the large ones alone. Each round measures all three in turn.
     python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40]
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -15,8 +14,9 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import run_s, series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
@@ -39,14 +39,7 @@ def small(seed: int) -> SeriesRequest:
 
 def alone_s(engine: Engine, count: int) -> list[float]:
     """Seconds of small jobs, one after the other, in an idle engine."""
-    times = []
-    for seed in range(count):
-        start = time.perf_counter()
-        engine.submit(small(seed))
-        while engine.has_work:
-            engine.step()
-        times.append(time.perf_counter() - start)
-    return times
+    return [run_s(engine, [small(seed)]) for seed in range(count)]
 
 
 def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[float, list[float]]:
@@ -79,11 +72,7 @@ def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--shape", default="small")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each saturated measurement")
-    given = parser.parse_args()
+    given = options(__doc__, shape="small", rounds=3, seconds=40.0)
 
     engine = build_engine(*random_pair(given.shape), max_context=MAX_CONTEXT)
     alone_s(engine, 5)  # warm up
