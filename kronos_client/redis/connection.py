@@ -24,12 +24,7 @@ gives up after 20 s on a server that accepts and never answers."""
 
 
 def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
-    """A pooled client that returns strings, gives up in bounded time, and survives a restart of Redis.
-
-    Args:
-        decode_responses: False to return bytes.
-        protocol: Version of RESP, if not the default.
-    """
+    """A pooled client that gives up in bounded time, and survives a restart of Redis."""
     return Redis.from_url(
         url,
         decode_responses=decode_responses,

@@ -41,11 +41,9 @@ class EngineThread:
     Each engine that has work gets one step in turn, so that none waits for another's queue to empty.
 
     Args:
-        observers: Receive each step, and each series that ended.
         watchdog: Detects a step that hangs; by default there is no limit.
         on_admission: Called on the engines' thread with a job's id when an engine's load counts it.
         on_death: Called on the engines' thread when it dies, before its jobs end.
-        on_start: Called on the engines' thread first.
     """
 
     def __init__(
