@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
+
 NOT_AVAILABLE = "not available"
 # PyTorch's messages for a missing device, as opposed to a broken one.
 _ABSENT = (
@@ -40,12 +42,21 @@ class TorchProbe:
         if device.type == "mps" and not torch.backends.mps.is_available():
             return NOT_AVAILABLE
         try:
-            ones = torch.ones(2, 2, device=device)
-            (ones @ ones).sum().item()
+            compute_on(device)
         except (RuntimeError, AssertionError, OSError) as error:
             reason = short_reason(error)
             return NOT_AVAILABLE if any(text in reason for text in _ABSENT) else f"not usable ({reason})"
         return None
+
+    def is_lost(self, device: torch.device) -> bool:
+        """Whether a device that computed before no longer does. Without free memory it still counts."""
+        if device.type == "cpu":
+            return False
+        try:
+            compute_on(device)
+        except Exception as error:  # noqa: BLE001  # a device that has failed may raise anything
+            return not is_out_of_memory(error)
+        return False
 
     def name(self, device: torch.device) -> str:
         """Product name, e.g. "NVIDIA H200"."""
@@ -74,6 +85,12 @@ class TorchProbe:
     def driver_version(self) -> str | None:
         """Version of the NVIDIA kernel driver, None if absent or unknown."""
         return _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([0-9][0-9.]+)")
+
+
+def compute_on(device: torch.device) -> float:
+    """The result, 8, of a tiny computation there. Raises what the device raises."""
+    ones = torch.ones(2, 2, device=device)
+    return (ones @ ones).sum().item()
 
 
 def _cuda_is_built() -> bool:

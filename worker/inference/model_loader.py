@@ -12,6 +12,7 @@ from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import read_metadata
+from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, OutOfMemory
@@ -103,6 +104,10 @@ class ModelLoader:
         if isinstance(wanted, RegisteredModel):
             return min(setting or wanted.metadata.max_context, wanted.metadata.max_context)
         return setting or default_max_context(wanted.model or DEFAULT_MODEL)
+
+    def is_device_lost(self) -> bool:
+        """Whether the device no longer computes anything."""
+        return TorchProbe().is_lost(self.device)
 
     def reclaim(self) -> None:
         """Free the memory of models that are no longer used."""

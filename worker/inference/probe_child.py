@@ -6,10 +6,8 @@ It reads one message with the arguments of ``report_on``, and sends one event, `
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from kronos_client.settings import SettingsError
-from kronos_model.devices.probe import TorchProbe
+from kronos_model.devices.probe import TorchProbe, compute_on
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
@@ -26,8 +24,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
     """
     try:
         device, warning = resolve_device(name)
-        ones = torch.ones(2, 2, device=device)  # a GPU was already tested when it was resolved
-        if (ones @ ones).sum().item() != 8:
+        if compute_on(device) != 8:
             raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
     except (KronosError, RuntimeError) as error:
         return {"requested": name, "error": _text(error)}

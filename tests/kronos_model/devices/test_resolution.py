@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from kronos_model.devices import probe as probe_module
 from kronos_model.devices import resolution as device_module
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device, resolve_device
@@ -337,6 +338,26 @@ class TestTorchProbe:
 
         monkeypatch.setattr(torch, "ones", fail)
         assert TorchProbe().failure(cuda(0)) == failure
+
+    @pytest.mark.parametrize(
+        ("error", "is_lost"),
+        [
+            (None, False),
+            (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+            (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"), True),
+            (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512 bytes"), False),
+        ],
+    )
+    def test_a_device_is_lost_if_it_computes_nothing_more(
+        self, error: Exception | None, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def compute(device: torch.device) -> None:
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(probe_module, "compute_on", compute)
+        assert TorchProbe().is_lost(cuda(1)) is is_lost
+        assert not TorchProbe().is_lost(CPU)
 
     def test_a_gpu_that_died_has_no_memory_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_args: object) -> None:
