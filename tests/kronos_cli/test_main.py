@@ -350,7 +350,14 @@ def test_check_of_the_worker_is_the_health_check(
 def test_devices_are_shown_with_the_device_that_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     warning = "CUDA device 'cuda' requested but CUDA not available. Falling back to CPU."
     what = {"name": "[red]CPU[/]", "memory_free_bytes": 2**30, "memory_total_bytes": None}
-    cpu = {"requested": "cpu", "device": "cpu", "warning": None, "description": what, "slots": 64}
+    cpu = {
+        "requested": "cpu",
+        "device": "cpu",
+        "warning": None,
+        "skipped": None,
+        "description": what,
+        "slots": 64,
+    }
     found = [
         cpu | {"slots_error": None},
         cpu | {"requested": "cuda", "warning": warning, "slots": None, "slots_error": "no model"},

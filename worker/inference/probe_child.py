@@ -8,7 +8,7 @@ from typing import Any
 
 from kronos_client.settings import SettingsError
 from kronos_model.devices.probe import TorchProbe, compute_on
-from kronos_model.devices.resolution import describe_device, resolve_device
+from kronos_model.devices.resolution import describe_device, resolve_device, skipped_gpu
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader
@@ -19,6 +19,7 @@ from worker.settings import WorkerSettings, explain, get_settings
 def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, Any]:
     """The resolved device with ``warning`` and ``description``, or ``error``.
 
+    ``skipped`` says why ``auto`` did not choose the GPU, if there is one.
     ``slots`` is the number of sample paths that the worker's model computes at once there. If that is
     unknown, it is None, and ``slots_error`` says why.
     """
@@ -32,6 +33,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         "requested": name,
         "device": str(device),
         "warning": warning,
+        "skipped": skipped_gpu(TorchProbe()) if name == "auto" and device.type == "cpu" else None,
         "description": describe_device(device).as_dict(),
     }
     if not with_slots:
