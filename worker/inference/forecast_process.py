@@ -33,7 +33,11 @@ class ForecastProcess(Host, WorkerProcess):
     def __init__(
         self, settings: WorkerSettings, node: str, *, on_engine_death: Callable[[], None] = lambda: None
     ) -> None:
-        self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
+        self.metrics = WorkerMetrics(
+            lambda: self.engine_thread.loads,
+            lambda: self.engine_thread.num_jobs,
+            lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
+        )
         # While a step seems to hang, the load is unknown, and no job is taken.
         self.capacity = Capacity(
             lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values()
