@@ -446,7 +446,7 @@ class TestTorchProbe:
 
 
 @pytest.mark.gpu
-def test_the_real_gpu() -> None:
+def test_the_real_gpu(first_gpu: str) -> None:
     device, warning = resolve_device("cuda:0")
     assert (device, warning) == (cuda(0), None)
     beyond = resolve_device(f"cuda:{torch.cuda.device_count()}")
