@@ -21,6 +21,8 @@ from worker.inference.job_run import HostedEngine
 from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
+MIN_JOBS: Final = 64
+"""Unless ``KRONOS_MAX_JOBS`` is set."""
 GPU_MEMORY_SHARE: Final = 0.8
 """Of a GPU's free memory. The rest is for the steps' temporary tensors and for other processes."""
 
@@ -150,6 +152,11 @@ class ModelLoader:
             self.device, self.device_warning = placed, warning
             self.share_bytes = _share_bytes(self._settings, placed)
             pair.model.to(placed)
+
+
+def max_jobs_on(device: torch.device, settings: WorkerSettings) -> int:
+    """Jobs that a process holds: jobs of a single path fill one model's slots, and there are ``MIN_JOBS``."""
+    return settings.max_jobs or max(MIN_JOBS, settings.max_slots or default_slots(device))
 
 
 def num_models(settings: WorkerSettings) -> int:
