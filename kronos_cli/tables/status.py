@@ -34,12 +34,12 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
         device, queue = Text(worker.device), Text(worker.queue)
         what.add_row(node, state, device, queue, model_text(worker), duration(worker.uptime_s))
         load.add_row(node, str(worker.jobs_done), str(worker.jobs_failed), *load_cells(worker))
-        if worker.device != "cpu":
-            gpus.add_row(node, *gpu_cells(worker))
         if worker.device_warning:
             warnings.append(Text(f"{worker.node}: {worker.device_warning}", style="yellow"))
         if isinstance(worker, FinetuneWorkerStatus):
             continue
+        if worker.device != "cpu":
+            gpus.add_row(node, *gpu_cells(worker))
         shown = worker.jobs_running[:MAX_JOBS_SHOWN]
         for job in shown:
             running.add_row(
