@@ -205,7 +205,7 @@ def test_a_failed_start_leaves_the_folder_free(data, tmp_path):
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_device_that_fails_is_told_from_a_defect(data, tmp_path, monkeypatch, is_lost):
+def test_a_lost_device_is_no_defect(data, tmp_path, monkeypatch, is_lost):
     def fail(event):
         if event["event"] == "step":
             raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED. More of it")
