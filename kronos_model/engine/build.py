@@ -2,8 +2,8 @@
 
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
