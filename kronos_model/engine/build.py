@@ -14,7 +14,7 @@ from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
 CPU_SLOTS = 64
-SLOTS_PER_SPARE = 16
+SLOTS_PER_SPARE = 8
 """Slots for one more that only small jobs use."""
 GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""

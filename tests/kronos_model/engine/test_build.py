@@ -34,7 +34,7 @@ def test_the_slots_of_another_device_are_reckoned_without_it(pair):
     assert num_slots_on(torch.device("cpu"), *pair, **of) == 1  # which keeps float32
 
 
-@pytest.mark.parametrize(("max_slots", "num_spare"), [(1, 0), (5, 0), (16, 1), (32, 2)])
+@pytest.mark.parametrize(("max_slots", "num_spare"), [(1, 0), (5, 0), (8, 1), (32, 4)])
 def test_the_cache_takes_what_is_said(pair, max_slots, num_spare, monkeypatch):
     made: list[KVCache] = []
 
