@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
+from kronos_model.engine.failures import as_kronos_error
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
@@ -46,6 +47,8 @@ class Runner(Protocol):
 
     def forget(self, generation: Generation) -> None: ...
 
+    def is_lost(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class StepReport:
@@ -59,7 +62,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are."""
+    """Sample paths in slots and waiting for them, and how many slots there are without the spare ones."""
 
     running: int
     waiting: int
@@ -74,17 +77,18 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            if a step for few paths takes less time.
+        num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
+            large job has to make room for them.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
+    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, num_spare_slots: int = 0) -> None:
         self._runner = runner
+        self._num_slots = runner.num_slots - num_spare_slots
         self._scheduler = Scheduler(
             runner.num_slots,
             runner.max_context,
             max_chunk_bars,
-            classes_take_turns=classes_take_turns,
+            num_spare=num_spare_slots,
         )
         self._live: list[Generation] = []
         self._steps_until_more = STEPS_UNTIL_MORE
@@ -94,9 +98,7 @@ class Engine:
     @property
     def load(self) -> EngineLoad:
         """The present load. Any thread may read it."""
-        return EngineLoad(
-            self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
-        )
+        return EngineLoad(self._scheduler.slots_used, self._scheduler.paths_waiting, self._num_slots)
 
     @property
     def has_work(self) -> bool:
@@ -175,7 +177,7 @@ class Engine:
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
             if len(work) > 1:
@@ -232,7 +234,7 @@ class Engine:
         try:
             self._runner.suspend(suspension)
         except Exception as error:  # a kernel may raise anything
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             keeps_state = False
@@ -271,11 +273,15 @@ class Engine:
         try:
             run(sequence)
         except Exception as error:  # as in _attempt
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             self._give_up(sequence.generation, error)
             return False
         return True
+
+    def _is_lost_by(self, error: Exception) -> bool:
+        """Whether the device has failed, so that every further call would fail too."""
+        return not is_out_of_memory(error) and self._runner.is_lost()
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:

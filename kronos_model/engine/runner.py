@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
+from kronos_model.devices.probe import TorchProbe
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
@@ -163,6 +164,10 @@ class ModelRunner:
         self._states.pop(generation, None)
         for sequence in [one for one in self._placed if one.generation is generation]:
             self.release(sequence)
+
+    def is_lost(self) -> bool:
+        """Whether the device no longer computes anything."""
+        return TorchProbe().is_lost(self._device)
 
     def _start(self, generation: Generation) -> GenerationState:
         request = generation.request
