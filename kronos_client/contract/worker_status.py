@@ -32,8 +32,8 @@ class WorkerStatus(StatusModel):
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     device_description: dict[str, Any] = Field(
         default={},
-        description="name, kind, index, memory_total_bytes, memory_free_bytes, utilisation_percent (of a GPU) "
-        "and versions; an unknown value is null",
+        description="name, kind, index, memory_total_bytes, memory_free_bytes, utilisation_percent (of a GPU), "
+        "versions; an unknown value is null",
     )
     jobs_done: int = 0
     jobs_failed: int = 0
