@@ -32,8 +32,8 @@ class WorkerStatus(StatusModel):
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     device_description: dict[str, Any] = Field(
         default={},
-        description="name, kind, index, memory_total_bytes, memory_free_bytes, utilisation_percent (of a GPU), "
-        "versions; an unknown value is null",
+        description="name, kind, index, memory_total_bytes, memory_free_bytes, utilisation_percent (of a "
+        "GPU) and versions; an unknown value is null",
     )
     jobs_done: int = 0
     jobs_failed: int = 0
@@ -64,6 +64,8 @@ class ModelStatus(StatusModel):
     id: str
     revision: str | None
     state: Literal["loading", "ready"]
+    max_context: int | None = Field(default=None, description="the most bars that it uses")
+    lookback: int | None = Field(default=None, description="bars of lookback in its training, if known")
     jobs: int
     slots: int
     running: int

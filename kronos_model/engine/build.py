@@ -14,6 +14,8 @@ from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
 CPU_SLOTS = 64
+SLOTS_PER_SPARE = 8
+"""Slots for one more that only small jobs use."""
 GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""
 CPU_CHUNK_BARS = 512
@@ -59,16 +61,17 @@ def build_engine(
         memory_bytes=memory_bytes,
         dtype=dtype,
     )
+    num_spare = num_slots // SLOTS_PER_SPARE if is_cpu and memory_bytes is None else 0
     try:
         runner = ModelRunner(
-            model, tokenizer, max_context=max_context, num_slots=num_slots, clip=clip, dtype=dtype
+            model, tokenizer, max_context=max_context, num_slots=num_slots + num_spare, clip=clip, dtype=dtype
         )
         runner.warm_up()
     except Exception as error:  # whatever class the allocator raises
         if is_out_of_memory(error):
             raise OutOfMemory(f"the device has too little memory for {num_slots} slots: {error}") from error
         raise
-    return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars, classes_take_turns=is_cpu)
+    return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars, num_spare_slots=num_spare)
 
 
 def default_slots(device: torch.device) -> int:

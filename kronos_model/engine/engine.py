@@ -62,7 +62,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are."""
+    """Sample paths in slots and waiting for them, and how many slots there are without the spare ones."""
 
     running: int
     waiting: int
@@ -77,17 +77,18 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            if a step for few paths takes less time.
+        num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
+            large job has to make room for them.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
+    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, num_spare_slots: int = 0) -> None:
         self._runner = runner
+        self._num_slots = runner.num_slots - num_spare_slots
         self._scheduler = Scheduler(
             runner.num_slots,
             runner.max_context,
             max_chunk_bars,
-            classes_take_turns=classes_take_turns,
+            num_spare=num_spare_slots,
         )
         self._live: list[Generation] = []
         self._steps_until_more = STEPS_UNTIL_MORE
@@ -97,9 +98,7 @@ class Engine:
     @property
     def load(self) -> EngineLoad:
         """The present load. Any thread may read it."""
-        return EngineLoad(
-            self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
-        )
+        return EngineLoad(self._scheduler.slots_used, self._scheduler.paths_waiting, self._num_slots)
 
     @property
     def has_work(self) -> bool:

@@ -1,18 +1,20 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Slots are shared out fairly between jobs (``allocation``). On the CPU a step for few paths takes less time, so
-lower priority classes skip most steps while a higher one runs. Chunks go to the job that had the least
-service, of the highest class first, and in turn within a job.
+Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had the least service, of
+the highest class first, and in turn within a job. In each eighth step service counts alone, so that no class
+starves.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kronos_model.engine.allocation import Allocation, Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Service
+
+LOWER_CLASS_CHUNKS = 4
+"""While a higher class runs, a step computes at most this part of ``max_chunk_bars`` for lower ones."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,17 @@ class Scheduler:
     """The sequences that run, and what they compute next.
 
     ``max_chunk_bars`` bounds what one step computes in addition to the newest bars, and so how long running
-    sequences wait for a step. ``classes_take_turns``: lower priority classes skip steps.
+    sequences wait for a step. ``num_spare`` of the slots are for small jobs only.
     """
 
-    def __init__(
-        self, num_slots: int, max_context: int, max_chunk_bars: int, *, classes_take_turns: bool
-    ) -> None:
-        if num_slots < 1 or max_chunk_bars < 1:
+    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, *, num_spare: int = 0) -> None:
+        if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots
         self.max_chunk_bars = max_chunk_bars
-        self._classes_take_turns = classes_take_turns
         self.limits = StepLimits(num_slots, max_chunk_bars)
         self._service = Service()
-        self._slots = Allocation(num_slots, max_context, self._service)
+        self._slots = Allocation(num_slots, max_context, self._service, num_spare)
         self._in_chunks: deque[Sequence] = deque()
         self._decoding: dict[Sequence, None] = {}  # by slot: neighbours in the cache are read in one go
         self._num_steps = 0
@@ -87,7 +86,7 @@ class Scheduler:
         """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
         batches: list[list[Sequence]] = []
         num_paths = 0
-        for sequence in self._of_this_step(self._decoding):
+        for sequence in self._decoding:
             num_paths += sequence.num_paths
             if not batches or num_paths > self.limits.paths:
                 batches.append([])
@@ -101,24 +100,22 @@ class Scheduler:
         Only the first of them may be a part of its phase's work.
         """
         chunks: list[Chunk] = []
-        room = self.limits.chunk_bars
-        in_turn = self._of_this_step(self._in_chunks)
-        for sequence in sorted(
-            in_turn, key=lambda one: (one.generation.rank, self._service[one.generation.job])
-        ):
+        num_bars = 0
+        highest = min((one.generation.rank for one in self.running), default=0)
+        ignores_rank = self._num_steps % CLASS_RATIO == 0
+
+        def turn(sequence: Sequence) -> tuple[int, float]:
+            generation = sequence.generation
+            return 0 if ignores_rank else generation.rank, self._service[generation.job]
+
+        for sequence in sorted(self._in_chunks, key=turn):
+            is_lower = sequence.generation.rank > highest
+            room = self.limits.chunk_bars // (LOWER_CLASS_CHUNKS if is_lower else 1) - num_bars
             if chunks and sequence.num_bars_left > room:
                 break
             chunks.append(sequence.next_chunk(room))
-            room -= chunks[-1].num_bars
+            num_bars += chunks[-1].num_bars
         return tuple(chunks)
-
-    def _of_this_step(self, sequences: Iterable[Sequence]) -> Iterable[Sequence]:
-        """Those that take part: all of the highest class that runs; the next one in each eighth step."""
-        if not self._classes_take_turns:
-            return sequences
-        ranks = sorted({one.generation.rank for one in self.running})
-        taking_part = {rank for place, rank in enumerate(ranks) if self._num_steps % CLASS_RATIO**place == 0}
-        return [one for one in sequences if one.generation.rank in taking_part]
 
     def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
         """Compute at most half of what failed at once. Returns whether that is less than before."""
