@@ -17,15 +17,10 @@ from kronos_model.engine.attention import attend, merge
 from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
+from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import (
-    RowTable,
-    Shape,
-    StepInputs,
-    shape_for,
-    usual_shapes,
-)
+from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for, usual_shapes
 from kronos_model.engine.steps import SlotTokens
 
 log = logging.getLogger(__name__)
@@ -39,15 +34,17 @@ _recording = threading.Lock()  # PyTorch records one graph at a time in a proces
 class StaticSegment:
     """The rows of a step of fixed shape."""
 
-    def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs, num_slots: int) -> None:
-        self._shape, self._columns, self._inputs, self._num_slots = shape, columns, inputs, num_slots
-        device = inputs.changing.device
+    def __init__(self, shape: Shape, inputs: StepInputs, num_slots: int) -> None:
+        self._shape, self._num_slots = shape, num_slots
+        self._columns = columns = inputs.columns(shape)
+        device = columns["seen"].device
         self._rows = torch.arange(shape.rows, device=device)
         bars = torch.arange(shape.bars, device=device)
         self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
         if shape.prompts:
             bars = torch.arange(shape.prompt_bars, device=device)
-            first, last = inputs.prompt_spans.unsqueeze(-1).unbind()
+            first, last = inputs.prompt_spans(shape).clamp(min=0).unsqueeze(-1).unbind()
+            self._prompt_rows = inputs.prompt_rows(shape)
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
@@ -74,7 +71,7 @@ class StaticSegment:
             return mixed
         prompts = slice(self._num_slots, self._num_slots + shape.prompts)
         keys, values = (x[layer, prompts, :, : shape.prompt_bars] for x in (cache.k, cache.v))
-        grouped = q[self._inputs.prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
+        grouped = q[self._prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
         shared = attend(grouped, keys, values, self._prompt_mask)
         prompt, member = self._columns["prompt"].clamp(min=0), self._columns["member"]
         shared_weight = shared.weight.transpose(1, 2)[prompt, member]  # (R, H)
@@ -95,8 +92,8 @@ class StaticSteps:
 
     def __init__(self, network: Network, own: SlotTokens) -> None:
         self._network, self._own = network, own
-        self._inputs: dict[Shape, StepInputs] = {}
-        self._table: RowTable | None = None
+        self._inputs = StepInputs(own.num_slots, own.max_context, network.device)
+        self._filled: tuple[Batch, int] | None = None  # what the inputs hold: a batch, and its newest bar
         self._num_uses: dict[Shape, int] = {}
         self._recorded: dict[Shape, torch.cuda.CUDAGraph | None] = {}  # None: could not be recorded
         self._pool = torch.cuda.graph_pool_handle() if network.device.type == "cuda" else None
@@ -105,43 +102,35 @@ class StaticSteps:
     def warm_up(self) -> None:
         """Record the shapes of single paths and of one series with many paths."""
         with self._on_device():
+            nothing = PathTable(self._own.num_slots, self._own.max_context).batch_of(())
             for shape in usual_shapes(self._own.num_slots, self._own.max_context):
-                self._fill((), shape)
+                self._inputs.fill(nothing, shape)
                 self._num_uses[shape] = USES_UNTIL_RECORDED
                 self._run(shape)
 
     @torch.inference_mode()
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
+        newest = int(batch.table.columns["newest"][batch.slots[0]])
         with self._on_device():
-            shape = shape_for(sequences, self._own.num_slots, self._own.max_context)
-            self._fill(sequences, shape)
+            shape = shape_for(batch)
+            if self._filled != (batch, newest):
+                self._inputs.fill(batch, shape)
+            self._filled = None  # if the step fails
             self._run(shape)
+            self._filled = batch, newest + 1
 
     def suspend(self, sequence: Sequence) -> Tensor | None:
         return None  # its noise depends on seed, path and step alone
 
     def resume(self, sequence: Sequence, state: Tensor | None) -> None:
-        self._table = None
+        """Nothing to do."""
 
     def release(self, sequence: Sequence) -> None:
-        self._table = None
+        """Nothing to do."""
 
     def _on_device(self) -> AbstractContextManager[object]:
         """Make the network's device current, because streams and graphs belong to the current device."""
         return nullcontext() if self._pool is None else torch.cuda.device(self._network.device)
-
-    def _fill(self, sequences: tuple[Sequence, ...], shape: Shape) -> None:
-        """Copy the inputs of this step to the device."""
-        table = self._table
-        if table is not None and table.sequences == sequences and table.shape == shape:
-            table.refresh()
-            self._inputs[shape].copy_changing(table)
-            return
-        self._table = table = RowTable(sequences, shape, self._own.num_slots, self._own.max_context)
-        if shape in self._inputs:
-            self._inputs[shape].copy_all(table)
-        else:
-            self._inputs[shape] = StepInputs.of(table, self._network.device)
 
     def _run(self, shape: Shape) -> None:
         self._num_uses[shape] = self._num_uses.get(shape, 0) + 1
@@ -151,6 +140,7 @@ class StaticSteps:
         graph = self._recorded.get(shape)
         if graph is None:
             self._step(shape)
+            self._inputs.advance(shape)
         else:
             graph.replay()
 
@@ -168,17 +158,18 @@ class StaticSteps:
                 torch.cuda.current_stream().wait_stream(side)
                 with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
                     self._step(shape)
+                    self._inputs.advance(shape)
             except RuntimeError:
                 log.warning("a step of %s was not recorded by CUDA and runs unrecorded", shape, exc_info=True)
                 return None
         return graph
 
     def _step(self, shape: Shape) -> None:
-        inputs = self._inputs[shape]
-        columns = inputs.columns()
+        inputs = self._inputs
+        columns = inputs.columns(shape)
         rows = torch.arange(shape.rows, device=self._network.device)
         newest = columns["newest"]
-        temperature, top_p = inputs.sampling.unsqueeze(-1)
+        temperature, top_p = inputs.sampling(shape).unsqueeze(-1)
         params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p, filters=True)
 
         def choose(draw: int, logits: Tensor) -> Tensor:
@@ -189,6 +180,6 @@ class StaticSteps:
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, columns, inputs, self._own.num_slots),
+            StaticSegment(shape, inputs, self._own.num_slots),
             choose,
         )
