@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -122,6 +122,21 @@ class Engine:
         self._live[generation] = None
         self._note_deadline(request)
         return generation
+
+    def run(
+        self, requests: Iterable[SeriesRequest], on_bars: Callable[[int], object] = lambda num_bars: None
+    ) -> list[Generation]:
+        """Submit series and step until all are done; ``on_bars`` receives the bars of each step."""
+        generations: list[Generation] = []
+        try:
+            generations.extend(map(self.submit, requests))
+            while self.has_work:
+                self.step()
+                on_bars(self.last_step.num_bars)
+        finally:
+            for generation in generations:  # also those of a refused or interrupted batch
+                self.cancel(generation)
+        return generations
 
     def cancel(self, generation: Generation) -> None:
         """End a generation now with Cancelled and free its slots; one that is done stays as it is."""
