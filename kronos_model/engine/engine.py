@@ -5,15 +5,12 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest
-from kronos_model.engine.path_table import Batch
+from kronos_model.engine.runner_protocol import Runner
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
@@ -26,27 +23,6 @@ MIN_CHUNK_BARS = 64
 """A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
 
 Work = TypeVar("Work", Chunk, Sequence)
-
-
-class Runner(Protocol):
-    """The computing side of an engine: ``ModelRunner`` in production, a scripted one in tests."""
-
-    max_context: int
-    num_slots: int
-
-    def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
-
-    def decode(self, batch: Batch) -> None: ...
-
-    def suspend(self, suspension: Suspension) -> None: ...
-
-    def leave_slots(self, sequence: Sequence) -> None: ...
-
-    def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
-
-    def release(self, sequence: Sequence) -> None: ...
-
-    def forget(self, generation: Generation) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +96,7 @@ class Engine:
         generation = Generation(request)
         self._scheduler.add(generation)
         self._live[generation] = None
-        self._note_deadline(request)
+        self._next_deadline = min(self._next_deadline, generation.deadline)
         return generation
 
     def run(
@@ -171,21 +147,14 @@ class Engine:
         ended, self._ended = self._ended, []
         return ended
 
-    def _note_deadline(self, request: SeriesRequest) -> None:
-        if request.deadline is not None:
-            self._next_deadline = min(self._next_deadline, request.deadline)
-
     def _end_late(self) -> None:
         now = time.monotonic()
         if now < self._next_deadline:
             return
-        self._next_deadline = math.inf
         for generation in list(self._live):
-            deadline = generation.request.deadline
-            if deadline is not None and now >= deadline:
+            if now >= generation.deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
-            else:
-                self._note_deadline(generation.request)
+        self._next_deadline = min((generation.deadline for generation in self._live), default=math.inf)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> int:
         """Compute one more bar of every path. Returns how many bars that were."""

@@ -141,6 +141,7 @@ class Generation:
         self.request = request
         self.rank = PRIORITIES.index(request.priority)
         self.job: Hashable = self if request.job is None else (request.job, self.rank)
+        self.deadline = math.inf if request.deadline is None else request.deadline
         self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
