@@ -18,6 +18,8 @@ QUERY_BLOCK = 12
 not depend on a path's place (AVX2)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
+GPU_TILE_BARS = 1024
+"""The same without the CPU's kernel, where it bounds memory only."""
 MAX_SCORES = 2**25
 """Scores of one product without the CPU's kernel: 128 MiB in float32."""
 
@@ -95,8 +97,9 @@ def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
     do not see must be finite. Returns (n, H, hd).
     """
-    size = TILE_BARS if has_kernel(q.device) else len(q)
-    before = first % TILE_BARS if has_kernel(q.device) else 0
+    is_exact = has_kernel(q.device)
+    size = TILE_BARS if is_exact else min(len(q), GPU_TILE_BARS)
+    before = first % TILE_BARS if is_exact else 0
     after = -(before + len(q)) % size
     padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
     outs = []
