@@ -32,6 +32,8 @@ class Runner(Protocol):
     max_context: int
     num_slots: int
 
+    def prepare(self) -> bool: ...
+
     def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
 
     def decode(self, sequences: tuple[Sequence, ...]) -> None: ...
@@ -101,6 +103,10 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return any(not generation.done for generation in self._live)
+
+    def prepare(self) -> bool:
+        """Use idle time for one piece of work that makes later steps faster. False if there is none."""
+        return not self.has_work and self._runner.prepare()
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""

@@ -93,8 +93,12 @@ class ModelRunner:
         self._placed: set[Sequence] = set()  # what they need is in their slots
 
     def warm_up(self) -> None:
-        """Prepare what the first steps would otherwise wait for."""
+        """Run the largest steps once, and choose what to ``prepare``."""
         self._steps.warm_up()
+
+    def prepare(self) -> bool:
+        """Do one piece of work that makes later steps faster, while nothing runs. False if there is none."""
+        return self._steps.prepare()
 
     @torch.inference_mode()
     def compute(self, chunks: Many[Chunk]) -> None:

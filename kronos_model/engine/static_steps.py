@@ -1,19 +1,18 @@
 """Decode steps of fixed shapes, which CUDA records once and replays: one launch a step, not hundreds.
 
 Row r is slot r, with or without a path. What a row must not read is masked, and a row without a path writes
-where nothing reads. Shapes grow in powers of two. Without CUDA the same steps run unrecorded.
+where nothing reads. Without CUDA the same steps run unrecorded.
 """
 
-import logging
 import math
-import threading
-from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kronos_model.engine.attention import attend, merge
+from kronos_model.engine.graphs import GraphCache
 from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
@@ -27,13 +26,6 @@ from kronos_model.engine.static_inputs import (
     usual_shapes,
 )
 from kronos_model.engine.steps import SlotTokens
-
-log = logging.getLogger(__name__)
-
-USES_UNTIL_RECORDED: Final = 16
-"""A shape is recorded after this many uses: recording costs many steps, and most shapes are rare."""
-
-_recording = threading.Lock()  # PyTorch records one graph at a time in a process
 
 
 class StaticSegment:
@@ -88,34 +80,49 @@ def _as_mask(is_seen: Tensor) -> Tensor:
 
 
 class StaticSteps:
-    """The same steps as ``EagerSteps``, in fixed shapes. Noise is computed inside the step."""
+    """The same steps as ``EagerSteps``, in fixed shapes. Noise is computed inside the step.
+
+    Args:
+        cuda: records and replays graphs: ``torch.cuda``, or a fake in tests. None on other devices.
+    """
 
     NUM_SPARE_BARS: Final = 1
     """Extra room in a slot for what rows without a path write."""
 
-    def __init__(self, network: Network, own: SlotTokens) -> None:
+    def __init__(self, network: Network, own: SlotTokens, cuda: ModuleType | None = None) -> None:
         self._network, self._own = network, own
         self._inputs: dict[Shape, StepInputs] = {}
         self._table: RowTable | None = None
-        self._num_uses: dict[Shape, int] = {}
-        self._recorded: dict[Shape, torch.cuda.CUDAGraph | None] = {}  # None: could not be recorded
-        self._pool = torch.cuda.graph_pool_handle() if network.device.type == "cuda" else None
+        if cuda is None and network.device.type == "cuda":
+            cuda = torch.cuda
+        self._graphs = GraphCache(self._step, network.device, cuda=cuda)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Record the shapes of single paths and of one series with many paths."""
-        with self._on_device():
-            for shape in usual_shapes(self._own.num_slots, self._own.max_context):
+        """Run the shapes of single paths and of one series with many paths, and have them recorded."""
+        shapes = usual_shapes(self._own.num_slots, self._own.max_context)
+        with self._graphs.on_device():
+            for shape in shapes:
                 self._fill((), shape)
-                self._num_uses[shape] = USES_UNTIL_RECORDED
-                self._run(shape)
+                self._step(shape)
+        self._graphs.request(shapes)
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        shape = self._graphs.next_due()
+        if shape is None:
+            return False
+        with self._graphs.on_device():
+            self._fill((), shape)
+            self._graphs.record_next()
+        return True
 
     @torch.inference_mode()
     def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        with self._on_device():
+        with self._graphs.on_device():
             shape = shape_for(sequences, self._own.num_slots, self._own.max_context)
             self._fill(sequences, shape)
-            self._run(shape)
+            self._graphs.run(shape)
 
     def suspend(self, sequence: Sequence) -> Tensor | None:
         return None  # its noise depends on seed, path and step alone
@@ -125,10 +132,6 @@ class StaticSteps:
 
     def release(self, sequence: Sequence) -> None:
         self._table = None
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        """Make the network's device current, because streams and graphs belong to the current device."""
-        return nullcontext() if self._pool is None else torch.cuda.device(self._network.device)
 
     def _fill(self, sequences: tuple[Sequence, ...], shape: Shape) -> None:
         """Copy the inputs of this step to the device."""
@@ -142,36 +145,6 @@ class StaticSteps:
             self._inputs[shape].copy_all(table)
         else:
             self._inputs[shape] = StepInputs.of(table, self._network.device)
-
-    def _run(self, shape: Shape) -> None:
-        self._num_uses[shape] = self._num_uses.get(shape, 0) + 1
-        is_usual = self._num_uses[shape] > USES_UNTIL_RECORDED
-        if self._pool is not None and is_usual and shape not in self._recorded:
-            self._recorded[shape] = self._record(shape)
-        graph = self._recorded.get(shape)
-        if graph is None:
-            self._step(shape)
-        else:
-            graph.replay()
-
-    def _record(self, shape: Shape) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph; None if that fails: the step then runs unrecorded."""
-        graph = torch.cuda.CUDAGraph()
-        # The outer stream becomes current again, also if recording fails half-way.
-        with _recording, torch.cuda.stream(torch.cuda.current_stream()):
-            try:
-                side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):
-                    for _ in range(2):  # libraries initialise on first use; repeating a step changes nothing
-                        self._step(shape)
-                torch.cuda.current_stream().wait_stream(side)
-                with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
-                    self._step(shape)
-            except RuntimeError:
-                log.warning("a step of %s was not recorded by CUDA and runs unrecorded", shape, exc_info=True)
-                return None
-        return graph
 
     def _step(self, shape: Shape) -> None:
         inputs = self._inputs[shape]
