@@ -14,7 +14,10 @@ from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
 
 BAR_BLOCK: Final = 128
-"""The bars that rows read are rounded up to a multiple of this."""
+"""Rows read at least so many bars, or twice as many, and so on."""
+MIN_ROWS: Final = 4
+MAX_ROWS_QUADRUPLED: Final = 64
+"""Numbers of rows grow fourfold up to this, then twofold: a few rows more cost less than a launch."""
 
 ROW_COLUMNS: Final = (
     "newest",  # index of the newest of a row's own bars
@@ -45,21 +48,21 @@ class Shape(NamedTuple):
 def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int) -> Shape:
     """The smallest shape that holds a step with these sequences.
 
-    Rows and prompts are powers of two, bars multiples of ``BAR_BLOCK``, and none exceeds what exists.
+    Each size is one of a few, and none exceeds what exists.
     """
     shared = [one for one in sequences if one.shares_prompt]
     num_rows = 1 + max(max(one.slots) for one in sequences)
-    rows = min(_power_of_two(num_rows), num_slots)
-    bars = min(_blocks(max(num_bars_seen(one) for one in sequences)), max_context)
+    rows = min(_row_size(num_rows), num_slots)
+    bars = min(_bar_size(max(num_bars_seen(one) for one in sequences)), max_context)
     if not shared:
         return Shape(rows, bars)
     num_prompts = 1 + max(one.prompt_slot for one in shared) - num_slots
     return Shape(
         rows,
         bars,
-        min(_power_of_two(num_prompts), num_prompt_slots(num_slots)),
-        min(_blocks(max(one.cached_prompt_length for one in shared)), max_context),
-        min(_power_of_two(max(_rows_by_prompt(shared).values())), num_slots),
+        min(_row_size(num_prompts), num_prompt_slots(num_slots)) if num_prompts > 1 else 1,
+        min(_bar_size(max(one.cached_prompt_length for one in shared)), max_context),
+        min(_row_size(max(_rows_by_prompt(shared).values())), num_slots),
     )
 
 
@@ -72,19 +75,25 @@ def _rows_by_prompt(shared: list[Sequence]) -> Counter[int]:
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
     """The shapes of any number of single paths, and of one series with all the paths."""
-    counts = sorted({min(1 << exponent, num_slots) for exponent in range(num_slots.bit_length() + 1)})
-    bars = sorted({min(_blocks(bars), max_context) for bars in range(1, max_context + 1, BAR_BLOCK)})
+    counts = sorted({min(_row_size(count), num_slots) for count in range(1, num_slots + 1)})
+    bars = sorted({min(_bar_size(count), max_context) for count in range(1, max_context + 1)})
     alone = [Shape(rows, most) for rows in counts for most in bars]
-    shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts if rows > 1 for most in bars]
+    shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts for most in bars]
     return alone + shared
 
 
-def _blocks(num_bars: int) -> int:
-    return max(1, -(-num_bars // BAR_BLOCK)) * BAR_BLOCK
+def _bar_size(count: int) -> int:
+    size = BAR_BLOCK
+    while size < count:
+        size *= 2
+    return size
 
 
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+def _row_size(count: int) -> int:
+    size = MIN_ROWS
+    while size < count:
+        size *= 4 if size < MAX_ROWS_QUADRUPLED else 2
+    return size
 
 
 class RowTable:

@@ -158,6 +158,12 @@ def test_two_engines_do_not_record_at_once():
     assert len(cuda.threads) == 4
 
 
+@pytest.mark.parametrize("max_context", [512, 2048])
+def test_the_usual_shapes_fit_the_cache(max_context):
+    shapes = usual_shapes(512, max_context)
+    assert len(set(shapes)) == len(shapes) <= graphs.MAX_GRAPHS
+
+
 @pytest.fixture
 def cuda() -> FakeCuda:
     return FakeCuda()
@@ -199,4 +205,4 @@ def test_an_engine_with_work_records_nothing(engine, cuda):
     assert cuda.threads == []
     while engine.prepare():
         pass
-    assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT)) <= graphs.MAX_GRAPHS
+    assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT))
