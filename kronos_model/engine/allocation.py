@@ -92,9 +92,8 @@ class Allocation:
     def drop(self, generation: Generation) -> None:
         """Forget a generation that ended or failed."""
         self._waiting.pop(generation, None)
-        for sequence in [one for one in self._suspended if one.generation is generation]:
-            del self._suspended[sequence]
-        for sequence in [one for one in self._holding if one.generation is generation]:
+        for sequence in generation.sequences:
+            self._suspended.pop(sequence, None)
             self.leave(sequence)
         self._prompts.drop(generation)
         self.has_changed = True

@@ -7,7 +7,7 @@ the job that had the least service.
 """
 
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,10 +70,13 @@ class Service:
             self._weight -= self._weights.pop(job)
             del self._by_job[job], self._num_series[job]
 
-    def count(self, job: Hashable, num_bars: int) -> None:
-        """Note bars that were computed for a job."""
-        self._by_job[job] += num_bars / self._weights[job]
-        self._virtual_time += num_bars / self._weight
+    def count(self, bars: Iterable[tuple[Hashable, int]]) -> None:
+        """Note bars that were computed for jobs."""
+        total = 0
+        for job, num_bars in bars:
+            self._by_job[job] += num_bars / self._weights[job]
+            total += num_bars
+        self._virtual_time += total / self._weight
 
     def catch_up(self, job: Hashable) -> None:
         """Let a job that has all it wants not fall behind new ones: it needs no more."""

@@ -16,30 +16,27 @@ from kronos_model.engine.graphs import GraphCache
 from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
+from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import (
-    RowTable,
-    Shape,
-    StepInputs,
-    shape_for,
-    usual_shapes,
-)
+from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for, usual_shapes
 from kronos_model.engine.steps import SlotTokens
 
 
 class StaticSegment:
     """The rows of a step of fixed shape."""
 
-    def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs, num_slots: int) -> None:
-        self._shape, self._columns, self._inputs, self._num_slots = shape, columns, inputs, num_slots
-        device = inputs.changing.device
+    def __init__(self, shape: Shape, inputs: StepInputs, num_slots: int) -> None:
+        self._shape, self._num_slots = shape, num_slots
+        self._columns = columns = inputs.columns(shape)
+        device = columns["seen"].device
         self._rows = torch.arange(shape.rows, device=device)
         bars = torch.arange(shape.bars, device=device)
         self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
         if shape.prompts:
             bars = torch.arange(shape.prompt_bars, device=device)
-            first, last = inputs.prompt_spans.unsqueeze(-1).unbind()
+            first, last = inputs.prompt_spans(shape).clamp(min=0).unsqueeze(-1).unbind()
+            self._prompt_rows = inputs.prompt_rows(shape)
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
@@ -66,7 +63,7 @@ class StaticSegment:
             return mixed
         prompts = slice(self._num_slots, self._num_slots + shape.prompts)
         keys, values = (x[layer, prompts, :, : shape.prompt_bars] for x in (cache.k, cache.v))
-        grouped = q[self._inputs.prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
+        grouped = q[self._prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
         shared = attend(grouped, keys, values, self._prompt_mask)
         prompt, member = self._columns["prompt"].clamp(min=0), self._columns["member"]
         shared_weight = shared.weight.transpose(1, 2)[prompt, member]  # (R, H)
@@ -91,11 +88,11 @@ class StaticSteps:
 
     def __init__(self, network: Network, own: SlotTokens, cuda: ModuleType | None = None) -> None:
         self._network, self._own = network, own
-        self._inputs: dict[Shape, StepInputs] = {}
-        self._table: RowTable | None = None
+        self._inputs = StepInputs(own.num_slots, own.max_context, network.device)
+        self._filled: tuple[Batch, int] | None = None  # what the inputs hold: a batch, and its newest bar
         if cuda is None and network.device.type == "cuda":
             cuda = torch.cuda
-        self._graphs = GraphCache(self._step, network.device, cuda=cuda)
+        self._graphs = GraphCache(self._run, network.device, cuda=cuda)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -103,8 +100,8 @@ class StaticSteps:
         shapes = usual_shapes(self._own.num_slots, self._own.max_context)
         with self._graphs.on_device():
             for shape in shapes:
-                self._fill((), shape)
-                self._step(shape)
+                self._fill_with_nothing(shape)
+                self._run(shape)
         self._graphs.request(shapes)
 
     @torch.inference_mode()
@@ -113,45 +110,46 @@ class StaticSteps:
         if shape is None:
             return False
         with self._graphs.on_device():
-            self._fill((), shape)
+            self._fill_with_nothing(shape)
             self._graphs.record_next()
         return True
 
     @torch.inference_mode()
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
+        newest = int(batch.table.columns["newest"][batch.slots[0]])
         with self._graphs.on_device():
-            shape = shape_for(sequences, self._own.num_slots, self._own.max_context)
-            self._fill(sequences, shape)
+            shape = shape_for(batch)
+            if self._filled != (batch, newest):
+                self._inputs.fill(batch, shape)
+            self._filled = None  # if the step fails
             self._graphs.run(shape)
+            self._filled = batch, newest + 1
 
     def suspend(self, sequence: Sequence) -> Tensor | None:
         return None  # its noise depends on seed, path and step alone
 
     def resume(self, sequence: Sequence, state: Tensor | None) -> None:
-        self._table = None
+        """Nothing to do."""
 
     def release(self, sequence: Sequence) -> None:
-        self._table = None
+        """Nothing to do."""
 
-    def _fill(self, sequences: tuple[Sequence, ...], shape: Shape) -> None:
-        """Copy the inputs of this step to the device."""
-        table = self._table
-        if table is not None and table.sequences == sequences and table.shape == shape:
-            table.refresh()
-            self._inputs[shape].copy_changing(table)
-            return
-        self._table = table = RowTable(sequences, shape, self._own.num_slots, self._own.max_context)
-        if shape in self._inputs:
-            self._inputs[shape].copy_all(table)
-        else:
-            self._inputs[shape] = StepInputs.of(table, self._network.device)
+    def _fill_with_nothing(self, shape: Shape) -> None:
+        """Make a step one without paths, which can be repeated without effect."""
+        self._filled = None
+        nothing = PathTable(self._own.num_slots, self._own.max_context).batch_of(())
+        self._inputs.fill(nothing, shape)
+
+    def _run(self, shape: Shape) -> None:
+        self._step(shape)
+        self._inputs.advance(shape)
 
     def _step(self, shape: Shape) -> None:
-        inputs = self._inputs[shape]
-        columns = inputs.columns()
+        inputs = self._inputs
+        columns = inputs.columns(shape)
         rows = torch.arange(shape.rows, device=self._network.device)
         newest = columns["newest"]
-        temperature, top_p = inputs.sampling.unsqueeze(-1)
+        temperature, top_p = inputs.sampling(shape).unsqueeze(-1)
         params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p, filters=True)
 
         def choose(draw: int, logits: Tensor) -> Tensor:
@@ -162,6 +160,6 @@ class StaticSteps:
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, columns, inputs, self._own.num_slots),
+            StaticSegment(shape, inputs, self._own.num_slots),
             choose,
         )

@@ -10,6 +10,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
@@ -39,7 +40,8 @@ class ScriptedRunner:
                 raise RuntimeError("a kernel failed")
         self.chunks.append([(seed_of(one.sequence), one.phase, one.num_bars) for one in chunks])
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
+        sequences = batch.sequences
         for sequence in sequences:
             if seed_of(sequence) in self.poisoned:
                 raise self.poisoned[seed_of(sequence)]
@@ -371,7 +373,7 @@ def test_a_step_returns_what_ended_with_it_once():
     good, bad = engine.submit(request(1, horizon=1)), engine.submit(request(2))
     assert engine.step() == []
     engine.cancel(bad)
-    assert engine.step() == [good, bad]
+    assert engine.step() == [bad, good]
     assert engine.step() == []
     assert not engine.has_work
 
