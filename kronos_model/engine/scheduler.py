@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from kronos_model.engine.allocation import Allocation, Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.path_table import Batch, PathTable
@@ -47,6 +49,7 @@ class Scheduler:
         self._slots = Allocation(num_slots, max_context, self._service)
         self._in_chunks: deque[Sequence] = deque()
         self._decoding = PathTable(num_slots, max_context)
+        self._accounts = np.zeros(num_slots, dtype=np.int64)  # of the jobs whose paths decode, by slot
         self._num_steps = 0
 
     @property
@@ -146,15 +149,18 @@ class Scheduler:
     def add_bars(self, sequences: tuple[Sequence, ...]) -> list[Sequence]:
         """Count a bar that was decoded for each path. Returns the sequences whose phase may change."""
         self._decoding.advance(sequences)
-        self._service.count((one.generation.job, one.num_paths) for one in sequences)
+        self._service.count_paths(self._accounts[self.batch_of(sequences).slots])
+        changing = []
         for sequence in sequences:
             sequence.num_generated += 1
             sequence.generation.num_bars_done += sequence.num_paths
-        return [one for one in sequences if one.num_generated == one.next_change]
+            if sequence.num_generated == sequence.next_change:
+                changing.append(sequence)
+        return changing
 
     def complete(self, chunk: Chunk) -> None:
         """Note that a chunk was computed."""
-        self._service.count([(chunk.generation.job, chunk.num_bars)])
+        self._service.count(chunk.generation.job, chunk.num_bars)
         chunk.sequence.complete(chunk)
         self.advance(chunk.sequence)
 
@@ -199,6 +205,7 @@ class Scheduler:
         if sequence.is_decoding:
             self._slots.set_cached(sequence)
             self._decoding.join(sequence)
+            self._accounts[list(sequence.slots)] = self._service.account_of(sequence.generation.job)
         else:
             self._in_chunks.append(sequence)
 

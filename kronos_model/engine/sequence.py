@@ -92,18 +92,26 @@ class Sequence:
     @property
     def num_units(self) -> int:
         """Units of work in this phase: bars of the lookback or of the prompt, else paths."""
-        return {
-            Phase.LOOKBACK: self.request.lookback,
-            Phase.PROMPT: self.cached_prompt_length,
-            Phase.WINDOW_PATHS: self.num_paths,
-            Phase.DECODE: 1,
-            Phase.BARS: self.num_paths,
-        }[self.phase]
+        match self.phase:
+            case Phase.LOOKBACK:
+                return self.request.lookback
+            case Phase.PROMPT:
+                return self.cached_prompt_length
+            case Phase.DECODE:
+                return 1
+            case Phase.WINDOW_PATHS | Phase.BARS:
+                return self.num_paths
 
     @property
     def unit_bars(self) -> int:
         """Bars in one unit of this phase."""
-        return {Phase.WINDOW_PATHS: self.num_generated, Phase.BARS: self.request.horizon}.get(self.phase, 1)
+        match self.phase:
+            case Phase.WINDOW_PATHS:
+                return self.num_generated
+            case Phase.BARS:
+                return self.request.horizon
+            case _:
+                return 1
 
     def next_chunk(self, max_bars: int) -> "Chunk":
         """The next part of the phase's work: at most ``max_bars`` bars, but at least one unit."""
