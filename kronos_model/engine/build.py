@@ -12,6 +12,7 @@ from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among
 from kronos_model.engine.static_steps import StaticSteps
+from kronos_model.engine.timing import HostMark
 from kronos_model.errors import OutOfMemory
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -80,7 +81,18 @@ def build_engine(
         if is_out_of_memory(error):
             raise OutOfMemory(f"the device has too little memory for {num_slots} slots: {error}") from error
         raise
-    return Engine(runner, max_chunk_bars=chunk_bars, classes_take_turns=device.type == "cpu")
+    return Engine(
+        runner,
+        max_chunk_bars=chunk_bars,
+        classes_take_turns=device.type == "cpu",
+        new_mark=partial(_recorded_event, device) if device.type == "cuda" else HostMark,
+    )
+
+
+def _recorded_event(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def default_slots(device: torch.device) -> int:

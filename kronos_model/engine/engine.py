@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.path_table import Batch
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
@@ -53,12 +55,15 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. Bars are counted over all paths; seconds are wall-clock time."""
+    """What one step computed, counted over all paths, and the seconds of each phase that the device finished.
+
+    A GPU may finish a phase only during a later step.
+    """
 
     num_prefill_bars: int = 0
     num_bars: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
+    prefill_s: tuple[float, ...] = ()
+    decode_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,17 @@ class Engine:
             that have slid, and of paths that are turned back from tokens into bars.
         classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
             if a step for few paths takes less time.
+        new_mark: marks what the device has been sent so far.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_chunk_bars: int = 512,
+        classes_take_turns: bool = True,
+        new_mark: Callable[[], Mark] = HostMark,
+    ) -> None:
         self._runner = runner
         self._scheduler = Scheduler(
             runner.num_slots,
@@ -95,6 +108,8 @@ class Engine:
         self._next_deadline = math.inf
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
+        self._timer = PhaseTimer(new_mark)
+        self._began: list[Generation] = []  # had their first bar in this step
         self.last_step = StepReport()
 
     @property
@@ -139,6 +154,7 @@ class Engine:
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         self._end_late()
+        self._timer.begin_phase()
         started = time.monotonic()
         suspended, placed = self._scheduler.share_out()
         for suspension in suspended:
@@ -149,13 +165,20 @@ class Engine:
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             self._complete(chunk)
-        computed = time.monotonic()
+        if chunks:
+            self._timer.end_phase("prefill")
+        else:
+            self._timer.begin_phase()
         num_bars = sum(map(self._decode, self._scheduler.batches()))
+        if num_bars:
+            self._timer.end_phase("decode", partial(_note_first_bar, self._began))
+            self._began = []
+        self._timer.collect()
         self.last_step = StepReport(
             num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
             num_bars=num_bars,
-            prefill_s=computed - started,
-            decode_s=time.monotonic() - computed,
+            prefill_s=self._timer.take("prefill"),
+            decode_s=self._timer.take("decode"),
         )
         self._make_room()
         self._recover()
@@ -269,8 +292,8 @@ class Engine:
         """After a bar: go on, in another phase if all bars are there or the window slides."""
         if sequence.generation.done:
             return
-        timings = sequence.generation.timings
-        timings.first_bar = timings.first_bar or time.monotonic()
+        if sequence.generation.timings.first_bar is None:
+            self._began.append(sequence.generation)
         sequence.change_phase()
         if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
             self._scheduler.advance(sequence)
@@ -288,7 +311,9 @@ class Engine:
                 self._forget(generation)
 
     def _accept(self, sequence: Sequence) -> None:
-        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        paths = self._runner.paths(sequence)
+        self._timer.collect()  # the paths are here, so the device has finished their first bar
+        sequence.generation.accept(sequence.first_path, paths)
 
     def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
         """Run this for a sequence; if it fails, the generation does."""
@@ -312,6 +337,11 @@ class Engine:
         self._scheduler.drop(generation)
         self._runner.forget(generation)
         generation.sequences.clear()
+
+
+def _note_first_bar(generations: list[Generation], moment: float) -> None:
+    for generation in generations:
+        generation.timings.first_bar = generation.timings.first_bar or moment
 
 
 def _going_on(work: tuple[Work, ...]) -> tuple[Work, ...]:
