@@ -9,10 +9,11 @@ import torch
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.kv_cache import DecodeSegment, KVCache
-from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.path_table import PathTable
+from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_inputs import RowTable, StepInputs, shape_for
+from kronos_model.engine.static_inputs import StepInputs, shape_for
 from kronos_model.engine.static_steps import StaticSegment
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
@@ -80,19 +81,20 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)
     by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
-    slots = [slot for one in running for slot in one.slots]
+    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
+    for one in running:
+        table.join(one)
+    batch = table.batch_of(table.sequences)
     if kind == "eager":
-        bars = torch.tensor([newest_bar(one) for one in running for _ in one.slots])
-        segment = DecodeSegment(
-            torch.tensor(slots), bars, plan_own_reads(running), plan_prompt_reads(running)
-        )
+        slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
+        segment = DecodeSegment(slots, bars, plan_own_reads(running), plan_prompt_reads(running))
         mixed = segment.read(cache, 0, by_slot[slots])
     else:
-        shape = shape_for(tuple(running), NUM_SLOTS, MAX_CONTEXT)
-        table = RowTable(tuple(running), shape, NUM_SLOTS, MAX_CONTEXT)
-        inputs = StepInputs.of(table, torch.device("cpu"))
-        static = StaticSegment(shape, inputs.columns(), inputs, NUM_SLOTS)
-        mixed = static.read(cache, 0, by_slot[: shape.rows])[slots]
+        shape = shape_for(batch)
+        inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
+        inputs.fill(batch, shape)
+        static = StaticSegment(shape, inputs)
+        mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):
         torch.testing.assert_close(
