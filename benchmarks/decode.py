@@ -75,6 +75,8 @@ def engine_run(
     while engine.last_step.num_bars == num_paths:
         engine.step()
         num_steps += 1
+        if num_steps == 1:  # a GPU had not finished the prefill before
+            prefill_s += sum(engine.last_step.prefill_s)
     step_s = (moment(device) - all_decode) / num_steps
     while engine.has_work:
         engine.step()
@@ -147,6 +149,8 @@ def main() -> None:
         )
         for name, engine in engines.items():
             engine_run(engine, requests, device)  # warm up
+            while engine.prepare():
+                pass
             runs = [engine_run(engine, requests, device) for _ in range(given.runs)]
             totals = [total_s for total_s, _, _ in runs]
             fast, prefill, step = (statistics.median(column) for column in zip(*runs, strict=True))
