@@ -4,15 +4,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
-from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.runner_protocol import Runner
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
@@ -25,25 +27,6 @@ MIN_CHUNK_BARS = 64
 Work = TypeVar("Work", Chunk, Sequence)
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """What one step did. Bars are counted over all paths; seconds are wall-clock time."""
-
-    num_prefill_bars: int = 0
-    num_bars: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are."""
-
-    running: int
-    waiting: int
-    slots: int
-
-
 class Engine:
     """Takes series at any time and advances those that have slots by one bar in each ``step``.
 
@@ -54,21 +37,28 @@ class Engine:
             that have slid, and of paths that are turned back from tokens into bars.
         classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
             if a step for few paths takes less time.
+        new_mark: marks what the device has been sent so far.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_chunk_bars: int = 512,
+        classes_take_turns: bool = True,
+        new_mark: Callable[[], Mark] = HostMark,
+    ) -> None:
         self._runner = runner
         self._scheduler = Scheduler(
-            runner.num_slots,
-            runner.max_context,
-            max_chunk_bars,
-            classes_take_turns=classes_take_turns,
+            runner.num_slots, runner.max_context, max_chunk_bars, classes_take_turns=classes_take_turns
         )
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
+        self._timer = PhaseTimer(new_mark)
+        self._began: list[Generation] = []  # had their first bar in this step
         self.last_step = StepReport()
 
     @property
@@ -81,6 +71,10 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return bool(self._live)
+
+    def prepare(self) -> bool:
+        """Use idle time for one piece of work that makes later steps faster. False if there is none."""
+        return not self.has_work and self._runner.prepare()
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""
@@ -104,6 +98,8 @@ class Engine:
     ) -> list[Generation]:
         """Submit series and step until all are done; ``on_bars`` receives the bars of each step."""
         generations: list[Generation] = []
+        while self.prepare():
+            pass
         try:
             generations.extend(map(self.submit, requests))
             while self.has_work:
@@ -124,6 +120,7 @@ class Engine:
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         self._end_late()
+        self._timer.begin_phase()
         started = time.monotonic()
         suspended, placed = self._scheduler.share_out()
         for suspension in suspended:
@@ -134,13 +131,16 @@ class Engine:
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             self._complete(chunk)
-        computed = time.monotonic()
+        self._timer.end_phase("prefill" if chunks else None)
         num_bars = sum(map(self._decode, self._scheduler.batches()))
+        self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
+        self._timer.collect()
+        self._began = []
         self.last_step = StepReport(
             num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
             num_bars=num_bars,
-            prefill_s=computed - started,
-            decode_s=time.monotonic() - computed,
+            prefill_s=self._timer.take("prefill"),
+            decode_s=self._timer.take("decode"),
         )
         self._make_room()
         self._recover()
@@ -247,8 +247,8 @@ class Engine:
         """After a bar: go on, in another phase if all bars are there or the window slides."""
         if sequence.generation.done:
             return
-        timings = sequence.generation.timings
-        timings.first_bar = timings.first_bar or time.monotonic()
+        if sequence.generation.timings.first_bar is None:
+            self._began.append(sequence.generation)
         sequence.change_phase()
         if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
             self._scheduler.advance(sequence)
@@ -266,7 +266,9 @@ class Engine:
                 self._forget(generation)
 
     def _accept(self, sequence: Sequence) -> None:
-        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        paths = self._runner.paths(sequence)
+        self._timer.collect()  # the paths are here, so the device has finished their first bar
+        sequence.generation.accept(sequence.first_path, paths)
 
     def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
         """Run this for a sequence; if it fails, the generation does."""

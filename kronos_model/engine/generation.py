@@ -197,3 +197,9 @@ class Generation:
     def _end(self) -> None:
         self.timings.ended = time.monotonic()
         self.done = True
+
+
+def note_first_bar(generations: list[Generation], moment: float) -> None:
+    """Note when generations had their first bar."""
+    for generation in generations:
+        generation.timings.first_bar = generation.timings.first_bar or moment

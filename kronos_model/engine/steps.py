@@ -39,6 +39,9 @@ class Steps(Protocol):
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise wait for."""
 
+    def prepare(self) -> bool:
+        """Do one piece of work that makes later steps faster, while nothing runs. False if there is none."""
+
     def decode(self, batch: Batch) -> None:
         """Append the next token to every path. A repeated call has the same outcome."""
 
@@ -94,6 +97,9 @@ class EagerSteps:
 
     def warm_up(self) -> None:
         """Nothing to do."""
+
+    def prepare(self) -> bool:
+        return False
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:

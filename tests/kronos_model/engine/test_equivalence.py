@@ -16,6 +16,7 @@ from kronos_model.engine import static_inputs
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
+from kronos_model.engine.graphs import GraphCache
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
@@ -152,14 +153,23 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
 
 
 @settings(max_examples=8)
-@given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
+@given(
+    mix=mixes,
+    num_slots=st.integers(1, 8),
+    bar_block=st.sampled_from([4, 128]),
+    max_chunk_bars=st.sampled_from([20, 512]),
+)
+def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
+    pair, mix, num_slots, bar_block, max_chunk_bars
+):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
-            runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
-            engine = Engine(runner)
+            runner = ModelRunner(
+                *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
+            )
+            engine = Engine(runner, max_chunk_bars=max_chunk_bars)
             generations = []
             for request, policy, priority, steps_before, _ in mix:
                 for _ in range(steps_before):
@@ -247,10 +257,8 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
     runner.warm_up()
     assert np.array_equal(run(Engine(runner), [request])[0], before[0])
     shapes: list[Shape] = []
-    run_shape = StaticSteps._run
-    monkeypatch.setattr(
-        StaticSteps, "_run", lambda self, shape: (shapes.append(shape), run_shape(self, shape))
-    )
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
     run(Engine(runner), [request])
     run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
     assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))

@@ -98,7 +98,7 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
         shape = shape_for(batch)
         inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
         inputs.fill(batch, shape)
-        static = StaticSegment(shape, inputs, NUM_SLOTS)
+        static = StaticSegment(shape, inputs)
         mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):

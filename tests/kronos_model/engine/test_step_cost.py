@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from kronos_model.engine.engine import Engine, EngineLoad
+from kronos_model.engine.engine import Engine
 from kronos_model.engine.path_table import Batch
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import SlotTokens
 from tests.kronos_model.engine.test_engine import ScriptedRunner, request
@@ -28,7 +29,7 @@ class HostRunner(ScriptedRunner):
         super().__init__(num_slots)
         cpu = torch.device("cpu")
         self._steps = StaticSteps(SimpleNamespace(device=cpu), SlotTokens(num_slots, MAX_CONTEXT, cpu))
-        self._steps._run = lambda shape: None
+        self._steps._graphs._step = lambda shape: None
 
     def compute(self, chunks: object) -> None:
         """Nothing."""
@@ -77,7 +78,7 @@ def full_engine(num_slots: int, *, paths: int = 1, horizons: Iterable[int] = ())
 @pytest.mark.parametrize("paths", [1, 8])
 def test_a_step_of_the_same_sequences_makes_as_many_calls_for_any_number_of_them(paths):
     few, many = (cost_of(full_engine(num_slots, paths=paths).step) for num_slots in (64, 512))
-    assert few.calls == many.calls <= 70
+    assert few.calls == many.calls <= 80
     assert many.operations - few.operations <= 30 * (512 - 64) // paths
     assert few.operations <= 3000
 
