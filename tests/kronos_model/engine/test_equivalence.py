@@ -199,7 +199,7 @@ def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy,
     generations = [engine.submit(large) for _ in range(4)]
     for seed in range(12):
         engine.step()
-        if seed % 3 == 2:
+        if seed % 3 == 1:
             engine.submit(replace(series_request(seed, 8, 2), priority="high"))
     while engine.has_work:
         engine.step()
