@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
+from kronos_model.engine.failures import as_kronos_error
 from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.runner_protocol import Runner
@@ -50,9 +51,7 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._num_slots = runner.num_slots - num_spare_slots
-        self._scheduler = Scheduler(
-            runner.num_slots, runner.max_context, max_chunk_bars, num_spare=num_spare_slots
-        )
+        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
@@ -176,15 +175,13 @@ class Engine:
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
-                first = self._attempt(run, work[:half])
-                second = self._attempt(run, _going_on(work[half:]))
-                return _going_on(first + second)
+                return _going_on(self._attempt(run, work[:half]) + self._attempt(run, _going_on(work[half:])))
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
                 return ()  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
@@ -235,7 +232,7 @@ class Engine:
         try:
             self._runner.suspend(suspension)
         except Exception as error:  # a kernel may raise anything
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             keeps_state = False
@@ -274,11 +271,15 @@ class Engine:
         try:
             run(sequence)
         except Exception as error:  # as in _attempt
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             self._give_up(sequence.generation, error)
             return False
         return True
+
+    def _is_lost_by(self, error: Exception) -> bool:
+        """Whether the device has failed, so that every further call would fail too."""
+        return not is_out_of_memory(error) and self._runner.is_lost()
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
