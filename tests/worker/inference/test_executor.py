@@ -10,7 +10,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled
 from tests.waiting import WAIT_S
 from worker.inference import executor
@@ -96,6 +96,9 @@ class RefusingEngine:
     has_work = False
     load = EngineLoad(0, 0, 1)
 
+    def prepare(self) -> bool:
+        return False
+
     def submit(self, request):
         raise Cancelled("for a reason")
 
@@ -131,6 +134,9 @@ class RaisingEngine:
     """An engine that ends its owner's thread with the first series."""
 
     has_work = False
+
+    def prepare(self) -> bool:
+        return False
 
     def submit(self, request: object) -> None:
         raise SystemExit
