@@ -95,6 +95,9 @@ class RefusingEngine:
     has_work = False
     load = EngineLoad(0, 0, 1)
 
+    def prepare(self) -> bool:
+        return False
+
     def submit(self, request):
         raise Cancelled("for a reason")
 
@@ -130,6 +133,9 @@ class RaisingEngine:
     """An engine that ends its owner's thread with the first series."""
 
     has_work = False
+
+    def prepare(self) -> bool:
+        return False
 
     def submit(self, request: object) -> None:
         raise SystemExit
