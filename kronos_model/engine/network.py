@@ -60,6 +60,11 @@ class Network:
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
+    @property
+    def kept_as(self) -> torch.dtype:
+        """The type of cached keys and values."""
+        return self._dependency.k.dtype
+
     def copy_slot(self, slot: int, num_bars: int) -> list[Tensor]:
         """The first bars of a slot's keys and values, in the host's memory."""
         parts = (self._blocks.k, self._blocks.v, self._dependency.k, self._dependency.v)

@@ -26,21 +26,21 @@ from kronos_model.engine.steps import SlotTokens
 class StaticSegment:
     """The rows of a step of fixed shape."""
 
-    def __init__(self, shape: Shape, inputs: StepInputs, num_slots: int) -> None:
-        self._shape, self._num_slots = shape, num_slots
+    def __init__(self, shape: Shape, inputs: StepInputs) -> None:
+        self._shape = shape
         self._columns = columns = inputs.columns(shape)
         device = columns["seen"].device
         self._rows = torch.arange(shape.rows, device=device)
         bars = torch.arange(shape.bars, device=device)
         self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
-        if shape.prompts:
+        if shape.blocks:
             bars = torch.arange(shape.prompt_bars, device=device)
-            first, last = inputs.prompt_spans(shape).clamp(min=0).unsqueeze(-1).unbind()
-            self._prompt_rows = inputs.prompt_rows(shape)
+            first, last, slots = inputs.prompts(shape).clamp(min=0).unsqueeze(-1).unbind()
+            self._prompt_slots, self._block_rows = slots.squeeze(-1), inputs.block_rows(shape)
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
-            self._has_prompt = is_seen[columns["prompt"]]  # −1 is the last
+            self._has_prompt = is_seen[columns["block"]]  # −1 is the last
 
     @property
     def num_tokens(self) -> int:
@@ -59,16 +59,15 @@ class StaticSegment:
         keys, values = (x[layer, : shape.rows, :, : shape.bars] for x in (cache.k, cache.v))
         own = attend(q.unsqueeze(2), keys, values, self._own_mask)
         mixed, weight = own.out.squeeze(2), own.weight.squeeze(2)
-        if not shape.prompts:
+        if not shape.blocks:
             return mixed
-        prompts = slice(self._num_slots, self._num_slots + shape.prompts)
-        keys, values = (x[layer, prompts, :, : shape.prompt_bars] for x in (cache.k, cache.v))
-        grouped = q[self._prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
+        keys, values = (x[layer][self._prompt_slots, :, : shape.prompt_bars] for x in (cache.k, cache.v))
+        grouped = q[self._block_rows].transpose(1, 2)  # (G, H, S, head_dim)
         shared = attend(grouped, keys, values, self._prompt_mask)
-        prompt, member = self._columns["prompt"].clamp(min=0), self._columns["member"]
-        shared_weight = shared.weight.transpose(1, 2)[prompt, member]  # (R, H)
+        block, member = self._columns["block"].clamp(min=0), self._columns["member"]
+        shared_weight = shared.weight.transpose(1, 2)[block, member]  # (R, H)
         shared_weight = shared_weight.masked_fill(~self._has_prompt.unsqueeze(-1), -math.inf)
-        return merge(mixed, weight, shared.out.transpose(1, 2)[prompt, member], shared_weight)
+        return merge(mixed, weight, shared.out.transpose(1, 2)[block, member], shared_weight)
 
 
 def _as_mask(is_seen: Tensor) -> Tensor:
@@ -160,6 +159,6 @@ class StaticSteps:
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, inputs, self._own.num_slots),
+            StaticSegment(shape, inputs),
             choose,
         )

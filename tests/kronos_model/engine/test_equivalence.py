@@ -153,14 +153,23 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
 
 
 @settings(max_examples=8)
-@given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
+@given(
+    mix=mixes,
+    num_slots=st.integers(1, 8),
+    bar_block=st.sampled_from([4, 128]),
+    max_chunk_bars=st.sampled_from([20, 512]),
+)
+def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
+    pair, mix, num_slots, bar_block, max_chunk_bars
+):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
-            runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
-            engine = Engine(runner)
+            runner = ModelRunner(
+                *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
+            )
+            engine = Engine(runner, max_chunk_bars=max_chunk_bars)
             generations = []
             for request, policy, priority, steps_before, _ in mix:
                 for _ in range(steps_before):
@@ -190,7 +199,7 @@ def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy,
     generations = [engine.submit(large) for _ in range(4)]
     for seed in range(12):
         engine.step()
-        if seed % 3 == 2:
+        if seed % 3 == 1:
             engine.submit(replace(series_request(seed, 8, 2), priority="high"))
     while engine.has_work:
         engine.step()
