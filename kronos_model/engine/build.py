@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.memory import GpuMemory, fitting_runner
 from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.reads import padded_bars
