@@ -44,7 +44,7 @@ def shape_for(batch: Batch) -> Shape:
     rows_of_prompts = np.unique(prompts[prompts >= 0], return_counts=True)[1]
     if not len(rows_of_prompts):
         return Shape(rows, bars)
-    sizes = {min(_row_size(int(count)), num_slots) for count in rows_of_prompts}
+    sizes = {min(_row_size(int(count)), num_slots) for count in np.unique(rows_of_prompts)}
     blocks, rows_per_block = min(
         ((min(_block_size(int((-(-rows_of_prompts // size)).sum())), num_slots), size) for size in sizes),
         key=lambda one: (one[0] * (ROWS_PER_READ + one[1]), one[0]),
