@@ -264,6 +264,20 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
     assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))
 
 
+def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(pair, monkeypatch):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=128, steps=StaticSteps)
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
+    for num_series in (2, 4):
+        requests = [
+            series_request(seed, 20, 2, SamplingParams(sample_count=30)) for seed in range(num_series)
+        ]
+        run(Engine(runner), requests)
+    assert len(set(shapes)) == 2
+    assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
+
+
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
     """Rounded weights move probabilities a little: by the same draws nearly all tokens are the same."""
     requests = [series_request(seed, 20, 8, SamplingParams(sample_count=4, seed=seed)) for seed in range(4)]
