@@ -222,7 +222,7 @@ NO_NUMBERS = {
 endless.append(endless)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")  # other tests leave files to collect
 @pytest.mark.parametrize("values", NO_NUMBERS)
 def test_a_column_that_is_not_numbers_is_refused_by_name(values):
     with pytest.raises(JobError) as refused:
@@ -312,7 +312,7 @@ def test_want_of_memory_is_not_the_candles_fault():
         series_payload(Large(mapping()), "x")
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::ResourceWarning")  # other tests leave files to collect
 def test_what_float32_cannot_hold_becomes_infinite_quietly():
     payload = series_payload(mapping(close=[1e300] * 5), "x")
     assert np.isinf(decode_column(payload["close"])).all()
