@@ -4,7 +4,7 @@ import torch
 
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.failures import is_out_of_memory
-from kronos_model.engine.network import cache_dtype
+from kronos_model.engine.kv_cache import cache_dtype
 from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kronos_model.engine.embedding import BarEmbedding
-from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment
+from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment, cache_dtype
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.engine.stack import BlockStack, normalise
 from kronos_model.model import DEPENDENCY_HEADS, Kronos
@@ -52,11 +52,12 @@ class Network:
         )
         self._dependency_norm_scale = layer.norm.weight.detach().clone()
         kv = (Affine.of(attention.k_proj), Affine.of(attention.v_proj))
-        self._dependency_kv = FusedLinear(*kv, dtype=dtype)
+        self._dependency_kv, self._kept_as = FusedLinear(*kv, dtype=dtype), kept_as
         self._dependency_out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
         # The sibling query is a row of the embedding, projected: one table serves all steps.
         queries = attention.q_proj(model.embedding.emb_s1.weight).detach()
-        self._sibling_queries = queries.view(len(queries), DEPENDENCY_HEADS, -1)  # (vocabulary, H, head_dim)
+        # (vocabulary, H, head_dim)
+        self._sibling_queries = queries.view(len(queries), DEPENDENCY_HEADS, -1).to(kept_as)
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
@@ -87,7 +88,7 @@ class Network:
         segment.store(self._dependency, 0, *self._keys_and_values(context))
         s1 = choose(0, self._s1_head(context))
         informed = segment.read(self._dependency, 0, self._sibling_queries[s1])
-        informed = self._dependency_out(informed.float().flatten(1))
+        informed = self._dependency_out(informed.flatten(1))
         s2 = choose(1, self._s2_head(normalise(context + informed) * self._dependency_norm_scale))
         return torch.stack((s1, s2), dim=-1)
 
@@ -100,10 +101,6 @@ class Network:
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the dependency-aware layer, each (N, H, head_dim)."""
-        k, v = self._dependency_kv(context).view(len(context), 2 * DEPENDENCY_HEADS, -1).chunk(2, dim=1)
+        both = self._dependency_kv(context).to(self._kept_as)
+        k, v = both.view(len(context), 2, DEPENDENCY_HEADS, -1).unbind(1)
         return k, v
-
-
-def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """The type of cached keys and values: the CPU's attention is fast in float32 only."""
-    return torch.float32 if device.type == "cpu" else dtype

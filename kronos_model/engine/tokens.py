@@ -59,7 +59,7 @@ class TokenCoder:
         )
         segment = PathsSegment(num_paths, horizon, 0, (0, prompt_length))
         x = self._run_decoder(tokens.flatten(0, 1), positions, prompt, segment)
-        return self._head(x).view(num_paths, horizon, -1)
+        return self._head(x).float().view(num_paths, horizon, -1)
 
     def _run_decoder(self, tokens: Tensor, positions: Tensor, cache: KVCache, segment: Segment) -> Tensor:
         x = self._post_quant_embed(self._quantizer.dequantize(tokens[:, 0], tokens[:, 1]))
