@@ -49,6 +49,11 @@ def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if device.type == "cpu" else dtype
 
 
+def cached_head_dim(device: torch.device, head_dim: int) -> int:
+    """Numbers of a head in the cache: a GPU's attention kernels need a multiple of 8."""
+    return head_dim if device.type == "cpu" else -(-head_dim // 8) * 8
+
+
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     if device.type == "cpu" and dtype is torch.float32:
         # NumPy's zeros take memory as they are written to; PyTorch's take it at once.

@@ -43,9 +43,30 @@ class Affine(NamedTuple):
         """The same layer for inputs that were not multiplied by ``scale`` (in,)."""
         return Affine(self.weight * scale.detach(), self.bias)
 
+    def times(self, factor: float) -> "Affine":
+        """The same layer with its outputs multiplied."""
+        return Affine(self.weight * factor, None if self.bias is None else self.bias * factor)
+
     def with_rows(self, order: Tensor) -> "Affine":
         """The same layer with its outputs in another order (out,)."""
         return Affine(self.weight[order], None if self.bias is None else self.bias[order])
+
+    def with_heads(self, num_heads: int, head_dim: int) -> "Affine":
+        """The same layer with zeros added to each head's outputs, up to ``head_dim``."""
+        bias = None if self.bias is None else _padded_heads(self.bias, num_heads, head_dim)
+        return Affine(_padded_heads(self.weight, num_heads, head_dim), bias)
+
+    def after_heads(self, num_heads: int, head_dim: int) -> "Affine":
+        """The same layer for inputs of ``with_heads``."""
+        return Affine(_padded_heads(self.weight.T, num_heads, head_dim).T, self.bias)
+
+
+def _padded_heads(x: Tensor, num_heads: int, head_dim: int) -> Tensor:
+    """(H · hd, …) → (H · head_dim, …)."""
+    heads = torch.unflatten(x, 0, (num_heads, -1))
+    padded = x.new_zeros(num_heads, head_dim, *x.shape[1:])
+    padded[:, : heads.shape[1]] = heads
+    return padded.flatten(0, 1)
 
 
 class FusedLinear:

@@ -5,6 +5,7 @@ two halves of a head, which rotary position rotates against each other, are inte
 is one product of complex numbers. Cached keys have that order.
 """
 
+import math
 from collections.abc import Sequence as Many
 from typing import cast
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.engine.kv_cache import KVCache, Segment, cache_dtype
+from kronos_model.engine.kv_cache import KVCache, Segment, cache_dtype, cached_head_dim
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.layers import NORM_EPSILON, TransformerBlock
 
@@ -41,10 +42,11 @@ class BlockStack:
         if self._rotary is not None and len(self._turns) < count:
             cos, sin = self._rotary.tables(count)
             half = cos.shape[-1] // 2
-            turns = torch.complex(cos[:, :half], sin[:, :half])
-            # Values are "turned" with queries and keys, by nothing: one operation on one tensor.
-            turns = torch.stack((turns, turns, torch.ones_like(turns)), dim=1)
-            self._turns = torch.view_as_real(turns.unsqueeze(2))
+            # Values, and what heads are padded with, are not turned: one operation on one tensor.
+            turns = cos.new_zeros(count, 3, 1, self._blocks[0].head_dim // 2, 2)
+            turns[..., 0] = 1
+            turns[:, :2, 0, :half] = torch.stack((cos[:, :half], sin[:, :half]), dim=-1).unsqueeze(1)
+            self._turns = turns
 
     def run(self, x: Tensor, positions: Tensor, parts: Many[tuple[KVCache, Segment]]) -> Tensor:
         """Flat tokens x (N, d_model), segment after segment, at ``positions`` (N,) of their windows."""
@@ -70,13 +72,16 @@ class _Block:
 
     def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
         attention, feed_forward = block.self_attn, block.ffn
-        self.n_heads, self.head_dim = attention.n_heads, attention.head_dim
-        order = _halves_side_by_side(self.n_heads, self.head_dim).to(attention.q_proj.weight.device)
+        device = attention.q_proj.weight.device
+        self.n_heads, self.head_dim = attention.n_heads, cached_head_dim(device, attention.head_dim)
+        self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
+        order = _halves_side_by_side(self.n_heads, attention.head_dim).to(device)
         q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
-        inputs = [q, k, Affine.of(attention.v_proj)]
-        self._dtype, self._kept_as = dtype, cache_dtype(order.device, dtype)
-        self._qkv = FusedLinear(*(one.after_scale(block.norm1.weight) for one in inputs), dtype=dtype)
-        self._out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
+        q = q.times(math.sqrt(self.head_dim / attention.head_dim))
+        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
+        heads = self.n_heads, self.head_dim
+        self._qkv = FusedLinear(*(one.with_heads(*heads) for one in inputs), dtype=dtype)
+        self._out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
         self._w1 = FusedLinear(Affine.of(feed_forward.w1).after_scale(block.norm2.weight), dtype=dtype)
         self._w3 = FusedLinear(Affine.of(feed_forward.w3).after_scale(block.norm2.weight), dtype=dtype)
         self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
@@ -89,7 +94,7 @@ class _Block:
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
-        x = self._out.added_to(mixed.reshape(x.shape), x)
+        x = self._out.added_to(mixed.reshape(len(x), -1), x)
         normalised = normalise(x).to(self._dtype)
         return self._w2.added_to(self._w3.times(normalised, self._w1.silu(normalised)), x)
 

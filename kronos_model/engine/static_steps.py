@@ -39,17 +39,25 @@ _recording = threading.Lock()  # PyTorch records one graph at a time in a proces
 class StaticSegment:
     """The rows of a step of fixed shape."""
 
-    def __init__(self, shape: Shape, columns: dict[str, Tensor], inputs: StepInputs, num_slots: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        columns: dict[str, Tensor],
+        inputs: StepInputs,
+        num_slots: int,
+        dtype: torch.dtype,
+    ) -> None:
         self._shape, self._columns, self._inputs, self._num_slots = shape, columns, inputs, num_slots
         device = inputs.changing.device
         self._rows = torch.arange(shape.rows, device=device)
         bars = torch.arange(shape.bars, device=device)
-        self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
+        self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1), dtype)
         if shape.prompts:
             bars = torch.arange(shape.prompt_bars, device=device)
             first, last = inputs.prompt_spans.unsqueeze(-1).unbind()
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
-            self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
+            is_read = (bars >= first) & (bars < last) | (bars == 0) & (first >= last)
+            self._prompt_mask = _as_mask(is_read, dtype)
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
             self._has_prompt = is_seen[columns["prompt"]]  # −1 is the last
 
@@ -58,15 +66,15 @@ class StaticSegment:
         return self._shape.rows
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        cache.k[layer, self._rows, :, self._columns["bar"]] = k.to(cache.k.dtype)
-        cache.v[layer, self._rows, :, self._columns["bar"]] = v.to(cache.v.dtype)
+        cache.k[layer, self._rows, :, self._columns["bar"]] = k
+        cache.v[layer, self._rows, :, self._columns["bar"]] = v
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
         return self.read(cache, layer, q)
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        q, shape = q.to(cache.k.dtype), self._shape
+        shape = self._shape
         keys, values = (x[layer, : shape.rows, :, : shape.bars] for x in (cache.k, cache.v))
         own = attend(q.unsqueeze(2), keys, values, self._own_mask)
         mixed, weight = own.out.squeeze(2), own.weight.squeeze(2)
@@ -82,9 +90,10 @@ class StaticSegment:
         return merge(mixed, weight, shared.out.transpose(1, 2)[prompt, member], shared_weight)
 
 
-def _as_mask(is_seen: Tensor) -> Tensor:
+def _as_mask(is_seen: Tensor, dtype: torch.dtype) -> Tensor:
     """(N, bars) → (N, 1, 1, bars), added to scores."""
-    return torch.zeros(is_seen.shape, device=is_seen.device).masked_fill(~is_seen, -math.inf)[:, None, None]
+    zeros = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
+    return zeros.masked_fill(~is_seen, -math.inf)[:, None, None]
 
 
 class StaticSteps:
@@ -189,6 +198,6 @@ class StaticSteps:
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, columns, inputs, self._own.num_slots),
+            StaticSegment(shape, columns, inputs, self._own.num_slots, self._network.kept_as),
             choose,
         )
