@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from kronos_model.engine.attention import attend, merge
+from kronos_model.engine.draws import draw_on
 from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.network import Network
-from kronos_model.engine.noise import counter_noise
-from kronos_model.engine.sampling import RowParams, sample
+from kronos_model.engine.sampling import RowParams
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.static_inputs import (
     RowTable,
@@ -104,6 +104,7 @@ class StaticSteps:
 
     def __init__(self, network: Network, own: SlotTokens) -> None:
         self._network, self._own = network, own
+        self._draw = draw_on(network.device)
         self._inputs: dict[Shape, StepInputs] = {}
         self._table: RowTable | None = None
         self._num_uses: dict[Shape, int] = {}
@@ -191,8 +192,7 @@ class StaticSteps:
         params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p, filters=True)
 
         def choose(draw: int, logits: Tensor) -> Tensor:
-            noise = counter_noise(columns["seed"], columns["path"], newest, draw, logits.shape[-1])
-            return sample(logits, params, noise)
+            return self._draw(logits, params, columns["seed"], columns["path"], newest, draw)
 
         self._own.tokens[rows, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows, newest],

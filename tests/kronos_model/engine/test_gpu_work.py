@@ -2,23 +2,50 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine import static_steps
 from kronos_model.engine.generation import SamplingParams
-from tests.kronos_model.engine.fake_cuda import fake_device, runner_on, traces_of
+from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on, traces_of
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 
 
+def one_kernel(logits: Tensor, *others: object) -> Tensor:
+    """In place of the kernel that draws, which a GPU that does not exist cannot run."""
+    return logits.argmax(-1)
+
+
 @pytest.mark.parametrize(
     ("dtype", "num_paths", "most_kernels"),
-    [(FLOAT32, 1, 390), (BFLOAT16, 1, 510), (FLOAT32, 4, 570), (BFLOAT16, 4, 715)],
+    [(FLOAT32, 1, 160), (BFLOAT16, 1, 190), (FLOAT32, 4, 290), (BFLOAT16, 4, 340)],
 )
-def test_a_decode_step(dtype, num_paths, most_kernels):
+def test_a_decode_step(dtype, num_paths, most_kernels, monkeypatch):
+    monkeypatch.setattr(static_steps, "draw_on", lambda device: one_kernel)
+    step = decode_step(dtype, num_paths)
+    assert step.num_kernels <= most_kernels
+
+
+@pytest.mark.parametrize(("dtype", "most_kernels"), [(FLOAT32, 330), (BFLOAT16, 370)])
+def test_a_decode_step_without_the_kernel_that_draws(dtype, most_kernels):
+    assert decode_step(dtype, 1).num_kernels <= most_kernels
+
+
+def decode_step(dtype: torch.dtype, num_paths: int) -> Trace:
     requests = [series_request(seed, 40, 3, SamplingParams(sample_count=num_paths)) for seed in range(4)]
     with fake_device() as fake:
         traces = traces_of(runner_on(fake, dtype=dtype, num_slots=16), fake, requests)
     step = traces["DECODE"][-1]
-    assert step.num_kernels <= most_kernels
     assert len(step.transfers) <= 2
     assert not step.float64
+    return step
+
+
+def test_a_decode_step_moves_little_but_weights_and_cache(monkeypatch):
+    """For 64 full windows of 512 bars: 604 MB of keys and values, 50 MB of weights."""
+    monkeypatch.setattr(static_steps, "draw_on", lambda device: one_kernel)
+    with fake_device() as fake:
+        runner = runner_on(fake, num_slots=64)
+        traces = traces_of(runner, fake, [series_request(seed, 500, 12) for seed in range(64)])
+    assert traces["DECODE"][-1].num_bytes <= 1.2 * (604 + 50) * 1e6
