@@ -59,7 +59,7 @@ def start_decoding(engine: Engine, requests: list[SeriesRequest]) -> float:
     prefill_s, num_paths = 0.0, sum(request.sampling.sample_count for request in requests)
     while engine.has_work:
         engine.step()
-        prefill_s += engine.last_step.prefill_s
+        prefill_s += sum(engine.last_step.prefill_s)
         if engine.last_step.num_bars == num_paths:
             return prefill_s
     raise RuntimeError("the first series end before the last ones decode: take fewer of them")

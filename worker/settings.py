@@ -29,8 +29,8 @@ class WorkerSettings(ServiceSettings):
     memory_mb: int | None = Field(
         None,
         ge=1,
-        description="MiB for weights and slots of all models of one worker process; "
-        "default: 80 % of what is free on a GPU, no limit on a CPU",
+        description="MiB for weights and slots of all models of one worker process, on a GPU for steps "
+        "too; default: 80 % of what is free on a GPU, no limit on a CPU",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="number format in which weights are multiplied"
@@ -47,13 +47,14 @@ class WorkerSettings(ServiceSettings):
     max_slots: int | None = Field(
         None,
         ge=1,
-        description="sample paths that one model computes at once; default: 64 on the CPU, on a GPU as "
-        "many as fit its memory, up to 512",
+        description="sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a "
+        "GPU as many as fit its memory, up to 512",
     )
     max_prefill_bars: int | None = Field(
         None,
         ge=1,
-        description="bars of lookback that one step computes; default: 512 on the CPU, 8192 on a GPU",
+        description="bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 "
+        "on a GPU",
     )
     low_priority_max_wait_s: float = Field(
         600, gt=0, description="seconds after which a waiting job of low priority counts as normal"

@@ -1,6 +1,6 @@
 """Who has slots: shares them out between jobs, and suspends paths that must make room. No torch."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -92,9 +92,8 @@ class Allocation:
     def drop(self, generation: Generation) -> None:
         """Forget a generation that ended or failed."""
         self._waiting.pop(generation, None)
-        for sequence in [one for one in self._suspended if one.generation is generation]:
-            del self._suspended[sequence]
-        for sequence in [one for one in self._holding if one.generation is generation]:
+        for sequence in generation.sequences:
+            self._suspended.pop(sequence, None)
             self.leave(sequence)
         self._prompts.drop(generation)
         self.has_changed = True
@@ -106,7 +105,11 @@ class Allocation:
             What was suspended, and the sequences that got slots.
         """
         self.has_changed = False
-        jobs = self._jobs()
+        is_enough_for_all = self.num_waiting <= num_slots - self._slots.num_used
+        if is_enough_for_all:
+            self._service.catch_up_all()
+        # If all that waits gets slots, it does not matter what others hold.
+        jobs = self._jobs(() if is_enough_for_all else self._holding)
         set_targets(jobs, num_slots)
         lacking = sorted(
             (job for job in jobs if job.num_lacking and self._next(job) is not None),
@@ -127,7 +130,7 @@ class Allocation:
         self.has_changed = any(job.num_lacking for job in lacking)
         return suspended, placed
 
-    def _jobs(self) -> list[_Job]:
+    def _jobs(self, holding: Iterable[Sequence]) -> list[_Job]:
         jobs: dict[Hashable, _Job] = {}
 
         def job_of(generation: Generation) -> _Job:
@@ -136,7 +139,7 @@ class Allocation:
                 jobs[key] = _Job(generation.rank, self._service[key])
             return jobs[key]
 
-        for sequence in self._holding:
+        for sequence in holding:
             job = job_of(sequence.generation)
             job.running.append(sequence)
             job.num_held += sequence.num_paths
@@ -156,10 +159,12 @@ class Allocation:
 
     def _next(self, job: _Job) -> Sequence | Generation | None:
         """What the job places next. One sequence of a generation caches the prompt for all."""
-        starting = {one.generation for one in job.running if not one.generation.is_tokenized}
         for one in job.following:
             generation = one.generation if isinstance(one, Sequence) else one
-            if generation not in starting and not self._prompts.is_being_cached(generation):
+            is_starting = not generation.is_tokenized and any(
+                sequence in self._holding for sequence in generation.sequences
+            )
+            if not (is_starting or self._prompts.is_being_cached(generation)):
                 return one
         return None
 

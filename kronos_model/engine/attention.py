@@ -18,6 +18,10 @@ QUERY_BLOCK = 12
 not depend on a path's place (AVX2)."""
 TILE_BARS = 64
 """Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
+GPU_TILE_BARS = 1024
+"""The same without the CPU's kernel, where it bounds memory only."""
+MAX_SCORES = 2**25
+"""Scores of one product without the CPU's kernel: 128 MiB in float32."""
 
 
 def attend(
@@ -42,6 +46,8 @@ def attend(
             q, k, v, bias, compute_log_sumexp=True, is_causal=is_causal
         )
         return Mixed(out, weight[..., : q.shape[2]])  # the kernel pads the weights to 32 queries
+    if q.shape[:3].numel() * k.shape[2] > MAX_SCORES and (len(q) > 1 or (not is_causal and q.shape[2] > 1)):
+        return _attend_in_halves(q, k, v, mask, is_causal=is_causal)
     scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])
     if is_causal:
         hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
@@ -57,6 +63,17 @@ def _bias(mask: Tensor, q: Tensor, num_keys: int) -> Tensor:
     if num_keys % 8:
         mask = F.pad(mask, (0, -num_keys % 8))[..., :num_keys]
     return mask.expand(*q.shape[:3], num_keys)
+
+
+def _attend_in_halves(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> "Mixed":
+    """The same as ``attend``: batches, else queries, in two halves, one after the other."""
+    dim = 0 if len(q) > 1 else 2
+    keys, values = ((x, x) if dim else x.chunk(2) for x in (k, v))
+    masks = (mask, mask) if mask is None or mask.shape[dim] == 1 else mask.chunk(2, dim)
+    halves = [
+        attend(*half, is_causal=is_causal) for half in zip(q.chunk(2, dim), keys, values, masks, strict=True)
+    ]
+    return Mixed(torch.cat([one.out for one in halves], dim), torch.cat([one.weight for one in halves], dim))
 
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
@@ -95,8 +112,9 @@ def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
     do not see must be finite. Returns (n, H, hd).
     """
-    size = TILE_BARS if has_kernel(q.device) else len(q)
-    before = first % TILE_BARS if has_kernel(q.device) else 0
+    is_exact = has_kernel(q.device)
+    size = TILE_BARS if is_exact else min(len(q), GPU_TILE_BARS)
+    before = first % TILE_BARS if is_exact else 0
     after = -(before + len(q)) % size
     padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
     outs = []

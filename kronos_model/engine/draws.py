@@ -1,6 +1,5 @@
-"""Draws whose noise is counted: one kernel each on a GPU that can run it, else PyTorch's operations."""
+"""Draws whose noise is counted, by PyTorch's operations, and the check of a kernel that does the same."""
 
-import logging
 from collections.abc import Callable
 
 import torch
@@ -10,8 +9,6 @@ from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.sampling import RowParams, sample
 
-log = logging.getLogger(__name__)
-
 Draw = Callable[[Tensor, RowParams, Tensor, Tensor, Tensor, int], Tensor]
 """Tokens (R,) from logits (R, V), parameters, and seed, path and step of each row, each (R,) int64; last is
 0 for s1 and 1 for s2."""
@@ -20,20 +17,6 @@ Draw = Callable[[Tensor, RowParams, Tensor, Tensor, Tensor, int], Tensor]
 def draw(logits: Tensor, params: RowParams, seed: Tensor, path: Tensor, step: Tensor, number: int) -> Tensor:
     """A draw on any device."""
     return sample(logits, params, counter_noise(seed, path, step, number, logits.shape[-1]))
-
-
-def draw_on(device: torch.device) -> Draw:
-    """The kernel, if it can run on this device and there draws what ``draw`` draws."""
-    if device.type != "cuda":
-        return draw
-    try:
-        from kronos_model.engine import draw_kernel
-
-        check_draw(draw_kernel.draw, device)
-    except Exception:  # no Triton, no C compiler, a device that Triton cannot compile for
-        log.warning("a draw takes some 80 operations on %s instead of one", device, exc_info=True)
-        return draw
-    return draw_kernel.draw
 
 
 def check_draw(kernel: Draw, device: torch.device, vocabulary: int = 1024) -> None:

@@ -1,9 +1,11 @@
 """The engine: many series at once, a bar at a time."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -12,8 +14,10 @@ from numpy.typing import NDArray
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
@@ -32,9 +36,11 @@ class Runner(Protocol):
     max_context: int
     num_slots: int
 
+    def prepare(self) -> bool: ...
+
     def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None: ...
+    def decode(self, batch: Batch) -> None: ...
 
     def suspend(self, suspension: Suspension) -> None: ...
 
@@ -49,12 +55,15 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. Bars are counted over all paths; seconds are wall-clock time."""
+    """What one step computed, counted over all paths, and the seconds of each phase that the device finished.
+
+    A GPU may finish a phase only during a later step.
+    """
 
     num_prefill_bars: int = 0
     num_bars: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
+    prefill_s: tuple[float, ...] = ()
+    decode_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,17 @@ class Engine:
             that have slid, and of paths that are turned back from tokens into bars.
         classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
             if a step for few paths takes less time.
+        new_mark: marks what the device has been sent so far.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, classes_take_turns: bool = True) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_chunk_bars: int = 512,
+        classes_take_turns: bool = True,
+        new_mark: Callable[[], Mark] = HostMark,
+    ) -> None:
         self._runner = runner
         self._scheduler = Scheduler(
             runner.num_slots,
@@ -86,9 +103,13 @@ class Engine:
             max_chunk_bars,
             classes_take_turns=classes_take_turns,
         )
-        self._live: list[Generation] = []
+        self._live: dict[Generation, None] = {}
+        self._ended: list[Generation] = []
+        self._next_deadline = math.inf
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
+        self._timer = PhaseTimer(new_mark)
+        self._began: list[Generation] = []  # had their first bar in this step
         self.last_step = StepReport()
 
     @property
@@ -100,7 +121,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return any(not generation.done for generation in self._live)
+        return bool(self._live)
+
+    def prepare(self) -> bool:
+        """Use idle time for one piece of work that makes later steps faster. False if there is none."""
+        return not self.has_work and self._runner.prepare()
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""
@@ -115,7 +140,8 @@ class Engine:
             )
         generation = Generation(request)
         self._scheduler.add(generation)
-        self._live.append(generation)
+        self._live[generation] = None
+        self._note_deadline(request)
         return generation
 
     def cancel(self, generation: Generation) -> None:
@@ -128,6 +154,7 @@ class Engine:
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         self._end_late()
+        self._timer.begin_phase()
         started = time.monotonic()
         suspended, placed = self._scheduler.share_out()
         for suspension in suspended:
@@ -138,40 +165,60 @@ class Engine:
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             self._complete(chunk)
-        computed = time.monotonic()
-        decoded: list[Sequence] = []
-        for batch in self._scheduler.batches():
-            decoded += self._attempt(self._runner.decode, batch)
-        for sequence in decoded:
-            self._add_bar(sequence)
+        if chunks:
+            self._timer.end_phase("prefill")
+        else:
+            self._timer.begin_phase()
+        num_bars = sum(map(self._decode, self._scheduler.batches()))
+        if num_bars:
+            self._timer.end_phase("decode", partial(_note_first_bar, self._began))
+            self._began = []
+        self._timer.collect()
         self.last_step = StepReport(
             num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
-            num_bars=sum(sequence.num_paths for sequence in decoded),
-            prefill_s=computed - started,
-            decode_s=time.monotonic() - computed,
+            num_bars=num_bars,
+            prefill_s=self._timer.take("prefill"),
+            decode_s=self._timer.take("decode"),
         )
         self._make_room()
         self._recover()
-        ended = [generation for generation in self._live if generation.done]
-        self._live = [generation for generation in self._live if not generation.done]
+        ended, self._ended = self._ended, []
         return ended
+
+    def _note_deadline(self, request: SeriesRequest) -> None:
+        if request.deadline is not None:
+            self._next_deadline = min(self._next_deadline, request.deadline)
 
     def _end_late(self) -> None:
         now = time.monotonic()
+        if now < self._next_deadline:
+            return
+        self._next_deadline = math.inf
         for generation in list(self._live):
             deadline = generation.request.deadline
             if deadline is not None and now >= deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
+            else:
+                self._note_deadline(generation.request)
 
-    def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> list[Work]:
+    def _decode(self, sequences: tuple[Sequence, ...]) -> int:
+        """Compute one more bar of every path. Returns how many bars that were."""
+        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
+        if not decoded:
+            return 0
+        num_bars = len(self._scheduler.batch_of(decoded).slots)
+        for sequence in self._scheduler.add_bars(decoded):
+            self._change_phase(sequence)
+        return num_bars
+
+    def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
         """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
 
         Work that runs out of memory alone fails for good only if nothing else holds memory and it cannot be
         made smaller.
         """
-        work = tuple(one for one in work if not one.generation.done)  # another of its sequences may fail
         if not work:
-            return []
+            return ()
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
@@ -181,13 +228,15 @@ class Engine:
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
-                return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
+                first = self._attempt(run, work[:half])
+                second = self._attempt(run, _going_on(work[half:]))
+                return _going_on(first + second)
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
-                return []  # the next step tries a smaller part of it
+                return ()  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
                 self._give_up(work[0].generation, error)
-            return []
-        return list(work)
+            return ()
+        return work
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
@@ -239,24 +288,22 @@ class Engine:
         if not keeps_state:
             suspension.sequence.start_over()
 
-    def _add_bar(self, sequence: Sequence) -> None:
-        generation = sequence.generation
-        if generation.done:
+    def _change_phase(self, sequence: Sequence) -> None:
+        """After a bar: go on, in another phase if all bars are there or the window slides."""
+        if sequence.generation.done:
             return
-        if generation.timings.first_bar is None:
-            generation.timings.first_bar = time.monotonic()
-        generation.num_bars_done += sequence.num_paths
-        sequence.add_bar()
+        if sequence.generation.timings.first_bar is None:
+            self._began.append(sequence.generation)
+        sequence.change_phase()
         if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
-            self._scheduler.advance(sequence, sequence.num_paths)
+            self._scheduler.advance(sequence)
 
     def _complete(self, chunk: Chunk) -> None:
         """After a chunk of a sequence: go on, or end it."""
         if chunk.generation.done:
             return
         sequence, generation = chunk.sequence, chunk.generation
-        sequence.complete(chunk)
-        self._scheduler.advance(sequence, chunk.num_bars)
+        self._scheduler.complete(chunk)
         if sequence.is_complete and self._succeeds(self._accept, sequence):
             self._scheduler.end(sequence)
             self._runner.release(sequence)
@@ -264,7 +311,9 @@ class Engine:
                 self._forget(generation)
 
     def _accept(self, sequence: Sequence) -> None:
-        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        paths = self._runner.paths(sequence)
+        self._timer.collect()  # the paths are here, so the device has finished their first bar
+        sequence.generation.accept(sequence.first_path, paths)
 
     def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
         """Run this for a sequence; if it fails, the generation does."""
@@ -283,5 +332,18 @@ class Engine:
             self._forget(generation)
 
     def _forget(self, generation: Generation) -> None:
+        del self._live[generation]
+        self._ended.append(generation)
         self._scheduler.drop(generation)
         self._runner.forget(generation)
+        generation.sequences.clear()
+
+
+def _note_first_bar(generations: list[Generation], moment: float) -> None:
+    for generation in generations:
+        generation.timings.first_bar = generation.timings.first_bar or moment
+
+
+def _going_on(work: tuple[Work, ...]) -> tuple[Work, ...]:
+    """Without what belongs to series that failed: another of their sequences may have."""
+    return tuple(one for one in work if not one.generation.done)

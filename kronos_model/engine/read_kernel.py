@@ -1,6 +1,6 @@
-"""A decode step's attention as one kernel on a GPU: each row reads its shared prompt and its own bars, no more.
+"""A decode step's attention as one kernel on a GPU: each row reads its shared prompt and its own bars only.
 
-Needs Triton, as ``draw_kernel`` does. All arithmetic is float32; a row's result does not depend on other rows.
+Needs Triton, as ``draw_kernel`` does. Computes in float32; a row's result does not depend on other rows.
 """
 
 import math
@@ -16,11 +16,7 @@ NUM_WARPS = 4
 def read(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor, prompt_slot: Tensor, first: Tensor, last: Tensor
 ) -> Tensor:
-    """The results of q (R, H, hd) over the keys and values (slots, H, capacity, hd) of one layer.
-
-    Row r sees the first ``seen`` bars of slot r, and before them the bars [``first``, ``last``) of slot
-    ``prompt_slot``; all four are (R,) int64.
-    """
+    """As ``kernels.read_by_row``."""
     num_rows, num_heads, head_dim = q.shape
     out = q.new_empty(q.shape)
     read_row[(num_rows, num_heads)](

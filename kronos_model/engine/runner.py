@@ -18,6 +18,7 @@ from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.network import Network
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.engine.static_steps import StaticSteps
@@ -93,8 +94,12 @@ class ModelRunner:
         self._placed: set[Sequence] = set()  # what they need is in their slots
 
     def warm_up(self) -> None:
-        """Prepare what the first steps would otherwise wait for."""
+        """Run the largest steps once, and choose what to ``prepare``."""
         self._steps.warm_up()
+
+    def prepare(self) -> bool:
+        """Do one piece of work that makes later steps faster, while nothing runs. False if there is none."""
+        return self._steps.prepare()
 
     @torch.inference_mode()
     def compute(self, chunks: Many[Chunk]) -> None:
@@ -112,10 +117,11 @@ class ModelRunner:
             if chunk.phase is Phase.LOOKBACK and chunk.last == chunk.sequence.request.lookback:
                 self._states[chunk.generation].encoded = None
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
         """Generate the next bar of every path of every sequence."""
-        self._place(sequences)
-        self._steps.decode(sequences)
+        if not self._placed.issuperset(batch.sequences):
+            self._place(batch.sequences)
+        self._steps.decode(batch)
 
     @torch.inference_mode()
     def suspend(self, suspension: Suspension) -> None:
@@ -161,8 +167,9 @@ class ModelRunner:
     def forget(self, generation: Generation) -> None:
         """Free all that a generation holds."""
         self._states.pop(generation, None)
-        for sequence in [one for one in self._placed if one.generation is generation]:
-            self.release(sequence)
+        for sequence in generation.sequences:
+            if sequence in self._placed:
+                self.release(sequence)
 
     def _start(self, generation: Generation) -> GenerationState:
         request = generation.request

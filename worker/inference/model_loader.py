@@ -21,7 +21,7 @@ from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
 GPU_MEMORY_SHARE: Final = 0.8
-"""Of a GPU's free memory. The rest is for the steps' temporary tensors and for other processes."""
+"""Of a GPU's free memory. The rest is for other processes, the driver, and gaps between tensors."""
 
 Loadable = ModelSpec | RegisteredModel
 """A model from the settings, or a registered one."""

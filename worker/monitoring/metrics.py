@@ -173,13 +173,15 @@ class WorkerMetrics(JobMetrics):
         metrics = self._of(model_id)
         if report.num_prefill_bars:
             metrics.num_prefill_bars.inc(report.num_prefill_bars)
-            metrics.prefill_s.observe(report.prefill_s)
         if report.num_bars:
             metrics.num_bars.inc(report.num_bars)
-            metrics.decode_s.observe(report.decode_s)
             metrics.batch_size.observe(report.num_bars)
             self._bars += report.num_bars
             self._steps += 1
+        for seconds in report.prefill_s:
+            metrics.prefill_s.observe(seconds)
+        for seconds in report.decode_s:
+            metrics.decode_s.observe(seconds)
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
         queued_s = generation.timings.durations_s()["queued"]

@@ -7,7 +7,7 @@ a call may be captured. ``logsumexp`` counts once and is about nine kernels on a
 import ctypes
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -155,6 +155,7 @@ def fake_device(device_type: str = "cuda") -> Iterator[FakeDevice]:
         patch("torch.from_numpy", from_numpy),
         patch("torch.Tensor.numpy", lambda tensor: np.zeros(tensor.shape, str(tensor.dtype)[6:])),
         patch("torch.Tensor.pin_memory", lambda tensor: tensor),
+        patch("torch.cuda.device", lambda device: nullcontext()),
         patch("torch.cuda.graph_pool_handle", lambda: None),
         mode,
         FakeDevice(device_type) as fake,

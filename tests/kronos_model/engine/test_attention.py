@@ -73,3 +73,47 @@ def test_scores_of_bfloat16_are_not_rounded(device, masked):
     assert scores[0].abs().max() > 32
     torch.testing.assert_close(ours.weight.double(), scores.logsumexp(-1), rtol=0, atol=1e-4)
     torch.testing.assert_close(ours.out.double(), scores.softmax(-1) @ v.double(), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("num_series", [1, 2])
+@pytest.mark.parametrize("max_scores", [8, 60, 10**6])
+@pytest.mark.parametrize("masked", ["rows", "keys", "causal", "nothing"])
+def test_no_product_has_more_scores_than_the_bound(qkv, num_series, max_scores, masked, monkeypatch):
+    q, k, v = (x[:num_series] for x in qkv)
+    mask = None
+    if masked in ("rows", "keys"):
+        mask = torch.randn(num_series, 1, 5 if masked == "rows" else 1, 9)
+    if masked == "causal":
+        k, v = (x[:, :, :5] for x in (k, v))
+    whole = attend(q, k, v, mask, is_causal=masked == "causal")
+    monkeypatch.setattr(attention, "has_kernel", lambda device: False)
+    monkeypatch.setattr(attention, "MAX_SCORES", max_scores)
+    in_parts = attend(q, k, v, mask, is_causal=masked == "causal")
+    torch.testing.assert_close((in_parts.out, in_parts.weight), (whole.out, whole.weight))
+
+
+@pytest.mark.parametrize("num_series", [1, 3])
+def test_the_largest_product_is_within_the_bound(num_series, monkeypatch):
+    sizes: list[int] = []
+    softmax = torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, "softmax", lambda x, dim: (sizes.append(x.numel()), softmax(x, dim))[1])
+    monkeypatch.setattr(attention, "has_kernel", lambda device: False)
+    monkeypatch.setattr(attention, "MAX_SCORES", 1000)
+    q, k = torch.randn(num_series, 2, 100, 4), torch.randn(num_series, 2, 100, 4)
+    attend(q, k, k)
+    assert max(sizes) <= 1000
+    assert sum(sizes) == num_series * 2 * 100 * 100
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_long_prompt_is_read_in_tiles(first, monkeypatch):
+    q, k, v = torch.randn(25, 2, 4), torch.randn(2, 40, 4), torch.randn(2, 40, 4)
+    whole = attention.attend_so_far(q, k, v, first)
+    sizes: list[int] = []
+    softmax = torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, "softmax", lambda x, dim: (sizes.append(x.numel()), softmax(x, dim))[1])
+    monkeypatch.setattr(attention, "has_kernel", lambda device: False)
+    monkeypatch.setattr(attention, "GPU_TILE_BARS", 10)
+    torch.testing.assert_close(attention.attend_so_far(q, k, v, first), whole)
+    assert len(sizes) == 3
+    assert max(sizes) == 2 * 10 * (first + 30)

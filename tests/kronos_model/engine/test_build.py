@@ -6,6 +6,8 @@ import torch
 from kronos_model.engine import build, network, stack
 from kronos_model.engine.build import (
     build_engine,
+    default_chunk_bars,
+    default_slots,
     memory_of_weights,
     num_slots_on,
     slot_bytes,
@@ -22,6 +24,13 @@ def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
     memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # two for paths, two for their prompts
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5, memory_bytes=memory)
     assert engine.load.slots == 2
+
+
+def test_slots_on_mps_are_as_few_as_on_the_cpu():
+    """They share one memory: 512 would take 6.5 GB for each of keys and values."""
+    slots = [default_slots(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
+    chunks = [default_chunk_bars(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
+    assert (slots, chunks) == ([64, 64, 512], [512, 2048, 8192])
 
 
 def test_the_slots_of_another_device_are_reckoned_without_it(pair):

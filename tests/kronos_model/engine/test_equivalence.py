@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
-from kronos_model.engine import static_inputs
+from kronos_model.engine import static_inputs, static_steps
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.draws import draw
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
+from kronos_model.engine.graphs import GraphCache
+from kronos_model.engine.kernels import Kernels, read_by_row
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.static_inputs import Shape, usual_shapes
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps
 from kronos_model.model import Kronos
@@ -154,12 +158,18 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
 
 
 @settings(max_examples=8)
-@given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
+@given(
+    mix=mixes,
+    num_slots=st.integers(1, 8),
+    bar_block=st.sampled_from([4, 128]),
+    kernels=st.sampled_from([None, Kernels(draw, read_by_row)]),
+)
+def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block, kernels):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
+            patch.setattr(static_steps, "kernels_on", lambda device: kernels)
             runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
             engine = Engine(runner)
             generations = []
@@ -248,11 +258,12 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
     before = run(Engine(runner), [request])
     runner.warm_up()
     assert np.array_equal(run(Engine(runner), [request])[0], before[0])
-    new_shapes: list[object] = []
-    monkeypatch.setattr(static_inputs.StepInputs, "of", new_shapes.append)
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
     run(Engine(runner), [request])
     run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
-    assert new_shapes == []
+    assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):

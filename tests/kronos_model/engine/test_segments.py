@@ -8,12 +8,14 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.kernels import read_by_row
 from kronos_model.engine.kv_cache import DecodeSegment, KVCache
-from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.path_table import PathTable
+from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_inputs import RowTable, StepInputs, shape_for
-from kronos_model.engine.static_steps import StaticSegment
+from kronos_model.engine.static_inputs import StepInputs, shape_for
+from kronos_model.engine.static_segment import KernelSegment, StaticSegment
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
 
@@ -72,7 +74,7 @@ def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch
 
 
 @pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("kind", ["eager", "static"])
+@pytest.mark.parametrize("kind", ["eager", "static", "kernel"])
 def test_each_row_gets_attention_to_its_own_window(running, kind):
     generator = torch.Generator().manual_seed(1)
     num_slots = NUM_SLOTS + num_prompt_slots(NUM_SLOTS)
@@ -80,19 +82,24 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)
     by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
-    slots = [slot for one in running for slot in one.slots]
+    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
+    for one in running:
+        table.join(one)
+    batch = table.batch_of(table.sequences)
     if kind == "eager":
-        bars = torch.tensor([newest_bar(one) for one in running for _ in one.slots])
-        segment = DecodeSegment(
-            torch.tensor(slots), bars, plan_own_reads(running), plan_prompt_reads(running)
-        )
+        slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
+        segment = DecodeSegment(slots, bars, plan_own_reads(running), plan_prompt_reads(running))
         mixed = segment.read(cache, 0, by_slot[slots])
     else:
-        shape = shape_for(tuple(running), NUM_SLOTS, MAX_CONTEXT)
-        table = RowTable(tuple(running), shape, NUM_SLOTS, MAX_CONTEXT)
-        inputs = StepInputs.of(table, torch.device("cpu"))
-        static = StaticSegment(shape, inputs.columns(), inputs, NUM_SLOTS)
-        mixed = static.read(cache, 0, by_slot[: shape.rows])[slots]
+        shape = shape_for(batch)
+        inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
+        inputs.fill(batch, shape)
+        if kind == "kernel":
+            columns = inputs.columns(shape)
+            static = KernelSegment(columns, NUM_SLOTS, MAX_CONTEXT, read_by_row)
+        else:
+            static = StaticSegment(shape, inputs, NUM_SLOTS, torch.float32)
+        mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):
         torch.testing.assert_close(
