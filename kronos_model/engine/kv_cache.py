@@ -21,6 +21,7 @@ from kronos_model.engine.attention import (
     merge,
 )
 from kronos_model.engine.reads import OwnRead, PromptRead, Span, padded_bars
+from kronos_model.engine.runs import Run, SlotSpan
 
 
 class KVCache:
@@ -74,6 +75,17 @@ class Segment(Protocol):
         """Store k and v; return the results (N, H, hd) of q over them and what the cache held before."""
 
 
+class ChunkSegment(Segment, Protocol):
+    """A segment of bars that follow each other."""
+
+    def runs(self, first_row: int) -> list[Run]:
+        """The same for ``PackedSegment``, if it begins with this row of a batch."""
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        """Where its keys and values go."""
+
+
 class DecodeRows(Segment, Protocol):
     """A segment with the newest bar of each path."""
 
@@ -92,6 +104,13 @@ class PromptSegment:
     @property
     def num_tokens(self) -> int:
         return self.last - self.first
+
+    def runs(self, first_row: int) -> list[Run]:
+        return [Run(first_row, self.num_tokens, ((self.slot, 0, self.last),))]
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        return [(self.slot, self.first, self.last)]
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
         cache.k[layer, self.slot, :, self.first : self.last] = k.transpose(0, 1)
@@ -115,22 +134,33 @@ class PathsSegment:
     num_bars: int
     prompt_slot: int
     prompt: Span
-    slots: Tensor | None = None  # (S,)
+    slots: tuple[int, ...] = ()
     first: int = 0
 
     @property
     def num_tokens(self) -> int:
         return self.num_paths * self.num_bars
 
+    def runs(self, first_row: int) -> list[Run]:
+        prompt = (self.prompt_slot, *self.prompt)
+        return [
+            Run(first_row + path * self.num_bars, self.num_bars, (prompt, own))
+            for path, own in enumerate(self.stored)
+        ]
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        return [(slot, self.first, self.first + self.num_bars) for slot in self.slots]
+
     def _by_path(self, x: Tensor) -> Tensor:
         """(S · n, H, hd) → (S, H, n, hd)."""
         return x.reshape(self.num_paths, self.num_bars, *x.shape[1:]).transpose(1, 2)
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        if self.slots is not None:
-            bars = slice(self.first, self.first + self.num_bars)
-            cache.k[layer, self.slots, :, bars] = self._by_path(k).to(cache.k.dtype)
-            cache.v[layer, self.slots, :, bars] = self._by_path(v).to(cache.v.dtype)
+        if self.slots:
+            slots, bars = list(self.slots), slice(self.first, self.first + self.num_bars)
+            cache.k[layer, slots, :, bars] = self._by_path(k).to(cache.k.dtype)
+            cache.v[layer, slots, :, bars] = self._by_path(v).to(cache.v.dtype)
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)

@@ -162,16 +162,21 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
     mix=mixes,
     num_slots=st.integers(1, 8),
     bar_block=st.sampled_from([4, 128]),
+    max_chunk_bars=st.sampled_from([20, 512]),
     kernels=st.sampled_from([None, Kernels(draw, read_by_row)]),
 )
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block, kernels):
+def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
+    pair, mix, num_slots, bar_block, max_chunk_bars, kernels
+):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
             patch.setattr(static_steps, "kernels_on", lambda device: kernels)
-            runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
-            engine = Engine(runner)
+            runner = ModelRunner(
+                *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
+            )
+            engine = Engine(runner, max_chunk_bars=max_chunk_bars)
             generations = []
             for request, policy, priority, steps_before, _ in mix:
                 for _ in range(steps_before):

@@ -7,7 +7,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine import static_steps
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.kernels import Kernels
-from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on, traces_of
+from tests.kronos_model.engine.fake_cuda import Trace, fake_device, mps_kernels, runner_on, traces_of
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 
@@ -16,6 +16,15 @@ IN_PLACE_OF_KERNELS = Kernels(
     read=lambda q, k, v, *others: torch.relu(q),
 )
 """One operation each, as a GPU that does not exist runs no kernels. What a read moves is not counted."""
+
+
+def traces_on_cuda(requests, num_slots: int = 64, **options) -> dict[str, list[Trace]]:
+    with fake_device() as fake:
+        return traces_of(runner_on(fake, num_slots=num_slots, **options), fake, requests)
+
+
+def num_kernels(traces: list[Trace]) -> int:
+    return sum(one.num_kernels for one in traces)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +44,7 @@ def test_a_decode_step_without_kernels_of_its_own(dtype, most_kernels):
 
 def decode_step(dtype: torch.dtype, num_paths: int) -> Trace:
     requests = [series_request(seed, 40, 3, SamplingParams(sample_count=num_paths)) for seed in range(4)]
-    with fake_device() as fake:
-        traces = traces_of(runner_on(fake, dtype=dtype, num_slots=16), fake, requests)
-    step = traces["DECODE"][-1]
+    step = traces_on_cuda(requests, dtype=dtype)["DECODE"][-1]
     assert len(step.transfers) <= 2
     assert not step.float64
     return step
@@ -45,7 +52,52 @@ def decode_step(dtype: torch.dtype, num_paths: int) -> Trace:
 
 def test_a_decode_step_moves_little_but_weights_and_cache():
     """For 64 full windows of 512 bars: 604 MB of keys and values, 50 MB of weights."""
-    with fake_device() as fake:
-        runner = runner_on(fake, num_slots=64)
-        traces = traces_of(runner, fake, [series_request(seed, 500, 12) for seed in range(64)])
+    traces = traces_on_cuda([series_request(seed, 500, 12) for seed in range(64)])
     assert traces["DECODE"][-1].num_bytes <= 1.2 * (604 + 50) * 1e6
+
+
+def test_prefill_and_detokenising_of_20_series_that_come_together():
+    traces = traces_on_cuda([series_request(seed, 400, 2) for seed in range(20)])
+    (prefill,), (detokenising,), copies = traces["LOOKBACK"], traces["BARS"], traces["END"]
+    assert num_kernels([prefill, detokenising, *copies]) <= 40 * 20
+    assert len(prefill.transfers) + len(detokenising.transfers) <= 0.2 * 20
+    assert not prefill.waits
+    assert len(detokenising.waits) == 1  # the bars
+    for one in (prefill, detokenising, *copies):
+        assert not one.float64
+        assert one.largest_bytes < 100e6
+    assert not any(one.transfers for one in copies)
+
+
+def test_prefill_is_not_padded_to_the_longest_lookback():
+    """The tokenizer's encoder sees whole lookbacks."""
+    (long,) = traces_on_cuda([series_request(0, 4096, 1)])["LOOKBACK"]
+    (short,) = traces_on_cuda([series_request(seed, 40, 1) for seed in range(40)])["LOOKBACK"]
+    requests = [series_request(seed, 40 if seed else 4096, 1) for seed in range(41)]
+    (together,) = traces_on_cuda(requests)["LOOKBACK"]
+    assert together.num_bytes <= 1.1 * (long.num_bytes + short.num_bytes)
+    assert together.largest_bytes < 100e6
+
+
+@pytest.mark.parametrize("num_paths", [1, 4])
+def test_windows_that_have_slid(num_paths):
+    sampling = SamplingParams(sample_count=num_paths)
+    traces = traces_on_cuda([series_request(seed, 512, 4, sampling) for seed in range(16)])
+    for phase in ("PROMPT", "WINDOW_PATHS"):
+        assert len(traces[phase]) == 3
+        for one in traces[phase]:
+            assert one.num_kernels <= 20 * 16
+            assert len(one.transfers) == 1
+            assert not one.waits
+            assert not one.float64
+
+
+def test_every_operation_is_there_on_mps_and_none_is_in_float64():
+    requests = [series_request(1, 40, 12, SamplingParams(sample_count=2)), series_request(2, 60, 3)]
+    with fake_device("mps") as fake:
+        traces = traces_of(runner_on(fake, dtype=FLOAT32, num_slots=8, max_context=48), fake, requests)
+    assert {"LOOKBACK", "PROMPT", "WINDOW_PATHS", "DECODE", "BARS"} <= traces.keys()
+    assert "linalg_eig" not in mps_kernels()
+    for one in (trace for some in traces.values() for trace in some):
+        assert one.kernels.keys() <= mps_kernels()
+        assert not one.float64

@@ -102,9 +102,13 @@ class CrowdedRunner(ModelRunner):
 
 
 TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
-    "lookback": (TokenCoder, "encode", lambda bars, parts: len(bars) > 70),
+    "lookback": (TokenCoder, "encode", lambda bars, *_: len(bars) > 70),
     "prompt": (Network, "fill", lambda tokens, *_: len(tokens) > 64),
-    "paths": (TokenCoder, "decode_paths", lambda own, *_: own.shape[0] * own.shape[1] > 64),
+    "paths": (
+        TokenCoder,
+        "decode",
+        lambda series: sum(len(own) for _, paths in series for own in paths) > 64,
+    ),
     "decode": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 3),
     "decode-alone": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 2),
 }
