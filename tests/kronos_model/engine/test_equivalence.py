@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
-from kronos_model.engine import static_inputs, static_steps
+from kronos_model.engine import network, stack, static_inputs, static_steps
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.draws import draw
 from kronos_model.engine.engine import Engine
@@ -269,6 +269,16 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
     run(Engine(runner), [request])
     run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
     assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))
+
+
+def test_heads_that_are_padded_for_a_gpu_change_nothing(pair, monkeypatch):
+    requests = [series_request(seed, 20, 6, SamplingParams(sample_count=3, seed=seed)) for seed in range(2)]
+    expected = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
+    for module in (network, stack):
+        monkeypatch.setattr(module, "cached_head_dim", lambda device, head_dim: head_dim + 6)
+    padded = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
+    for ours, theirs in zip(padded, expected, strict=True):
+        assert_same_bars(ours, theirs)
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.engine import static_steps
+from kronos_model.engine.build import slot_bytes
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.kernels import Kernels
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, mps_kernels, runner_on, traces_of
@@ -101,3 +103,17 @@ def test_every_operation_is_there_on_mps_and_none_is_in_float64():
     for one in (trace for some in traces.values() for trace in some):
         assert one.kernels.keys() <= mps_kernels()
         assert not one.float64
+
+
+@pytest.mark.parametrize(("shape", "head_dim"), [("small", 64), ("base", 56)])
+def test_heads_have_a_multiple_of_8_numbers_and_slots_the_bytes_that_are_planned(shape, head_dim):
+    """Heads of base have 52; kernels need a multiple of 8."""
+    with fake_device() as fake:
+        network = runner_on(fake, shape=shape, num_slots=8)._network
+        with fake.device:
+            (model, _) = random_pair(shape)
+        planned = slot_bytes(model, 512, BFLOAT16)
+    tensors = [cache.k for cache in (network._blocks, network._dependency)]
+    assert network._blocks.k.shape[-1] == head_dim
+    assert all(one.shape[-1] % 8 == 0 for one in tensors)
+    assert planned == sum(2 * one[:, 0].numel() * one.itemsize for one in tensors)
