@@ -31,8 +31,9 @@ def kernels_on(device: torch.device) -> Kernels | None:
     try:
         from kronos_model.engine import draw_kernel, read_kernel
 
-        check_draw(draw_kernel.draw, device)
-        check_read(read_kernel.read, device)
+        with torch.cuda.device(device):
+            check_draw(draw_kernel.draw, device)
+            check_read(read_kernel.read, device)
     except Exception:  # no Triton, no C compiler, a device that Triton cannot compile for
         log.warning("steps on %s take more operations, and read padding", device, exc_info=True)
         return None
