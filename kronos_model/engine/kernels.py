@@ -56,15 +56,16 @@ def read_by_row(
     return torch.stack(outs)
 
 
-def check_read(kernel: Read, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-    """Raise ``RuntimeError`` unless a kernel computes what ``read_by_row`` computes."""
+def check_read(kernel: Read, device: torch.device) -> None:
+    """Raise ``RuntimeError`` unless a kernel computes what ``read_by_row`` computes on the CPU."""
     generator = torch.Generator().manual_seed(0)
     spans = ([1, 16, 65, 128, 90], [0, 6, 7, 6, 0], [0, 0, 3, 100, 0], [0, 100, 120, 101, 0])
-    seen, prompt_slot, first, last = (torch.tensor(column, device=device) for column in spans)
-    for head_dim in (24, 64):
-        q = torch.randn(5, 3, 2, head_dim, generator=generator).to(device, dtype)[:, 1]
-        k, v = torch.randn(2, 8, 2, 130, head_dim, generator=generator).to(device, dtype)
+    seen, prompt_slot, first, last = (torch.tensor(column) for column in spans)
+    for dtype, head_dim in ((torch.float32, 24), (torch.bfloat16, 64)):
+        q = torch.randn(5, 3, 2, head_dim, generator=generator).to(dtype)[:, 1]
+        k, v = torch.randn(2, 8, 2, 130, head_dim, generator=generator).to(dtype)
         expected = read_by_row(q.float(), k.float(), v.float(), seen, prompt_slot, first, last)
-        out = kernel(q, k, v, seen, prompt_slot, first, last).float()
-        if not torch.allclose(out, expected, rtol=torch.finfo(dtype).eps, atol=1e-5):
+        inputs = [x.to(device) for x in (q, k, v, seen, prompt_slot, first, last)]
+        out = kernel(*inputs)
+        if not torch.allclose(out.cpu().float(), expected, rtol=torch.finfo(dtype).eps, atol=1e-5):
             raise RuntimeError("it reads something else")
