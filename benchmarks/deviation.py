@@ -79,10 +79,7 @@ def run(
         steps=lambda *args: RecordingSteps(record, forced, *args),
     )
     engine = Engine(runner, max_chunk_bars=1 << 30)  # all series start together, so draws correspond
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
-    return record, [generation.paths for generation in generations]
+    return record, [generation.paths for generation in engine.run(requests)]
 
 
 def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:

@@ -36,9 +36,7 @@ def forecast_s(case: str) -> list[float]:
 
     def run_s(num_paths: int) -> float:
         start = time.perf_counter()
-        engine.submit(series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=1)))
-        while engine.has_work:
-            engine.step()
+        engine.run([series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=1))])
         return time.perf_counter() - start
 
     run_s(1)  # warm up

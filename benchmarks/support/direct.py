@@ -23,8 +23,5 @@ def run_s(model: str, tokenizer: str, num_jobs: int, lookback: int, horizon: int
     engine = _engine(model, tokenizer)
     requests = [series_request(seed, lookback, horizon) for seed in range(num_jobs)]
     start = time.perf_counter()
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        engine.step()
+    engine.run(requests)
     return time.perf_counter() - start

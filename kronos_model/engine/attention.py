@@ -17,9 +17,7 @@ QUERY_BLOCK = 12
 """Paths of a block, where MKL's result depends on how many paths there are. In a block of this size, it does
 not depend on a path's place (AVX2)."""
 TILE_BARS = 64
-"""Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
-GPU_TILE_BARS = 1024
-"""The same without the CPU's kernel, where it bounds memory only."""
+"""Bars of a prompt whose attention is one call, whatever part of them a chunk computes."""
 MAX_SCORES = 2**25
 """Scores of one product without the CPU's kernel: 128 MiB in float32."""
 
@@ -108,29 +106,27 @@ def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
 def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     """Queries q (n, H, hd) of the bars from ``first`` on; each sees the keys (H, m, hd) up to its own bar.
 
-    On the CPU, bars are computed in tiles that begin at multiples of ``TILE_BARS``, and a tile that is partly
+    For the CPU. Bars are computed in tiles that begin at multiples of ``TILE_BARS``; a tile that is partly
     asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
     do not see must be finite. Returns (n, H, hd).
     """
-    is_exact = has_kernel(q.device)
-    size = TILE_BARS if is_exact else min(len(q), GPU_TILE_BARS)
-    before = first % TILE_BARS if is_exact else 0
-    after = -(before + len(q)) % size
+    before = first % TILE_BARS
+    after = -(before + len(q)) % TILE_BARS
     padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
     outs = []
-    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), size, dim=2)):
-        begin = first - before + number * size
-        keys, values = (one[None, :, : begin + size] for one in (k, v))
-        mask = _later_hidden(begin, size, keys.shape[2], q.device)
+    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), TILE_BARS, dim=2)):
+        begin = first - before + number * TILE_BARS
+        keys, values = (one[None, :, : begin + TILE_BARS] for one in (k, v))
+        mask = _later_hidden(begin, keys.shape[2])
         outs.append(attend(tile, keys, values, mask).out[0].transpose(0, 1))
     return torch.cat(outs)[before : before + len(q)]
 
 
 @lru_cache(maxsize=32)  # the tiles of a prompt of 2048 bars
-def _later_hidden(first: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-    """(num_queries, num_keys), −inf where a bar does not see a later one."""
-    hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).triu(first + 1)
-    return torch.zeros(hidden.shape, device=device).masked_fill(hidden, -math.inf)
+def _later_hidden(first: int, num_keys: int) -> Tensor:
+    """(TILE_BARS, num_keys), −inf where a bar does not see a later one."""
+    hidden = torch.ones(TILE_BARS, num_keys, dtype=torch.bool).triu(first + 1)
+    return torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
 
 
 class Mixed:

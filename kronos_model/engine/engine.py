@@ -3,18 +3,15 @@
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TypeVar
 
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
-from kronos_model.engine.generation import Generation, SeriesRequest
-from kronos_model.engine.path_table import Batch
+from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
+from kronos_model.engine.reports import EngineLoad, StepReport
+from kronos_model.engine.runner_protocol import Runner
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
@@ -28,51 +25,6 @@ MIN_CHUNK_BARS = 64
 """A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
 
 Work = TypeVar("Work", Chunk, Sequence)
-
-
-class Runner(Protocol):
-    """The computing side of an engine: ``ModelRunner`` in production, a scripted one in tests."""
-
-    max_context: int
-    num_slots: int
-
-    def prepare(self) -> bool: ...
-
-    def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
-
-    def decode(self, batch: Batch) -> None: ...
-
-    def suspend(self, suspension: Suspension) -> None: ...
-
-    def leave_slots(self, sequence: Sequence) -> None: ...
-
-    def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
-
-    def release(self, sequence: Sequence) -> None: ...
-
-    def forget(self, generation: Generation) -> None: ...
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one step computed, counted over all paths, and the seconds of each phase that the device finished.
-
-    A GPU may finish a phase only during a later step.
-    """
-
-    num_prefill_bars: int = 0
-    num_bars: int = 0
-    prefill_s: tuple[float, ...] = ()
-    decode_s: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are."""
-
-    running: int
-    waiting: int
-    slots: int
 
 
 class Engine:
@@ -98,10 +50,7 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._scheduler = Scheduler(
-            runner.num_slots,
-            runner.max_context,
-            max_chunk_bars,
-            classes_take_turns=classes_take_turns,
+            runner.num_slots, runner.max_context, max_chunk_bars, classes_take_turns=classes_take_turns
         )
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
@@ -141,8 +90,25 @@ class Engine:
         generation = Generation(request)
         self._scheduler.add(generation)
         self._live[generation] = None
-        self._note_deadline(request)
+        self._next_deadline = min(self._next_deadline, generation.deadline)
         return generation
+
+    def run(
+        self, requests: Iterable[SeriesRequest], on_bars: Callable[[int], object] = lambda num_bars: None
+    ) -> list[Generation]:
+        """Submit series and step until all are done; ``on_bars`` receives the bars of each step."""
+        generations: list[Generation] = []
+        while self.prepare():
+            pass
+        try:
+            generations.extend(map(self.submit, requests))
+            while self.has_work:
+                self.step()
+                on_bars(self.last_step.num_bars)
+        finally:
+            for generation in generations:  # also those of a refused or interrupted batch
+                self.cancel(generation)
+        return generations
 
     def cancel(self, generation: Generation) -> None:
         """End a generation now with Cancelled and free its slots; one that is done stays as it is."""
@@ -165,15 +131,11 @@ class Engine:
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             self._complete(chunk)
-        if chunks:
-            self._timer.end_phase("prefill")
-        else:
-            self._timer.begin_phase()
+        self._timer.end_phase("prefill" if chunks else None)
         num_bars = sum(map(self._decode, self._scheduler.batches()))
-        if num_bars:
-            self._timer.end_phase("decode", partial(_note_first_bar, self._began))
-            self._began = []
+        self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
         self._timer.collect()
+        self._began = []
         self.last_step = StepReport(
             num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
             num_bars=num_bars,
@@ -185,21 +147,14 @@ class Engine:
         ended, self._ended = self._ended, []
         return ended
 
-    def _note_deadline(self, request: SeriesRequest) -> None:
-        if request.deadline is not None:
-            self._next_deadline = min(self._next_deadline, request.deadline)
-
     def _end_late(self) -> None:
         now = time.monotonic()
         if now < self._next_deadline:
             return
-        self._next_deadline = math.inf
         for generation in list(self._live):
-            deadline = generation.request.deadline
-            if deadline is not None and now >= deadline:
+            if now >= generation.deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
-            else:
-                self._note_deadline(generation.request)
+        self._next_deadline = min((generation.deadline for generation in self._live), default=math.inf)
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> int:
         """Compute one more bar of every path. Returns how many bars that were."""
@@ -337,11 +292,6 @@ class Engine:
         self._scheduler.drop(generation)
         self._runner.forget(generation)
         generation.sequences.clear()
-
-
-def _note_first_bar(generations: list[Generation], moment: float) -> None:
-    for generation in generations:
-        generation.timings.first_bar = generation.timings.first_bar or moment
 
 
 def _going_on(work: tuple[Work, ...]) -> tuple[Work, ...]:

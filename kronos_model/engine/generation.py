@@ -141,6 +141,7 @@ class Generation:
         self.request = request
         self.rank = PRIORITIES.index(request.priority)
         self.job: Hashable = self if request.job is None else (request.job, self.rank)
+        self.deadline = math.inf if request.deadline is None else request.deadline
         self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
@@ -196,3 +197,9 @@ class Generation:
     def _end(self) -> None:
         self.timings.ended = time.monotonic()
         self.done = True
+
+
+def note_first_bar(generations: list[Generation], moment: float) -> None:
+    """Note when generations had their first bar."""
+    for generation in generations:
+        generation.timings.first_bar = generation.timings.first_bar or moment

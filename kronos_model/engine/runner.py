@@ -6,29 +6,29 @@ all of them. Only attention goes segment by segment.
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from kronos_model.bars.columns import COLUMNS, Scaling
+from kronos_model.bars.columns import Scaling
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.attention import has_kernel
 from kronos_model.engine.context import ContextPart, ContextPlan
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.generation_state import GenerationState, SuspendedPath
 from kronos_model.engine.kv_cache import Segment
+from kronos_model.engine.lookbacks import LookbackPart, LookbackPlan
 from kronos_model.engine.network import Network
-from kronos_model.engine.packed import PackedSegment, places_of
+from kronos_model.engine.packed import PackedSegment
 from kronos_model.engine.path_table import Batch
+from kronos_model.engine.placing import PlacingPlan
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps, SlotTokens, Steps
-from kronos_model.engine.tokens import CodingPlan, LookbackPart, TokenCoder
-from kronos_model.engine.transfer import joined, to_device
+from kronos_model.engine.tokens import TokenCoder
+from kronos_model.engine.transfer import to_device
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -92,7 +92,11 @@ class ModelRunner:
             if chunk.phase is Phase.LOOKBACK and chunk.first == 0:
                 self._states[chunk.generation] = self._start(chunk.generation)
         entering = self._not_placed(chunk.sequence for chunk in chunks)
-        lookbacks = [chunk for chunk in chunks if chunk.phase is Phase.LOOKBACK]
+        lookbacks = [
+            LookbackPart.of(chunk, self._states[chunk.generation], packs=self._packs)
+            for chunk in chunks
+            if chunk.phase is Phase.LOOKBACK
+        ]
         inputs = [
             ContextPart.of(chunk, self._states[chunk.generation])
             for chunk in chunks
@@ -101,8 +105,8 @@ class ModelRunner:
         parts = sorted((one for one in inputs if one is not None), key=lambda one: one.lookback is None)
         placing, encoding, context = to_device(
             (
-                self._plan_placing(entering),
-                self._plan_encoding(lookbacks),
+                PlacingPlan.of(entering, self._states),
+                LookbackPlan.of(lookbacks, self._coder),
                 ContextPlan.of(parts, packs=self._packs),
             ),
             self._device,
@@ -111,16 +115,16 @@ class ModelRunner:
         self._encode(lookbacks, encoding)
         self._fill(parts, context)
         self._detokenize([chunk for chunk in chunks if chunk.phase is Phase.BARS])
-        for chunk in lookbacks:  # last, because nothing can fail after this
-            if chunk.last == chunk.sequence.request.lookback:
-                self._states[chunk.generation].encoded = None
+        for one in lookbacks:  # last, because nothing can fail after this
+            if one.is_last:
+                one.state.encoded = None
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:
         """Generate the next bar of every path of every sequence."""
         if not self._placed.issuperset(batch.sequences):
             entering = self._not_placed(batch.sequences)
-            self._place(entering, to_device(self._plan_placing(entering), self._device))
+            self._place(entering, to_device(PlacingPlan.of(entering, self._states), self._device))
         self._steps.decode(batch)
 
     @torch.inference_mode()
@@ -185,20 +189,7 @@ class ModelRunner:
     def _not_placed(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         return [one for one in sequences if one not in self._placed and one.phase is not Phase.BARS]
 
-    def _plan_placing(self, sequences: Many[Sequence]) -> "_Placing":
-        calendars = [self._states[one.generation].calendar[one.prompt_length :] for one in sequences]
-        slots = [
-            (number, slot)
-            for number, one in enumerate(one for one in sequences if one.phase is not Phase.LOOKBACK)
-            for slot in one.slots
-        ]
-        return _Placing(
-            places_of((one.slots[0], 0, len(own)) for one, own in zip(sequences, calendars, strict=True)),
-            joined(calendars, 2),
-            torch.from_numpy(np.array(slots, dtype=np.int64).reshape(-1, 2)),
-        )
-
-    def _place(self, sequences: Many[Sequence], plan: "_Placing") -> None:
+    def _place(self, sequences: Many[Sequence], plan: PlacingPlan) -> None:
         """Put what sequences begin or go on with into their new slots."""
         if not sequences:
             return
@@ -224,45 +215,16 @@ class ModelRunner:
             for path in sequence.paths:
                 state.suspended.pop(path, None)
 
-    def _lookback_parts(self, chunks: Iterable[Chunk]) -> list[LookbackPart]:
-        """If attention is packed, the bars before a chunk are encoded again: lookbacks in parts are rare."""
-        parts = []
-        for chunk in chunks:
-            encoded = self._states[chunk.generation].encoded
-            assert encoded is not None
-            parts.append(LookbackPart(encoded, 0 if self._packs else chunk.first, chunk.last))
-        return parts
-
-    def _plan_encoding(self, chunks: Many[Chunk]) -> "_Encoding":
-        parts = self._lookback_parts(chunks)
-        bars = [
-            self._states[chunk.generation].scaled[one.first : one.last]
-            for chunk, one in zip(chunks, parts, strict=True)
-        ]
-        ends = np.cumsum([len(one) for one in bars]) - 1
-        complete = [
-            (end, slot)
-            for chunk, end in zip(chunks, ends, strict=True)
-            if chunk.last == chunk.sequence.request.lookback
-            for slot in chunk.sequence.slots
-        ]
-        return _Encoding(
-            joined(bars, len(COLUMNS), dtype=np.float32),
-            self._coder.plan_encoding(parts),
-            torch.from_numpy(np.array(complete, dtype=np.int64).reshape(-1, 2)),
-        )
-
-    def _encode(self, chunks: Many[Chunk], plan: "_Encoding") -> None:
+    def _encode(self, parts: Many[LookbackPart], plan: LookbackPlan) -> None:
         """Tokenize parts of lookbacks; the last bar becomes the first of each path's own."""
-        if not chunks:
+        if not parts:
             return
-        parts = self._lookback_parts(chunks)
-        tokens = self._coder.encode(plan.bars, parts, plan.coding)  # (N, 2)
-        split = torch.split(tokens, [one.last - one.first for one in parts])
-        for chunk, part, part_tokens in zip(chunks, parts, split, strict=True):
-            state = self._states[chunk.generation]
-            before = state.lookback[: part.first]
-            state.lookback = torch.cat((before, part_tokens)) if part.first else part_tokens
+        tokens = self._coder.encode(plan.bars, [(one.cache, one.segment) for one in parts], plan.coding)
+        for one, added in zip(
+            parts, torch.split(tokens, [one.segment.num_tokens for one in parts]), strict=True
+        ):
+            first = one.segment.first
+            one.state.lookback = torch.cat((one.state.lookback[:first], added)) if first else added
         ends, slots = plan.complete.unbind(1)
         self._own.tokens[slots, 0] = tokens[ends]
 
@@ -296,19 +258,3 @@ class ModelRunner:
                 paths = chunk.sequence.paths[chunk.first : chunk.last]
                 by_path = np.split(bars, len(paths))
                 self._states[chunk.generation].paths |= dict(zip(paths, by_path, strict=True))
-
-
-class _Placing(NamedTuple):
-    """What goes into slots, on the device: M bars of calendars, and the last token of lookbacks."""
-
-    places: Tensor  # (2, M), slots and bars
-    calendar: Tensor  # (M, 2)
-    slots: Tensor  # (n, 2), number of the lookback and slot
-
-
-class _Encoding(NamedTuple):
-    """What tokenizing needs on the device: N scaled bars, and where lookbacks end."""
-
-    bars: Tensor  # (N, 6)
-    coding: CodingPlan
-    complete: Tensor  # (n, 2), row of a last bar and slot

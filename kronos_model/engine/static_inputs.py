@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.engine.path_table import CHANGING_COLUMNS, COLUMNS, Batch
-from kronos_model.engine.slots import num_prompt_slots
 
 BAR_BLOCK: Final = 128
 """Rows read at least so many bars, or twice as many, and so on."""
@@ -16,15 +15,18 @@ MIN_ROWS: Final = 4
 MAX_ROWS_QUADRUPLED: Final = 64
 """Numbers of rows grow fourfold up to this, then twofold: a few rows more cost less than a launch."""
 
+ROWS_PER_READ: Final = 32
+"""To read a prompt takes about as long as to compute the scores of so many rows."""
+
 
 class Shape(NamedTuple):
     """The sizes that a step is recorded for."""
 
     rows: int
     bars: int = 0  # read by each row, of its slot; 0 if a kernel reads what each row sees
-    prompts: int = 0
-    prompt_bars: int = 0  # read of each prompt
-    rows_per_prompt: int = 0
+    blocks: int = 0  # of rows that read a prompt together
+    prompt_bars: int = 0  # read by each block
+    rows_per_block: int = 0
 
 
 def shape_for(batch: Batch) -> Shape:
@@ -37,16 +39,16 @@ def shape_for(batch: Batch) -> Shape:
     rows = min(_row_size(1 + int(batch.slots.max())), num_slots)
     bars = min(_bar_size(int(columns["seen"][batch.slots].max())), max_context)
     prompts = columns["prompt"][batch.slots]
-    num_prompts = 1 + int(prompts.max())
-    if not num_prompts:
+    num_rows = np.bincount(prompts[prompts >= 0])  # by prompt
+    sizes = {min(_row_size(count), num_slots) for count in {*num_rows.tolist()} - {0}}
+    if not sizes:
         return Shape(rows, bars)
-    return Shape(
-        rows,
-        bars,
-        min(_row_size(num_prompts), num_prompt_slots(num_slots)) if num_prompts > 1 else 1,
-        min(_bar_size(int(columns["prompt_bars"][batch.slots].max())), max_context),
-        min(_row_size(int(np.bincount(prompts[prompts >= 0]).max())), num_slots),
+    blocks, rows_per_block = min(
+        ((min(_block_size(int((-(-num_rows // size)).sum())), num_slots), size) for size in sizes),
+        key=lambda one: (one[0] * (ROWS_PER_READ + one[1]), one[0]),
     )
+    prompt_bars = min(_bar_size(int(columns["prompt_bars"][batch.slots].max())), max_context)
+    return Shape(rows, bars, blocks, prompt_bars, rows_per_block)
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
@@ -65,6 +67,10 @@ def _bar_size(count: int) -> int:
     return size
 
 
+def _block_size(count: int) -> int:
+    return _row_size(count) if count > 1 else 1
+
+
 def _row_size(count: int) -> int:
     size = MIN_ROWS
     while size < count:
@@ -75,55 +81,57 @@ def _row_size(count: int) -> int:
 class StepInputs:
     """The columns of a batch on the device, in tensors that stay where they are, for steps of any shape.
 
-    R rows, G prompts, S rows of each.
+    R rows; G blocks of up to S rows that read the same prompt.
     """
 
     def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
-        num_prompts = num_prompt_slots(num_slots)
-        self._max_context = max_context
-        self._values = torch.zeros(len(COLUMNS) + 1, num_slots, dtype=torch.int64, device=device)
+        self._num_slots, self._max_context = num_slots, max_context
+        self._values = torch.zeros(len(COLUMNS) + 2, num_slots, dtype=torch.int64, device=device)
         self._sampling = torch.ones(2, num_slots, device=device)
-        self._prompt_spans = torch.zeros(2, num_prompts, dtype=torch.int64, device=device)
-        self._prompt_rows = torch.zeros(num_prompts, num_slots, dtype=torch.int64, device=device)
+        self._prompts = torch.zeros(3, num_slots, dtype=torch.int64, device=device)
+        self._block_rows = torch.zeros(num_slots, num_slots, dtype=torch.int64, device=device)
 
     def columns(self, shape: Shape) -> dict[str, Tensor]:
-        """Each column (R,) by its name. ``member``: which of its prompt's rows this is."""
-        names = (*COLUMNS, "member")
+        """Each column (R,) by its name. ``block``: −1 for none; ``member``: which of its rows this is."""
+        names = (*COLUMNS, "block", "member")
         return dict(zip(names, self._values[:, : shape.rows], strict=True))
 
     def sampling(self, shape: Shape) -> Tensor:
         """(2, R), temperature and top_p."""
         return self._sampling[:, : shape.rows]
 
-    def prompt_spans(self, shape: Shape) -> Tensor:
-        """(2, G), first and last bar that is seen; the first may be negative."""
-        return self._prompt_spans[:, : shape.prompts]
+    def prompts(self, shape: Shape) -> Tensor:
+        """(3, G), first and last bar that is seen, and the slot; the first may be negative."""
+        return self._prompts[:, : shape.blocks]
 
-    def prompt_rows(self, shape: Shape) -> Tensor:
+    def block_rows(self, shape: Shape) -> Tensor:
         """(G, S)."""
-        return self._prompt_rows[: shape.prompts, : shape.rows_per_prompt]
+        return self._block_rows[: shape.blocks, : shape.rows_per_block]
 
     def fill(self, batch: Batch, shape: Shape) -> None:
         """Take over where the paths of a batch are now."""
         table, slots = batch.table, batch.slots
         values = np.zeros(self._values.shape, dtype=np.int64)
-        values[:-1] = table.unused
-        values[:-1, slots] = table.values[:, slots]
-        columns = dict(zip(COLUMNS, values[:-1], strict=True))
-        if shape.prompts:
-            # Rows of the same prompt one after the other, and where in its group each is.
+        values[:-2] = table.unused
+        values[:-2, slots] = table.values[:, slots]
+        values[-2] = -1
+        columns = dict(zip(COLUMNS, values[:-2], strict=True))
+        if shape.blocks:
+            # Rows of the same prompt one after the other, cut into blocks.
             sharing = slots[columns["prompt"][slots] >= 0]
             sharing = sharing[np.argsort(columns["prompt"][sharing], kind="stable")]
             prompts = columns["prompt"][sharing]
-            members = np.arange(len(prompts)) - np.searchsorted(prompts, prompts)
-            values[-1, sharing] = members
-            rows = np.zeros(self.prompt_rows(shape).shape, dtype=np.int64)
-            rows[prompts, members] = sharing
-            _copy(rows, self.prompt_rows(shape))
-            spans = np.zeros((2, shape.prompts), dtype=np.int64)
-            spans[0, prompts] = columns["position"][sharing] + 1 - table.max_context
-            spans[1, prompts] = columns["prompt_bars"][sharing]
-            _copy(spans, self.prompt_spans(shape))
+            members = (np.arange(len(prompts)) - np.searchsorted(prompts, prompts)) % shape.rows_per_block
+            blocks = np.cumsum(members == 0) - 1
+            values[-2:, sharing] = blocks, members
+            rows = np.zeros((shape.blocks, shape.rows_per_block), dtype=np.int64)
+            rows[blocks, members] = sharing
+            _copy(rows, self.block_rows(shape))
+            by_block = np.zeros((3, shape.blocks), dtype=np.int64)
+            by_block[0, blocks] = columns["position"][sharing] + 1 - table.max_context
+            by_block[1, blocks] = columns["prompt_bars"][sharing]
+            by_block[2, blocks] = self._num_slots + prompts
+            _copy(by_block, self.prompts(shape))
         _copy(values, self._values)
         _copy(table.sampling, self._sampling)
 
@@ -132,8 +140,8 @@ class StepInputs:
         columns = self.columns(shape)
         self._values[: len(CHANGING_COLUMNS), : shape.rows] += columns["is_used"]
         columns["bar"].remainder_(columns["wraps_at"])
-        if shape.prompts:
-            self.prompt_spans(shape)[0] += 1
+        if shape.blocks:
+            self.prompts(shape)[0] += 1
 
 
 def _copy(array: NDArray[np.generic], to: Tensor) -> None:

@@ -54,38 +54,37 @@ class KernelSegment(_Rows):
 class StaticSegment(_Rows):
     """Rows read as many bars as the shape says; those that they do not see are masked."""
 
-    def __init__(self, shape: Shape, inputs: StepInputs, num_slots: int, dtype: torch.dtype) -> None:
+    def __init__(self, shape: Shape, inputs: StepInputs, dtype: torch.dtype) -> None:
         columns = inputs.columns(shape)
         super().__init__(columns)
-        self._shape, self._num_slots = shape, num_slots
+        self._shape = shape
         device = columns["seen"].device
         bars = torch.arange(shape.bars, device=device)
         self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1), dtype)
-        if shape.prompts:
+        if shape.blocks:
             bars = torch.arange(shape.prompt_bars, device=device)
-            first, last = inputs.prompt_spans(shape).clamp(min=0).unsqueeze(-1).unbind()
-            self._prompt_rows = inputs.prompt_rows(shape)
+            first, last, slots = inputs.prompts(shape).clamp(min=0).unsqueeze(-1).unbind()
+            self._prompt_slots, self._block_rows = slots.squeeze(-1), inputs.block_rows(shape)
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             is_read = (bars >= first) & (bars < last) | (bars == 0) & (first >= last)
             self._prompt_mask = _as_mask(is_read, dtype)
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
-            self._has_prompt = is_seen[columns["prompt"]]  # −1 is the last
+            self._has_no_prompt = ~is_seen[columns["block"]].unsqueeze(-1)  # −1 is the last
+            self._block, self._member = columns["block"].clamp(min=0), columns["member"]
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
         shape = self._shape
         keys, values = (x[layer, : shape.rows, :, : shape.bars] for x in (cache.k, cache.v))
         own = attend(q.unsqueeze(2), keys, values, self._own_mask)
         mixed, weight = own.out.squeeze(2), own.weight.squeeze(2)
-        if not shape.prompts:
+        if not shape.blocks:
             return mixed
-        prompts = slice(self._num_slots, self._num_slots + shape.prompts)
-        keys, values = (x[layer, prompts, :, : shape.prompt_bars] for x in (cache.k, cache.v))
-        grouped = q[self._prompt_rows].transpose(1, 2)  # (G, H, S, head_dim)
+        keys, values = (x[layer][self._prompt_slots, :, : shape.prompt_bars] for x in (cache.k, cache.v))
+        grouped = q[self._block_rows].transpose(1, 2)  # (G, H, S, head_dim)
         shared = attend(grouped, keys, values, self._prompt_mask)
-        prompt, member = self._columns["prompt"].clamp(min=0), self._columns["member"]
-        shared_weight = shared.weight.transpose(1, 2)[prompt, member]  # (R, H)
-        shared_weight = shared_weight.masked_fill(~self._has_prompt.unsqueeze(-1), -math.inf)
-        return merge(mixed, weight, shared.out.transpose(1, 2)[prompt, member], shared_weight)
+        shared_weight = shared.weight.transpose(1, 2)[self._block, self._member]  # (R, H)
+        shared_weight = shared_weight.masked_fill(self._has_no_prompt, -math.inf)
+        return merge(mixed, weight, shared.out.transpose(1, 2)[self._block, self._member], shared_weight)
 
 
 def _as_mask(is_seen: Tensor, dtype: torch.dtype) -> Tensor:

@@ -105,7 +105,7 @@ class StaticSteps:
 
         segment: StaticSegment | KernelSegment
         if self._kernels is None:
-            segment = StaticSegment(shape, inputs, self._own.num_slots, self._network.kept_as)
+            segment = StaticSegment(shape, inputs, self._network.kept_as)
         else:
             segment = KernelSegment(columns, self._own.num_slots, self._own.max_context, self._kernels.read)
         draw_row = draw if self._kernels is None else self._kernels.draw

@@ -45,10 +45,14 @@ class PhaseTimer:
     def begin_phase(self) -> None:
         self._began = self._new_mark()
 
-    def end_phase(self, name: str, on_end: Callable[[float], object] = lambda moment: None) -> None:
-        """End a phase, and begin the next. ``on_end`` later gets the moment when the device finished it."""
+    def end_phase(self, name: str | None, on_end: Callable[[float], object] = lambda moment: None) -> None:
+        """End a phase, and begin the next. ``on_end`` later gets the moment when the device finished it.
+
+        A phase without a name had no work.
+        """
         began, self._began = self._began, self._new_mark()
-        self._running.append((name, began, self._began, on_end))
+        if name is not None:
+            self._running.append((name, began, self._began, on_end))
 
     def collect(self) -> None:
         """Note the phases that the device has finished meanwhile."""

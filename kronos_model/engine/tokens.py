@@ -30,14 +30,6 @@ class CodingPlan(NamedTuple):
     packed: tuple[RunPlan, ...]
 
 
-class LookbackPart(NamedTuple):
-    """Bars ``[first, last)`` of a lookback, whose cache holds those before them. If packed, first is 0."""
-
-    cache: KVCache
-    first: int
-    last: int
-
-
 @dataclass(eq=False)
 class DecodedPrompt:
     """The tokens (P, 2) that paths follow. Unless packed, the cache keeps their keys and values."""
@@ -72,18 +64,15 @@ class TokenCoder:
         """Room for what is kept of a lookback in the encoder."""
         return self._no_cache if self._packs else self._encoder.new_cache(1, num_bars, device=self._device)
 
-    def plan_encoding(self, parts: Many[LookbackPart]) -> CodingPlan:
-        """What ``encode`` needs on the device."""
-        positions = [np.arange(one.first, one.last) for one in parts]
-        return self._plan(positions, _flat_runs([one.last for one in parts]))
+    def plan_encoding(self, segments: Many[PromptSegment]) -> CodingPlan:
+        """What ``encode`` needs on the device. If packed, all segments begin with the first bar."""
+        positions = [np.arange(one.first, one.last) for one in segments]
+        return self._plan(positions, _flat_runs([one.last for one in segments]))
 
-    def encode(self, bars: Tensor, parts: Many[LookbackPart], plan: CodingPlan) -> Tensor:
-        """Scaled bars (N, 6), part after part → tokens (N, 2)."""
-        self._encoder.reserve_positions(max(one.last for one in parts))
-        segments = [(one.cache, PromptSegment(0, one.first, one.last)) for one in parts]
-        x = self._encoder.run(
-            self._embed(bars), plan.positions, self._packed(plan, torch.float32) or segments
-        )
+    def encode(self, bars: Tensor, parts: Many[tuple[KVCache, PromptSegment]], plan: CodingPlan) -> Tensor:
+        """Scaled bars (N, 6), part after part, each following what its cache holds → tokens (N, 2)."""
+        self._encoder.reserve_positions(max(segment.last for _, segment in parts))
+        x = self._encoder.run(self._embed(bars), plan.positions, self._packed(plan, torch.float32) or parts)
         return torch.stack(self._quantizer.encode(self._quant_embed(x)), dim=-1)
 
     def prompt(self, tokens: Tensor) -> DecodedPrompt:

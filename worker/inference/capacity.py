@@ -15,7 +15,7 @@ from celery.worker import state
 
 from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.queues import rank_of
-from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.reports import EngineLoad, StepReport
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held. A parsed message may take ten times as much memory."""

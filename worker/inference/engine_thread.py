@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.errors import Cancelled, KronosError
 from worker.inference.job_run import HostedEngine, JobRun
 from worker.inference.watchdog import Watchdog

@@ -8,7 +8,7 @@ import torch
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from worker.inference.capacity import Capacity
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation

@@ -13,7 +13,7 @@ from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader

@@ -25,8 +25,8 @@ from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
-    from kronos_model.engine.engine import EngineLoad, StepReport
     from kronos_model.engine.generation import Generation
+    from kronos_model.engine.reports import EngineLoad, StepReport
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from benchmarks.support.shapes import random_pair
 from kronos_model.engine.build import GPU_CHUNK_BARS
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SeriesRequest
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Chunk, Sequence
 
@@ -158,7 +159,7 @@ def fake_device(device_type: str = "cuda") -> Iterator[FakeDevice]:
         patch("torch.cuda.device", lambda device: nullcontext()),
         patch("torch.Tensor.exponential_", lambda tensor, generator: tensor),
         patch("torch.Tensor.random_", lambda tensor, generator: tensor),
-        patch("torch.cuda.graph_pool_handle", lambda: None),
+        patch("torch.cuda.device", nullcontext),
         mode,
         FakeDevice(device_type) as fake,
     ):
@@ -217,8 +218,8 @@ class TracedRunner:
     def compute(self, chunks: tuple[Chunk, ...]) -> None:
         self._count("+".join(sorted({one.phase.name for one in chunks})), self._runner.compute, chunks)
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        self._count("DECODE", self._runner.decode, sequences)
+    def decode(self, batch: Batch) -> None:
+        self._count("DECODE", self._runner.decode, batch)
 
     def leave_slots(self, sequence: Sequence) -> None:
         self._count("END", self._runner.leave_slots, sequence)

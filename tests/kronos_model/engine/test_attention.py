@@ -103,17 +103,3 @@ def test_the_largest_product_is_within_the_bound(num_series, monkeypatch):
     attend(q, k, k)
     assert max(sizes) <= 1000
     assert sum(sizes) == num_series * 2 * 100 * 100
-
-
-@pytest.mark.parametrize("first", [0, 3])
-def test_a_long_prompt_is_read_in_tiles(first, monkeypatch):
-    q, k, v = torch.randn(25, 2, 4), torch.randn(2, 40, 4), torch.randn(2, 40, 4)
-    whole = attention.attend_so_far(q, k, v, first)
-    sizes: list[int] = []
-    softmax = torch.Tensor.softmax
-    monkeypatch.setattr(torch.Tensor, "softmax", lambda x, dim: (sizes.append(x.numel()), softmax(x, dim))[1])
-    monkeypatch.setattr(attention, "has_kernel", lambda device: False)
-    monkeypatch.setattr(attention, "GPU_TILE_BARS", 10)
-    torch.testing.assert_close(attention.attend_so_far(q, k, v, first), whole)
-    assert len(sizes) == 3
-    assert max(sizes) == 2 * 10 * (first + 30)

@@ -1,5 +1,7 @@
 """How many slots an engine gets."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.test_engine import ScriptedRunner
 
 
 def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
@@ -72,3 +75,37 @@ def test_without_room_for_one_slot_there_is_no_engine(pair):
     memory = memory_of_weights(*pair) + 2 * slot_bytes(pair[0], MAX_CONTEXT) - 1
     with pytest.raises(OutOfMemory, match=str(memory)):
         build_engine(*pair, max_context=MAX_CONTEXT, memory_bytes=memory)
+
+
+def test_on_a_gpu_slots_are_fitted_to_the_memory_and_phases_timed_by_events(monkeypatch):
+    gpu, weight = torch.device("cuda", 0), torch.zeros(100)
+    model = SimpleNamespace(
+        head=SimpleNamespace(proj_s1=SimpleNamespace(weight=SimpleNamespace(device=gpu))),
+        transformer=[None],
+        d_model=16,
+        parameters=lambda: [weight],
+        buffers=lambda: [],
+    )
+    fitted, marked = {}, []
+
+    def fit(make: object, num_slots: int, **given: object) -> ScriptedRunner:
+        fitted.update(given)
+        return ScriptedRunner(num_slots - 2)
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: object) -> None:
+            marked.append(stream)
+
+    monkeypatch.setattr(build, "fitting_runner", fit)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    per_slot = slot_bytes(model, MAX_CONTEXT)
+    engine = build_engine(model, model, max_context=MAX_CONTEXT, memory_bytes=1600 + 20 * per_slot)
+    assert engine.load.slots == 8
+    assert fitted["budget_bytes"] == 800 + 20 * per_slot  # without the weights as loaded, twice 400 bytes
+    assert (fitted["slot_bytes"], fitted["chunk_bars"]) == (2 * per_slot, 8192)
+    engine.step()
+    assert set(marked) == {gpu}

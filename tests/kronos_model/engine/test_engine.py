@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad, StepReport
+from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.engine.path_table import Batch
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
@@ -33,6 +34,9 @@ class ScriptedRunner:
         self.poisoned: dict[int, Exception] = {}  # by seed: what its steps raise
         self.poisoned_phase: dict[int, Phase] = {}  # by seed: the phase whose chunks fail
         self.max_paths = 1 << 30  # more in one step are out of memory
+
+    def prepare(self) -> bool:
+        return False
 
     def compute(self, chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:

@@ -45,10 +45,7 @@ def new_engine(pair) -> Callable[..., Engine]:
 
 
 def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
-    return [generation.paths for generation in generations]
+    return [generation.paths for generation in engine.run(requests)]
 
 
 @pytest.mark.parametrize(

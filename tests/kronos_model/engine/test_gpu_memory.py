@@ -107,7 +107,7 @@ def test_other_errors_of_a_trial_are_not_taken_for_missing_memory(monkeypatch):
 
 @pytest.mark.parametrize("num_slots", [1, 6])
 def test_a_trial_meets_the_largest_step_chunk_and_end(pair, num_slots, monkeypatch):
-    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=StaticSteps)
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=StaticSteps, packs=True)
     sizes: dict[str, int] = {}
 
     def noting(name: str, size_of, part: object, method: str) -> None:
@@ -119,9 +119,11 @@ def test_a_trial_meets_the_largest_step_chunk_and_end(pair, num_slots, monkeypat
 
         monkeypatch.setattr(part, method, noted)
 
-    noting("lookback", lambda bars, parts: len(bars), runner._coder, "encode")
+    noting("lookback", lambda bars, *_: len(bars), runner._coder, "encode")
     noting("rows", lambda tokens, *_: len(tokens), runner._network, "next_tokens")
-    noting("paths", lambda own, *_: own.shape[0] * own.shape[1], runner._coder, "decode_paths")
+    noting(
+        "paths", lambda series: sum(len(own) for _, paths in series for own in paths), runner._coder, "decode"
+    )
     run_largest_steps(runner, 96)
     assert sizes == {"lookback": 96, "rows": num_slots, "paths": 96 if num_slots == 6 else 16}
 

@@ -58,6 +58,16 @@ def test_a_decode_step_moves_little_but_weights_and_cache():
     assert traces["DECODE"][-1].num_bytes <= 1.2 * (604 + 50) * 1e6
 
 
+def test_shared_prompts_of_many_and_of_few_paths_are_not_padded_to_the_most():
+    many = [series_request(0, 300, 5, SamplingParams(sample_count=64))]
+    few = [series_request(seed, 300, 5, SamplingParams(sample_count=2)) for seed in range(1, 33)]
+    num_bytes = [
+        max(step.num_bytes for step in traces_on_cuda(some, num_slots=128, shape="mini")["DECODE"])
+        for some in (many, few, many + few)
+    ]
+    assert num_bytes[2] < 2 * (num_bytes[0] + num_bytes[1])
+
+
 def test_prefill_and_detokenising_of_20_series_that_come_together():
     traces = traces_on_cuda([series_request(seed, 400, 2) for seed in range(20)])
     (prefill,), (detokenising,), copies = traces["LOOKBACK"], traces["BARS"], traces["END"]
@@ -95,9 +105,10 @@ def test_windows_that_have_slid(num_paths):
 
 
 def test_every_operation_is_there_on_mps_and_none_is_in_float64():
-    requests = [series_request(1, 40, 12, SamplingParams(sample_count=2)), series_request(2, 60, 3)]
+    requests = [series_request(1, 40, 4, SamplingParams(sample_count=2)), series_request(2, 60, 3)]
     with fake_device("mps") as fake:
-        traces = traces_of(runner_on(fake, dtype=FLOAT32, num_slots=8, max_context=48), fake, requests)
+        runner = runner_on(fake, shape="mini", dtype=FLOAT32, num_slots=8, max_context=42)
+        traces = traces_of(runner, fake, requests)
     assert {"LOOKBACK", "PROMPT", "WINDOW_PATHS", "DECODE", "BARS"} <= traces.keys()
     assert "linalg_eig" not in mps_kernels()
     for one in (trace for some in traces.values() for trace in some):

@@ -9,7 +9,7 @@ from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment
 from kronos_model.engine.packed import FlatSegment, PackedSegment, RunPlan
 from kronos_model.engine.runs import Run, group_runs
 
-HEADS, HEAD_DIM = 2, 8
+HEADS = 2
 RUNS = [
     Run(0, 5, ((0, 0, 5),)),
     Run(5, 3, ((0, 0, 5), (0, 5, 8))),
@@ -23,9 +23,9 @@ def max_rows(request, monkeypatch) -> None:
     monkeypatch.setattr(runs_module, "MAX_ROWS", request.param)
 
 
-@pytest.fixture
-def qkv() -> tuple[torch.Tensor, ...]:
-    return torch.randn(3, 49, HEADS, HEAD_DIM, generator=torch.Generator().manual_seed(0)).unbind()
+@pytest.fixture(params=[8, 12])
+def qkv(request) -> tuple[torch.Tensor, ...]:
+    return torch.randn(3, 49, HEADS, request.param, generator=torch.Generator().manual_seed(0)).unbind()
 
 
 def attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_packed_segments_write_and_return_what_they_do_one_by_one(max_rows, qkv)
     segments = [PromptSegment(0, 0, 9), PromptSegment(1, 4, 24), PathsSegment(2, 10, 1, (0, 3), (2, 5), 1)]
     mixed, caches = [], []
     for kind in ("packed", "one by one"):
-        cache = KVCache(1, 6, HEADS, 32, HEAD_DIM, device=torch.device("cpu"))
+        cache = KVCache(1, 6, HEADS, 32, qkv[0].shape[-1], device=torch.device("cpu"))
         cache.k.normal_(generator=torch.Generator().manual_seed(1))
         cache.v.normal_(generator=torch.Generator().manual_seed(2))
         if kind == "packed":

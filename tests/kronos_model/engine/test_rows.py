@@ -98,9 +98,7 @@ def forecast(
     """Each request's logits, path by path, and its bars; all requests run together."""
     runner, log = logging_runner(pair, dtype, num_slots)
     engine = Engine(runner, max_chunk_bars=max_chunk_bars)
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
+    generations = engine.run(requests)
     logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
     for rows, both in log.steps:
         for row, path in enumerate(rows):

@@ -14,7 +14,7 @@ from kronos_model.engine.path_table import PathTable
 from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_inputs import StepInputs, shape_for
+from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for
 from kronos_model.engine.static_segment import KernelSegment, StaticSegment
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
@@ -56,6 +56,13 @@ STEPS = {
 }
 
 
+def table_of(running: list[Sequence]) -> PathTable:
+    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
+    for one in running:
+        table.join(one)
+    return table
+
+
 def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """Attention (H, head_dim) of a path's query to its window, bar by bar from each bar's slot."""
     newest, prompt_length = one.newest_position, one.cached_prompt_length
@@ -82,9 +89,7 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)
     by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
-    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
-    for one in running:
-        table.join(one)
+    table = table_of(running)
     batch = table.batch_of(table.sequences)
     if kind == "eager":
         slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
@@ -98,10 +103,44 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
             columns = inputs.columns(shape)
             static = KernelSegment(columns, NUM_SLOTS, MAX_CONTEXT, read_by_row)
         else:
-            static = StaticSegment(shape, inputs, NUM_SLOTS, torch.float32)
+            static = StaticSegment(shape, inputs, torch.float32)
         mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):
         torch.testing.assert_close(
             mixed[row], expected(one, slot, by_slot[slot], cache), rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("num_steps", [1, 3, 25])
+def test_inputs_that_advanced_on_the_device_are_those_of_the_host(running, num_steps):
+    table = table_of(running)
+    batch = table.batch_of(table.sequences)
+    shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)
+    advanced, filled = (StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu")) for _ in range(2))
+    advanced.fill(batch, shape)
+    for _ in range(num_steps):
+        advanced.advance(shape)
+        table.advance(batch.sequences)
+    assert table.batch_of(table.sequences) is batch
+    filled.fill(batch, shape)
+    for ours, theirs in zip(advanced.columns(shape).items(), filled.columns(shape).items(), strict=True):
+        assert ours[0] == theirs[0]
+        assert torch.equal(ours[1], theirs[1]), ours[0]
+    used = [one.prompt_slot - NUM_SLOTS for one in running if one.shares_prompt]
+    assert torch.equal(advanced.prompt_spans(shape)[:, used], filled.prompt_spans(shape)[:, used])
+
+
+@pytest.mark.parametrize("running", [STEPS["single paths and shared prompts"]])
+def test_a_part_of_what_decodes_leaves_the_other_rows_unused(running):
+    table = table_of(running)
+    inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
+    batch = table.batch_of((running[0], running[2]))
+    shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)
+    inputs.fill(batch, shape)
+    assert inputs.columns(shape)["is_used"].nonzero().flatten().tolist() == [0, 5, 7]
+    table.leave(running[0])
+    inputs.fill(table.batch_of(table.sequences), shape)
+    assert inputs.columns(shape)["is_used"].nonzero().flatten().tolist() == [2, 3, 4, 5, 7, 8]
+    assert inputs.columns(shape)["bar"][0] == MAX_CONTEXT  # where nothing reads

@@ -61,9 +61,7 @@ def traces_of(steps: TracingSteps, generation: Generation) -> list[Trace]:
 
 def finished(engine: Engine, request: SeriesRequest) -> Generation:
     """A series forecast alone."""
-    generation = engine.submit(request)
-    while engine.has_work:
-        engine.step()
+    (generation,) = engine.run([request])
     return generation
 
 

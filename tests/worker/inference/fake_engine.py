@@ -4,8 +4,8 @@ import threading
 import time
 from collections import deque
 
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 from tests.waiting import WAIT_S
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine.engine import EngineLoad
 from kronos_model.engine.generation import SeriesRequest
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 from tests.waiting import await_true
 from tests.worker.inference.fake_engine import (

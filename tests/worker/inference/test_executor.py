@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled
 from tests.waiting import WAIT_S
 from worker.inference import executor

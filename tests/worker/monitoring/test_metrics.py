@@ -12,7 +12,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
-from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.reports import EngineLoad, StepReport
 from tests.waiting import WAIT_S
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
