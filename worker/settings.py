@@ -48,7 +48,8 @@ class WorkerSettings(ServiceSettings):
         None,
         ge=1,
         description="sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a "
-        "GPU as many as fit its memory, up to 512",
+        "GPU as many as fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an "
+        "eighth more",
     )
     max_prefill_bars: int | None = Field(
         None,

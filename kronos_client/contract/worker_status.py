@@ -60,6 +60,8 @@ class ModelStatus(StatusModel):
     id: str
     revision: str | None
     state: Literal["loading", "ready"]
+    max_context: int | None = Field(default=None, description="the most bars that it uses")
+    lookback: int | None = Field(default=None, description="bars of lookback in its training, if known")
     jobs: int
     slots: int
     running: int

@@ -35,8 +35,8 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            if a step for few paths takes less time.
+        num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
+            large job has to make room for them.
         new_mark: marks what the device has been sent so far.
     """
 
@@ -45,12 +45,13 @@ class Engine:
         runner: Runner,
         *,
         max_chunk_bars: int = 512,
-        classes_take_turns: bool = True,
+        num_spare_slots: int = 0,
         new_mark: Callable[[], Mark] = HostMark,
     ) -> None:
         self._runner = runner
+        self._num_slots = runner.num_slots - num_spare_slots
         self._scheduler = Scheduler(
-            runner.num_slots, runner.max_context, max_chunk_bars, classes_take_turns=classes_take_turns
+            runner.num_slots, runner.max_context, max_chunk_bars, num_spare=num_spare_slots
         )
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
@@ -64,9 +65,7 @@ class Engine:
     @property
     def load(self) -> EngineLoad:
         """The present load. Any thread may read it."""
-        return EngineLoad(
-            self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
-        )
+        return EngineLoad(self._scheduler.slots_used, self._scheduler.paths_waiting, self._num_slots)
 
     @property
     def has_work(self) -> bool:

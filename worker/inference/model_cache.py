@@ -65,6 +65,8 @@ class CacheEntry:
             id=self.name,
             revision=None if served is None else served.info.revision,
             state="loading" if served is None else "ready",
+            max_context=None if served is None else served.max_context,
+            lookback=None if served is None else served.lookback,
             jobs=self.num_jobs,
             **asdict(load),
         )

@@ -46,8 +46,8 @@ def test_the_slots_of_another_device_are_reckoned_without_it(pair):
     assert num_slots_on(torch.device("cpu"), *pair, **of) == 1  # which keeps float32
 
 
-@pytest.mark.parametrize("max_slots", [1, 2, 5, 8])
-def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
+@pytest.mark.parametrize(("max_slots", "num_spare"), [(1, 0), (5, 0), (8, 1), (32, 4)])
+def test_the_cache_takes_what_is_said(pair, max_slots, num_spare, monkeypatch):
     made: list[KVCache] = []
 
     class Recorded(KVCache):
@@ -57,8 +57,10 @@ def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
 
     for module in (network, stack):
         monkeypatch.setattr(module, "KVCache", Recorded)
-    build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
-    expected = (max_slots + num_prompt_slots(max_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
+    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
+    assert engine.load.slots == max_slots
+    num_slots = max_slots + num_spare
+    expected = (num_slots + num_prompt_slots(num_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) == expected
 
 
@@ -79,10 +81,11 @@ def test_without_room_for_one_slot_there_is_no_engine(pair):
 
 def test_on_a_gpu_slots_are_fitted_to_the_memory_and_phases_timed_by_events(monkeypatch):
     gpu, weight = torch.device("cuda", 0), torch.zeros(100)
+    attention = SimpleNamespace(n_heads=2, head_dim=8)
     model = SimpleNamespace(
         head=SimpleNamespace(proj_s1=SimpleNamespace(weight=SimpleNamespace(device=gpu))),
-        transformer=[None],
-        d_model=16,
+        transformer=[SimpleNamespace(self_attn=attention)],
+        dep_layer=SimpleNamespace(cross_attn=attention),
         parameters=lambda: [weight],
         buffers=lambda: [],
     )

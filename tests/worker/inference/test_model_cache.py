@@ -154,13 +154,16 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
             "id": "own",
             "revision": "abc",
             "state": "ready",
+            "max_context": 64,
+            "lookback": None,
             "jobs": 0,
             "slots": 0,
             "running": 0,
             "waiting": 0,
         }
         assert own["slots"] == MAX_SLOTS
-        assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
+        unknown = dict.fromkeys(("revision", "max_context", "lookback"))
+        assert loading == own | unknown | {"id": "b", "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
         assert entry.wait(WAIT_S)
     assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
