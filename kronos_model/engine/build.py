@@ -5,8 +5,8 @@ from typing import cast
 
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.engine.memory import GpuMemory, fitting_runner
 from kronos_model.engine.reads import padded_bars

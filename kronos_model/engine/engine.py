@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
+from kronos_model.engine.failures import as_kronos_error
 from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.runner_protocol import Runner
@@ -176,7 +177,7 @@ class Engine:
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
             if len(work) > 1:
@@ -235,7 +236,7 @@ class Engine:
         try:
             self._runner.suspend(suspension)
         except Exception as error:  # a kernel may raise anything
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             keeps_state = False
@@ -274,11 +275,15 @@ class Engine:
         try:
             run(sequence)
         except Exception as error:  # as in _attempt
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             self._give_up(sequence.generation, error)
             return False
         return True
+
+    def _is_lost_by(self, error: Exception) -> bool:
+        """Whether the device has failed, so that every further call would fail too."""
+        return not is_out_of_memory(error) and self._runner.is_lost()
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
