@@ -81,7 +81,8 @@ def metrics() -> str:
     """The page of Prometheus metrics."""
     load = SimpleNamespace(running=0, waiting=0, slots=0)
     common = set(families(JobMetrics(lambda: 0)))
-    forecast = set(families(WorkerMetrics(lambda: {"": load}, lambda: 0)))
+    gpu = SimpleNamespace(memory_total_bytes=0, memory_free_bytes=0, utilisation_percent=0)
+    forecast = set(families(WorkerMetrics(lambda: {"": load}, lambda: 0, lambda: {"": gpu})))
     training = set(families(FinetuneMetrics(lambda: TRAINING)))
 
     def rows(found: set[tuple[str, str, str, str]]) -> str:
@@ -91,7 +92,8 @@ def metrics() -> str:
 # Metrics
 
 [Monitoring](../operate/monitoring.md#prometheus) says how to serve and scrape them. Workers also serve the
-metrics of their process, such as `process_resident_memory_bytes`. `model` is the id of a loaded model.
+metrics of their process, such as `process_resident_memory_bytes`. `model` is the id of a loaded model,
+`device` is such as `cuda:0`.
 
 ## Every worker
 

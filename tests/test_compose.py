@@ -220,8 +220,10 @@ def test_only_gpu_workers_ask_for_a_gpu_and_only_when_wanted() -> None:
         "finetune-gpu": ["train-gpu"],
         "prometheus": ["watch"],
         "grafana": ["watch"],
+        "dcgm-exporter": ["watch-gpu"],
     }
-    assert {name for name in SERVICES if "deploy" in SERVICES[name]} == {"worker-gpu", "finetune-gpu"}
+    with_gpu = {name for name in SERVICES if "deploy" in SERVICES[name]}
+    assert with_gpu == {"worker-gpu", "finetune-gpu", "dcgm-exporter"}
     for name in ("worker-gpu", "finetune-gpu"):
         (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
@@ -300,7 +302,7 @@ def test_prometheus_looks_for_every_worker() -> None:
         for source in job["dns_sd_configs"]
         for name in source["names"]
     }
-    assert names == {*WORKERS, *ELSEWHERE["services"], "api"}
+    assert names == {*WORKERS, *ELSEWHERE["services"], "api", "dcgm-exporter"}
 
 
 @pytest.mark.parametrize("name", OURS)

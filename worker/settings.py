@@ -41,14 +41,18 @@ class WorkerSettings(ServiceSettings):
         description="CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, "
         "else its cores, divided among the processes of its pool",
     )
-    max_jobs: int = Field(
-        64, ge=1, description="jobs that one worker process holds; of higher priority up to a quarter more"
+    max_jobs: int | None = Field(
+        None,
+        ge=1,
+        description="jobs that one worker process holds; of higher priority up to a quarter more; "
+        "default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU",
     )
     max_slots: int | None = Field(
         None,
         ge=1,
         description="sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a "
-        "GPU as many as fit its memory, up to 512",
+        "GPU as many as fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an "
+        "eighth more",
     )
     max_prefill_bars: int | None = Field(
         None,

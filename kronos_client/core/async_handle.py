@@ -47,7 +47,7 @@ class AsyncHandle(Generic[State, Result]):
                     on_progress(self._kind.state_of(stored))
         result = self._kind.result_of(stored)
         if result is None:
-            raise RuntimeError(f"the client was closed while it waited for the job {self.id}")
+            raise closed(self.id)
         if forget:
             with suppress(JobError):  # a result that cannot be deleted now expires by itself
                 await self._core.events.forget(self.id, has_result=True)
@@ -68,6 +68,11 @@ class AsyncHandle(Generic[State, Result]):
 
 AsyncForecastHandle = AsyncHandle[JobState, ForecastResult]
 AsyncFinetuneHandle = AsyncHandle[FinetuneState, FinetuneResult]
+
+
+def closed(job_id: str) -> RuntimeError:
+    """What a caller gets that waited for a job as its client was closed."""
+    return RuntimeError(f"the client was closed while it waited for the job {job_id}")
 
 
 def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobError:

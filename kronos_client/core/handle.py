@@ -5,10 +5,11 @@ from typing import Generic
 
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.async_handle import AsyncHandle
+from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
 from kronos_client.core.kinds import FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopThread
+from kronos_client.core.stored import NOTHING
 
 
 class JobHandle(Generic[State, Result]):
@@ -60,8 +61,11 @@ class JobHandle(Generic[State, Result]):
                 RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
         if on_progress is not None:
+            stored = NOTHING
             for stored in self._thread.iterate(lambda core: core.events.states(self.id, timeout_s)):
                 on_progress(self._kind.state_of(stored))
+            if not stored.has_ended:
+                raise closed(self.id)
         return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
 
     def peek(self) -> Result | None:

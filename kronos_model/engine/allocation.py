@@ -41,10 +41,14 @@ class _Job(Job):
 
 
 class Allocation:
-    """The slots, the sequences that hold them, and all that waits for slots."""
+    """The slots, the sequences that hold them, and all that waits for slots.
 
-    def __init__(self, num_slots: int, max_context: int, service: Service) -> None:
+    ``num_spare`` of the slots are for jobs that want no more than that: larger ones need not make room.
+    """
+
+    def __init__(self, num_slots: int, max_context: int, service: Service, num_spare: int) -> None:
         self._max_context = max_context
+        self._num_spare = num_spare
         self._service = service
         self._slots = SlotLedger(num_slots)
         self._prompts = Prompts(num_slots, max_context)
@@ -105,11 +109,14 @@ class Allocation:
             What was suspended, and the sequences that got slots.
         """
         self.has_changed = False
-        is_enough_for_all = self.num_waiting <= num_slots - self._slots.num_used
+        num_free = min(num_slots, self._slots.num_slots - self._num_spare) - self._slots.num_used
+        is_enough_for_all = self.num_waiting <= num_free
         if is_enough_for_all:
             self._service.catch_up_all()
         # If all that waits gets slots, it does not matter what others hold.
         jobs = self._jobs(() if is_enough_for_all else self._holding)
+        num_of_small = sum(job.num_wanted for job in jobs if job.num_wanted <= self._num_spare)
+        num_slots = min(num_slots, self._slots.num_slots - self._num_spare + num_of_small)
         set_targets(jobs, num_slots)
         lacking = sorted(
             (job for job in jobs if job.num_lacking and self._next(job) is not None),

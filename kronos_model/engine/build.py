@@ -5,8 +5,8 @@ from typing import cast
 
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.engine.memory import GpuMemory, fitting_runner
 from kronos_model.engine.reads import padded_bars
@@ -20,6 +20,8 @@ from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
 CPU_SLOTS = 64
+SLOTS_PER_SPARE = 8
+"""Slots for one more that only small jobs use."""
 GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""
 CPU_CHUNK_BARS = 512
@@ -66,10 +68,11 @@ def build_engine(
         memory_bytes=memory_bytes,
         dtype=dtype,
     )
+    num_spare = num_slots // SLOTS_PER_SPARE if device.type == "cpu" and memory_bytes is None else 0
     make = partial(ModelRunner, model, tokenizer, max_context=max_context, clip=clip, dtype=dtype)
     try:
         if memory_bytes is None or device.type != "cuda":
-            runner = make(num_slots=num_slots)
+            runner = make(num_slots=num_slots + num_spare)
         else:
             runner = fitting_runner(
                 make,
@@ -86,7 +89,7 @@ def build_engine(
     return Engine(
         runner,
         max_chunk_bars=chunk_bars,
-        classes_take_turns=device.type == "cpu",
+        num_spare_slots=num_spare,
         new_mark=partial(_recorded_event, device) if device.type == "cuda" else HostMark,
     )
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
+from kronos_model.engine.failures import as_kronos_error
 from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.runner_protocol import Runner
@@ -35,8 +36,8 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        classes_take_turns: whether lower priority classes skip most steps while a higher one runs. Useful
-            if a step for few paths takes less time.
+        num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
+            large job has to make room for them.
         new_mark: marks what the device has been sent so far.
     """
 
@@ -45,12 +46,13 @@ class Engine:
         runner: Runner,
         *,
         max_chunk_bars: int = 512,
-        classes_take_turns: bool = True,
+        num_spare_slots: int = 0,
         new_mark: Callable[[], Mark] = HostMark,
     ) -> None:
         self._runner = runner
+        self._num_slots = runner.num_slots - num_spare_slots
         self._scheduler = Scheduler(
-            runner.num_slots, runner.max_context, max_chunk_bars, classes_take_turns=classes_take_turns
+            runner.num_slots, runner.max_context, max_chunk_bars, num_spare=num_spare_slots
         )
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
@@ -64,9 +66,7 @@ class Engine:
     @property
     def load(self) -> EngineLoad:
         """The present load. Any thread may read it."""
-        return EngineLoad(
-            self._scheduler.slots_used, self._scheduler.paths_waiting, self._scheduler.num_slots
-        )
+        return EngineLoad(self._scheduler.slots_used, self._scheduler.paths_waiting, self._num_slots)
 
     @property
     def has_work(self) -> bool:
@@ -136,12 +136,9 @@ class Engine:
         self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
         self._timer.collect()
         self._began = []
-        self.last_step = StepReport(
-            num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
-            num_bars=num_bars,
-            prefill_s=self._timer.take("prefill"),
-            decode_s=self._timer.take("decode"),
-        )
+        num_prefill_bars = sum(chunk.num_bars for chunk in chunks)
+        times_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
         self._make_room()
         self._recover()
         ended, self._ended = self._ended, []
@@ -177,7 +174,7 @@ class Engine:
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
             if len(work) > 1:
@@ -232,11 +229,11 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
-        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
+            keeps_state = suspension.keeps_state
         except Exception as error:  # a kernel may raise anything
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             keeps_state = False
@@ -275,11 +272,15 @@ class Engine:
         try:
             run(sequence)
         except Exception as error:  # as in _attempt
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             self._give_up(sequence.generation, error)
             return False
         return True
+
+    def _is_lost_by(self, error: Exception) -> bool:
+        """Whether the device has failed, so that every further call would fail too."""
+        return not is_out_of_memory(error) and self._runner.is_lost()
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:

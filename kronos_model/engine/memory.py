@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.errors import OutOfMemory

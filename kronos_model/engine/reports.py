@@ -18,7 +18,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are."""
+    """Sample paths in slots and waiting for them, and how many slots there are without the spare ones."""
 
     running: int
     waiting: int

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import Scaling
+from kronos_model.devices.probe import TorchProbe
 from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.attention import has_kernel
 from kronos_model.engine.context import ContextPart, ContextPlan
@@ -173,6 +174,10 @@ class ModelRunner:
         for sequence in generation.sequences:
             if sequence in self._placed:
                 self.release(sequence)
+
+    def is_lost(self) -> bool:
+        """Whether the device no longer computes anything."""
+        return TorchProbe().is_lost(self._device)
 
     def _start(self, generation: Generation) -> GenerationState:
         request = generation.request

@@ -1,12 +1,12 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Slots are shared out fairly between jobs (``allocation``). On the CPU a step for few paths takes less time, so
-lower priority classes skip most steps while a higher one runs. Chunks go to the job that had the least
-service, of the highest class first, and in turn within a job.
+Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had the least service, of
+the highest class first, and in turn within a job. In each eighth step service counts alone, so that no class
+starves.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,9 @@ from kronos_model.engine.generation import Generation
 from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Service
+
+LOWER_CLASS_CHUNKS = 4
+"""While a higher class runs, a step computes at most this part of ``max_chunk_bars`` for lower ones."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,20 @@ class Scheduler:
     """The sequences that run, and what they compute next.
 
     ``max_chunk_bars`` bounds what one step computes in addition to the newest bars, and so how long running
-    sequences wait for a step. ``classes_take_turns``: lower priority classes skip steps.
+    sequences wait for a step. ``num_spare`` of the slots are for small jobs only.
     """
 
-    def __init__(
-        self, num_slots: int, max_context: int, max_chunk_bars: int, *, classes_take_turns: bool
-    ) -> None:
-        if num_slots < 1 or max_chunk_bars < 1:
+    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, *, num_spare: int = 0) -> None:
+        if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots
         self.max_chunk_bars = max_chunk_bars
-        self._classes_take_turns = classes_take_turns
         self.limits = StepLimits(num_slots, max_chunk_bars)
         self._service = Service()
-        self._slots = Allocation(num_slots, max_context, self._service)
+        self._slots = Allocation(num_slots, max_context, self._service, num_spare)
         self._in_chunks: deque[Sequence] = deque()
         self._decoding = PathTable(num_slots, max_context)
+        self._num_running: Counter[int] = Counter()  # sequences by rank
         self._accounts = np.zeros(num_slots, dtype=np.int64)  # of the jobs whose paths decode, by slot
         self._num_steps = 0
 
@@ -81,7 +82,8 @@ class Scheduler:
         for suspension in suspended:
             self._remove(suspension.sequence)
             self._decoding.clear(suspension.slots)
-        self._in_chunks.extend(placed)
+        for sequence in placed:
+            self._add_to_chunks(sequence)
         for sequence in (*placed, *(one.cut_from for one in suspended)):
             if sequence in self._in_chunks and sequence.is_decoding:
                 self._move(sequence)
@@ -91,7 +93,7 @@ class Scheduler:
         """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
         batches: list[list[Sequence]] = []
         num_paths = 0
-        sequences = tuple(self._of_this_step(self._decoding.sequences))
+        sequences = self._decoding.sequences
         if sequences and self._slots.num_used <= self.limits.paths:
             yield sequences
             return
@@ -114,24 +116,22 @@ class Scheduler:
         Only the first of them may be a part of its phase's work.
         """
         chunks: list[Chunk] = []
-        room = self.limits.chunk_bars
-        in_turn = self._of_this_step(self._in_chunks)
-        for sequence in sorted(
-            in_turn, key=lambda one: (one.generation.rank, self._service[one.generation.job])
-        ):
+        num_bars = 0
+        highest = min(+self._num_running, default=0)
+        ignores_rank = self._num_steps % CLASS_RATIO == 0
+
+        def turn(sequence: Sequence) -> tuple[int, float]:
+            generation = sequence.generation
+            return 0 if ignores_rank else generation.rank, self._service[generation.job]
+
+        for sequence in sorted(self._in_chunks, key=turn):
+            is_lower = sequence.generation.rank > highest
+            room = self.limits.chunk_bars // (LOWER_CLASS_CHUNKS if is_lower else 1) - num_bars
             if chunks and sequence.num_bars_left > room:
                 break
             chunks.append(sequence.next_chunk(room))
-            room -= chunks[-1].num_bars
+            num_bars += chunks[-1].num_bars
         return tuple(chunks)
-
-    def _of_this_step(self, sequences: Iterable[Sequence]) -> Iterable[Sequence]:
-        """Those that take part: all of the highest class that runs; the next one in each eighth step."""
-        if not self._classes_take_turns:
-            return sequences
-        ranks = sorted({one.generation.rank for one in self.running})
-        taking_part = {rank for place, rank in enumerate(ranks) if self._num_steps % CLASS_RATIO**place == 0}
-        return [one for one in sequences if one.generation.rank in taking_part]
 
     def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
         """Compute at most half of what failed at once. Returns whether that is less than before."""
@@ -205,15 +205,23 @@ class Scheduler:
         if sequence.is_decoding:
             self._slots.set_cached(sequence)
             self._decoding.join(sequence)
+            self._num_running[sequence.generation.rank] += 1
             self._accounts[list(sequence.slots)] = self._service.account_of(sequence.generation.job)
         else:
-            self._in_chunks.append(sequence)
+            self._add_to_chunks(sequence)
+
+    def _add_to_chunks(self, sequence: Sequence) -> None:
+        self._in_chunks.append(sequence)
+        self._num_running[sequence.generation.rank] += 1
 
     def _remove(self, sequence: Sequence) -> None:
         if sequence in self._decoding:
             self._decoding.leave(sequence)
         elif sequence in self._in_chunks:
             self._in_chunks.remove(sequence)
+        else:
+            return
+        self._num_running[sequence.generation.rank] -= 1
 
 
 def _halved(limit: int, amount: int) -> int:

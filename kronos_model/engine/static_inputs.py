@@ -14,6 +14,8 @@ BAR_BLOCK: Final = 128
 MIN_ROWS: Final = 4
 MAX_ROWS_QUADRUPLED: Final = 64
 """Numbers of rows grow fourfold up to this, then twofold: a few rows more cost less than a launch."""
+USUAL_PATHS: Final = 30
+"""Of a series, unless it asks for another number."""
 
 ROWS_PER_READ: Final = 32
 """To read a prompt takes about as long as to compute the scores of so many rows."""
@@ -52,12 +54,18 @@ def shape_for(batch: Batch) -> Shape:
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
-    """The shapes of any number of single paths, and of one series with all the paths."""
+    """The shapes of any number of single paths, of one series with all the paths, and of usual series."""
     counts = sorted({min(_row_size(count), num_slots) for count in range(1, num_slots + 1)})
     bars = sorted({min(_bar_size(count), max_context) for count in range(1, max_context + 1)})
     alone = [Shape(rows, most) for rows in counts for most in bars]
     shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts for most in bars]
-    return alone + shared
+    rows_per_prompt = min(_row_size(USUAL_PATHS), num_slots)
+    several = [
+        Shape(rows, bars[0], _row_size(rows // USUAL_PATHS), bars[-1], rows_per_prompt)
+        for rows in counts
+        if rows >= 2 * USUAL_PATHS
+    ]
+    return alone + shared + several
 
 
 def _bar_size(count: int) -> int:

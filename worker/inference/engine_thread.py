@@ -5,7 +5,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from kronos_model.engine.generation import Generation, SeriesRequest
 from kronos_model.engine.reports import EngineLoad, StepReport
@@ -139,6 +139,14 @@ class EngineThread:
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
         self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
+
+    def die(self, reason: str) -> None:
+        """End the thread as if an engine had failed: all jobs go back to the queue."""
+
+        def fail() -> NoReturn:
+            raise RuntimeError(reason)
+
+        self._commands.put(fail)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let the engines finish their jobs, then end their thread."""

@@ -65,6 +65,8 @@ class CacheEntry:
             id=self.name,
             revision=None if served is None else served.info.revision,
             state="loading" if served is None else "ready",
+            max_context=None if served is None else served.max_context,
+            lookback=None if served is None else served.lookback,
             jobs=self.num_jobs,
             **asdict(load),
         )
@@ -214,6 +216,9 @@ class ModelCache:
         log.info("loading model %s", entry.name)
         outcome = self._try_to_load(entry.name, wanted)
         if isinstance(outcome, JobError):
+            if self._loader.is_device_lost():
+                self._engine_thread.die(f"the device failed while model {entry.name} was being loaded")
+                return  # those that wait for the model see that the thread has died
             self._loader.reclaim()
             with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:

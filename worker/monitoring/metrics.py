@@ -25,6 +25,7 @@ from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
+    from kronos_model.devices.resolution import DeviceDescription
     from kronos_model.engine.generation import Generation
     from kronos_model.engine.reports import EngineLoad, StepReport
 
@@ -40,6 +41,11 @@ ENGINE_GAUGES: Final = {
     "kronos_sequences_running": ("running", "Sample paths that hold a slot"),
     "kronos_sequences_waiting": ("waiting", "Sample paths that wait for a slot"),
     "kronos_slots": ("slots", "Sample paths that can run together"),
+}
+GPU_GAUGES: Final = {
+    "kronos_gpu_memory_total_bytes": ("memory_total_bytes", "Memory of the worker's GPU"),
+    "kronos_gpu_memory_free_bytes": ("memory_free_bytes", "Memory of it that no process uses"),
+    "kronos_gpu_utilisation_percent": ("utilisation_percent", "Share of time in which it computes"),
 }
 TRAINING_GAUGES: Final = {
     "kronos_training_step": ("step", "Steps that the stage has taken"),
@@ -145,11 +151,22 @@ class JobMetrics:
 class WorkerMetrics(JobMetrics):
     """The metrics of a forecasting process; an ``EngineObserver``.
 
-    ``loads`` returns each engine's load by model id, in any thread.
+    Args:
+        loads: Returns each engine's load by model id, in any thread.
+        num_jobs: As of ``JobMetrics``.
+        gpus: Returns the descriptions of the process's GPU, if it has one, by its name.
     """
 
-    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]], num_jobs: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loads: Callable[[], Mapping[str, "EngineLoad"]],
+        num_jobs: Callable[[], int],
+        gpus: Callable[[], Mapping[str, "DeviceDescription"]] = dict,
+    ) -> None:
         super().__init__(num_jobs)
+        self.registry.register(
+            GaugesAtScrape(("device",), GPU_GAUGES, lambda: {(name,): gpu for name, gpu in gpus().items()})
+        )
         self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
         self._bars = self._steps = self._waits = 0
         self._waited_s = 0.0

@@ -59,7 +59,9 @@ class FinetuneProcess(WorkerProcess):
         self.device_warning = device["warning"]
         self.is_draining = threading.Event()
         self.capacity = SingleJobCapacity()
-        self._description = device["description"]
+        # Known only as of the start, since this process does not use the device.
+        unknown = dict.fromkeys(("memory_free_bytes", "utilisation_percent"))
+        self._description = device["description"] | unknown
         super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
 
     @property

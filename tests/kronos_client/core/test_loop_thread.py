@@ -111,12 +111,13 @@ def test_a_client_that_was_made_before_a_fork_works_in_the_child(client, backend
     assert other.wait(WAIT_S) == RESULT
 
 
-def test_closing_ends_what_waits_on_other_threads(client, redis):
+@pytest.mark.parametrize("on_progress", [None, lambda state: None])
+def test_closing_ends_what_waits_on_other_threads(client, redis, on_progress):
     ended = []
 
     def wait() -> None:
         try:
-            handle.wait(WAIT_S)
+            handle.wait(WAIT_S, on_progress=on_progress)
         except RuntimeError as error:
             ended.append(str(error))
 

@@ -237,7 +237,7 @@ class TracedRunner:
 def traces_of(runner: ModelRunner, fake: FakeDevice, requests: list[SeriesRequest]) -> dict[str, list[Trace]]:
     """What forecasting these together asks of the device."""
     counted = TracedRunner(runner, fake)
-    engine = Engine(counted, max_chunk_bars=GPU_CHUNK_BARS, classes_take_turns=False)
+    engine = Engine(counted, max_chunk_bars=GPU_CHUNK_BARS)
     generations = [engine.submit(request) for request in requests]
     while engine.has_work:
         engine.step()

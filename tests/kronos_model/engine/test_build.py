@@ -46,8 +46,8 @@ def test_the_slots_of_another_device_are_reckoned_without_it(pair):
     assert num_slots_on(torch.device("cpu"), *pair, **of) == 1  # which keeps float32
 
 
-@pytest.mark.parametrize("max_slots", [1, 2, 5, 8])
-def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
+@pytest.mark.parametrize(("max_slots", "num_spare"), [(1, 0), (5, 0), (8, 1), (32, 4)])
+def test_the_cache_takes_what_is_said(pair, max_slots, num_spare, monkeypatch):
     made: list[KVCache] = []
 
     class Recorded(KVCache):
@@ -57,8 +57,10 @@ def test_the_cache_takes_what_is_said(pair, max_slots, monkeypatch):
 
     for module in (network, stack):
         monkeypatch.setattr(module, "KVCache", Recorded)
-    build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
-    expected = (max_slots + num_prompt_slots(max_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
+    engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
+    assert engine.load.slots == max_slots
+    num_slots = max_slots + num_spare
+    expected = (num_slots + num_prompt_slots(num_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) == expected
 
 

@@ -34,6 +34,7 @@ class ScriptedRunner:
         self.poisoned: dict[int, Exception] = {}  # by seed: what its steps raise
         self.poisoned_phase: dict[int, Phase] = {}  # by seed: the phase whose chunks fail
         self.max_paths = 1 << 30  # more in one step are out of memory
+        self.is_device_lost = False
 
     def prepare(self) -> bool:
         return False
@@ -70,6 +71,9 @@ class ScriptedRunner:
 
     def forget(self, generation: Generation) -> None:
         self.forgotten.append(generation.request.sampling.seed)
+
+    def is_lost(self) -> bool:
+        return self.is_device_lost
 
 
 def seed_of(sequence: Sequence) -> int:
@@ -276,16 +280,42 @@ def test_bars_that_cannot_be_had_end_that_series_only(runner, monkeypatch):
     assert good.paths.shape == (1, 2, 6)
 
 
-def test_a_device_that_is_lost_ends_the_engine_not_the_series(runner):
-    class AcceleratorError(RuntimeError):
-        """Named as PyTorch names its own."""
+class AcceleratorError(RuntimeError):
+    """Named as PyTorch names its own."""
 
-    runner.poisoned = {1: AcceleratorError("CUDA error: an illegal memory access was encountered")}
+
+DEVICE_ERRORS = [
+    AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+]
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS)
+def test_a_device_that_is_lost_ends_the_engine_not_the_series(runner, error):
+    runner.poisoned, runner.is_device_lost = {1: error}, True
     engine = engine_for(runner)
     generations = [engine.submit(request(seed)) for seed in (1, 2)]
-    with pytest.raises(AcceleratorError):
+    with pytest.raises(type(error)):
         finish(engine)
     assert not any(generation.done for generation in generations)
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS)
+def test_after_an_error_from_which_the_device_recovers_only_its_series_ends(runner, error):
+    runner.poisoned = {1: error}
+    engine = engine_for(runner)
+    bad, good = (engine.submit(request(seed)) for seed in (1, 2))
+    finish(engine)
+    assert bad.error.code == "INTERNAL"
+    assert good.paths.shape == (1, 2, 6)
+
+
+def test_a_device_without_memory_is_not_lost(runner):
+    runner.poisoned, runner.is_device_lost = {1: OutOfMemoryError("CUDA out of memory")}, True
+    generation = (engine := engine_for(runner)).submit(request(1))
+    finish(engine)
+    assert generation.error.code == "OUT_OF_MEMORY"
 
 
 def test_a_chunk_that_is_out_of_memory_is_tried_in_parts(runner, monkeypatch):

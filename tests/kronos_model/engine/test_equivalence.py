@@ -203,7 +203,7 @@ def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy,
     generations = [engine.submit(large) for _ in range(4)]
     for seed in range(12):
         engine.step()
-        if seed % 3 == 2:
+        if seed % 3 == 1:
             engine.submit(replace(series_request(seed, 8, 2), priority="high"))
     while engine.has_work:
         engine.step()
@@ -276,6 +276,20 @@ def test_heads_that_are_padded_for_a_gpu_change_nothing(pair, monkeypatch):
     padded = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
     for ours, theirs in zip(padded, expected, strict=True):
         assert_same_bars(ours, theirs)
+
+
+def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(pair, monkeypatch):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=128, steps=StaticSteps)
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
+    for num_series in (2, 4):
+        requests = [
+            series_request(seed, 20, 2, SamplingParams(sample_count=30)) for seed in range(num_series)
+        ]
+        run(Engine(runner), requests)
+    assert len(set(shapes)) == 2
+    assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):

@@ -12,7 +12,7 @@ from kronos_model.engine import allocation
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
 from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Job, set_shares, set_targets, weight_of
-from tests.kronos_model.engine.test_engine import ScriptedRunner, request
+from tests.kronos_model.engine.test_engine import ScriptedRunner, finish, request
 
 
 def job_request(
@@ -48,10 +48,10 @@ jobs = st.tuples(
 
 
 @settings(max_examples=100)
-@given(st.lists(jobs, min_size=1, max_size=12), st.integers(1, 8), st.integers(4, 64))
-def test_all_jobs_end_and_no_bar_is_generated_twice(mix, num_slots, max_chunk_bars):
-    runner = ScriptedRunner(num_slots)
-    engine = Engine(runner, max_chunk_bars=max_chunk_bars)
+@given(st.lists(jobs, min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 3), st.integers(4, 64))
+def test_all_jobs_end_and_no_bar_is_generated_twice(mix, num_slots, num_spare, max_chunk_bars):
+    runner = ScriptedRunner(num_slots + num_spare)
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars, num_spare_slots=num_spare)
     generations = []
     for seed, (priority, job, paths, lookback, horizon, steps_before) in enumerate(mix):
         for _ in range(steps_before):
@@ -59,7 +59,7 @@ def test_all_jobs_end_and_no_bar_is_generated_twice(mix, num_slots, max_chunk_ba
         sizes = {"paths": paths, "lookback": lookback, "horizon": horizon}
         job = job and job + priority
         generations.append(engine.submit(job_request(seed, priority=priority, job=job, **sizes)))
-        assert engine.load.running <= num_slots
+        assert engine.load.running <= num_slots + num_spare
     for _ in range(20_000):
         if not engine.has_work:
             break
@@ -84,24 +84,49 @@ def test_a_small_job_gets_a_slot_at_once_however_large_the_others_are(priority):
     assert steps_until_done(engine, small, 20) == 4  # its lookback and first bar, two bars, and the way back
 
 
-def test_while_a_higher_class_runs_a_lower_one_takes_part_in_each_eighth_step():
-    runner = ScriptedRunner(num_slots=8)
+@pytest.mark.parametrize("priority", ["high", "low"])
+def test_small_jobs_take_spare_slots_and_large_ones_go_on_undisturbed(priority):
+    runner = ScriptedRunner(num_slots=10)
+    engine = Engine(runner, num_spare_slots=2)
+    for seed in (1, 2):
+        engine.submit(job_request(seed, priority="low", paths=40, horizon=7))
+    for seed in range(3, 40):
+        engine.step()
+        if seed % 4 == 0:
+            small = engine.submit(job_request(seed, priority=priority, paths=2, horizon=3))
+            assert steps_until_done(engine, small, 20) == 4
+    assert engine.load.slots == 8
+    assert runner.suspended == []
+    assert {pair for step in runner.steps for pair in step if pair[0] <= 2} == {(1, 4), (2, 4)}
+
+
+def test_large_jobs_use_no_spare_slots():
+    runner = ScriptedRunner(num_slots=10)
+    engine = Engine(runner, num_spare_slots=2)
+    for seed, paths in ((1, 40), (2, 3)):
+        engine.submit(job_request(seed, paths=paths, horizon=7))
+    for _ in range(10):
+        engine.step()
+        assert engine.load.running <= 8
+
+
+def test_a_class_has_eight_times_the_slots_of_the_next_lower_one():
+    runner = ScriptedRunner(num_slots=9)
     engine = Engine(runner)
-    engine.submit(job_request(1, priority="low", paths=100, horizon=16))
+    engine.submit(job_request(1, priority="low", paths=100, horizon=8))
     engine.step()
-    high = engine.submit(job_request(2, priority="high", paths=100, horizon=16))
+    high = engine.submit(job_request(2, priority="high", paths=100, horizon=8))
     num_steps = steps_until_done(engine, high, 1000)
-    during = runner.steps[1:num_steps]
-    num_with_low = sum(any(seed == 1 for seed, _ in step) for step in during)
-    assert num_with_low == pytest.approx(len(during) / CLASS_RATIO, abs=2)
-    assert max(paths for step in during[2:-20] for seed, paths in step if seed == 1) == 1
+    during = Counter()
+    for step in runner.steps[3 : num_steps - 10]:
+        during.update(dict(step))
+    assert during[2] == pytest.approx(CLASS_RATIO * during[1], rel=0.1)
 
 
-@pytest.mark.parametrize("classes_take_turns", [True, False])
 @pytest.mark.parametrize("num_high", [17, 60, 70])
-def test_more_high_jobs_than_slots_lose_no_path_of_a_low_one(num_high, classes_take_turns):
+def test_more_high_jobs_than_slots_lose_no_path_of_a_low_one(num_high):
     runner = ScriptedRunner(num_slots=18 if num_high == 17 else 64)
-    engine = Engine(runner, classes_take_turns=classes_take_turns)
+    engine = Engine(runner)
     low = engine.submit(job_request(0, priority="low", paths=256, horizon=5))
     for _ in range(5):
         engine.step()
@@ -123,16 +148,6 @@ def test_a_high_job_gets_a_slot_of_a_lower_class_however_many_are_suspended(num_
             engine.step()
     small = engine.submit(job_request(9, priority="high", paths=2, horizon=3))
     assert steps_until_done(engine, small, 50) <= 6
-
-
-def test_where_steps_cost_the_same_all_classes_take_part_in_each():
-    runner = ScriptedRunner(num_slots=8)
-    engine = Engine(runner, classes_take_turns=False)
-    engine.submit(job_request(1, priority="low", paths=8, horizon=16))
-    engine.submit(job_request(2, priority="high", paths=2, horizon=16))
-    for _ in range(10):
-        engine.step()
-    assert all({seed for seed, _ in step} == {1, 2} for step in runner.steps[1:])
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 8])
@@ -188,7 +203,7 @@ def test_paths_with_the_newest_bars_are_not_suspended_for_jobs_of_their_own_clas
 
 def test_chunks_of_a_higher_class_come_first():
     runner = ScriptedRunner(num_slots=8)
-    engine = Engine(runner, max_chunk_bars=4, classes_take_turns=False)
+    engine = Engine(runner, max_chunk_bars=4)
     for seed in (1, 2):
         engine.submit(job_request(seed, priority="low", lookback=100))
     engine.submit(job_request(3, priority="normal", lookback=8))
@@ -199,6 +214,31 @@ def test_chunks_of_a_higher_class_come_first():
         engine.step()
     lookbacks = [seed for step in runner.chunks for seed, phase, _ in step if phase.name == "LOOKBACK"]
     assert lookbacks == [3, 3, 4, 4]
+
+
+def test_while_a_higher_class_runs_a_step_computes_fewer_bars_of_lower_ones():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner, max_chunk_bars=16)
+    engine.submit(job_request(1, priority="high", lookback=2, horizon=3))
+    engine.submit(job_request(2, priority="low", lookback=60))
+    finish(engine)
+    bars_of_low = [bars for step in runner.chunks for seed, _, bars in step if seed == 2]
+    assert bars_of_low[:5] == [4, 4, 16, 16, 16]
+
+
+def test_chunks_of_a_low_job_are_computed_while_those_of_high_ones_keep_coming():
+    runner = ScriptedRunner(num_slots=8)
+    engine = Engine(runner, max_chunk_bars=4)
+    low = engine.submit(job_request(0, priority="low", lookback=8, horizon=1))
+    high = []
+    for _ in range(2000):
+        if low.done:
+            break
+        high = [one for one in high if not one.done]
+        while len(high) < 4:
+            high.append(engine.submit(job_request(1, priority="high", lookback=40, horizon=1)))
+        engine.step()
+    assert low.done
 
 
 def test_a_new_job_does_not_wait_for_jobs_that_could_not_use_their_share():

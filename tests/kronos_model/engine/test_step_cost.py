@@ -66,7 +66,7 @@ def cost_of(work: Callable[[], object]) -> Cost:
 
 def full_engine(num_slots: int, *, paths: int = 1, horizons: Iterable[int] = ()) -> Engine:
     """All slots decode. The first series have these horizons, the others a long one."""
-    engine = Engine(HostRunner(num_slots), max_chunk_bars=1 << 20, classes_take_turns=False)
+    engine = Engine(HostRunner(num_slots), max_chunk_bars=1 << 20)
     for seed, horizon in zip(range(num_slots // paths), chain(horizons, repeat(300)), strict=False):
         engine.submit(request(seed, horizon=horizon, paths=paths))
     for _ in range(3):
@@ -78,9 +78,9 @@ def full_engine(num_slots: int, *, paths: int = 1, horizons: Iterable[int] = ())
 @pytest.mark.parametrize("paths", [1, 8])
 def test_a_step_of_the_same_sequences_makes_as_many_calls_for_any_number_of_them(paths):
     few, many = (cost_of(full_engine(num_slots, paths=paths).step) for num_slots in (64, 512))
-    assert few.calls == many.calls <= 80
+    assert few.calls == many.calls <= 100
     assert many.operations - few.operations <= 30 * (512 - 64) // paths
-    assert few.operations <= 3000
+    assert few.operations <= 3500
 
 
 def test_a_step_in_which_series_end_and_others_start_makes_as_many_calls_for_any_number_of_others():

@@ -49,6 +49,16 @@ def test_loads_are_read_at_the_scrape(metrics, loads):
     assert value(metrics, "kronos_jobs_running") == 2
 
 
+def test_a_gpu_is_described_at_the_scrape(loads):
+    gpu = SimpleNamespace(memory_total_bytes=80, memory_free_bytes=19, utilisation_percent=None)
+    metrics = WorkerMetrics(lambda: loads, lambda: 2, lambda: {"cuda:0": gpu})
+    assert value(metrics, "kronos_gpu_memory_total_bytes", device="cuda:0") == 80
+    assert value(metrics, "kronos_gpu_memory_free_bytes", device="cuda:0") == 19
+    assert value(metrics, "kronos_gpu_utilisation_percent", device="cuda:0") is None
+    gpu.utilisation_percent = 87
+    assert value(metrics, "kronos_gpu_utilisation_percent", device="cuda:0") == 87
+
+
 @pytest.mark.parametrize(
     ("delivery", "queue", "priority"),
     [
