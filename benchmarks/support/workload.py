@@ -14,10 +14,7 @@ from kronos_model.engine.generation import SamplingParams, SeriesRequest
 def run_s(engine: Engine, requests: Sequence[SeriesRequest]) -> float:
     """Seconds from submitting all series at once to the end of the last one."""
     start = time.perf_counter()
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        engine.step()
+    engine.run(requests)
     return time.perf_counter() - start
 
 
