@@ -51,9 +51,7 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._num_slots = runner.num_slots - num_spare_slots
-        self._scheduler = Scheduler(
-            runner.num_slots, runner.max_context, max_chunk_bars, num_spare=num_spare_slots
-        )
+        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
@@ -180,9 +178,7 @@ class Engine:
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
-                first = self._attempt(run, work[:half])
-                second = self._attempt(run, _going_on(work[half:]))
-                return _going_on(first + second)
+                return _going_on(self._attempt(run, work[:half]) + self._attempt(run, _going_on(work[half:])))
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
                 return ()  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
