@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     """The sizes that a step is recorded for."""
 
     rows: int
-    bars: int  # read by each row, of its slot
+    bars: int = 0  # read by each row, of its slot; 0 if a kernel reads what each row sees
     blocks: int = 0  # of rows that read a prompt together
     prompt_bars: int = 0  # read by each block
     rows_per_block: int = 0
@@ -41,12 +41,12 @@ def shape_for(batch: Batch) -> Shape:
     rows = min(_row_size(1 + int(batch.slots.max())), num_slots)
     bars = min(_bar_size(int(columns["seen"][batch.slots].max())), max_context)
     prompts = columns["prompt"][batch.slots]
-    rows_of_prompts = np.unique(prompts[prompts >= 0], return_counts=True)[1]
-    if not len(rows_of_prompts):
+    num_rows = np.bincount(prompts[prompts >= 0])  # by prompt
+    sizes = {min(_row_size(count), num_slots) for count in {*num_rows.tolist()} - {0}}
+    if not sizes:
         return Shape(rows, bars)
-    sizes = {min(_row_size(int(count)), num_slots) for count in np.unique(rows_of_prompts)}
     blocks, rows_per_block = min(
-        ((min(_block_size(int((-(-rows_of_prompts // size)).sum())), num_slots), size) for size in sizes),
+        ((min(_block_size(int((-(-num_rows // size)).sum())), num_slots), size) for size in sizes),
         key=lambda one: (one[0] * (ROWS_PER_READ + one[1]), one[0]),
     )
     prompt_bars = min(_bar_size(int(columns["prompt_bars"][batch.slots].max())), max_context)
