@@ -28,8 +28,9 @@ def attend(
     """Queries q (B, H, n, hd) on keys and values (B, H, m, hd).
 
     ``mask`` is added to the scores and broadcasts to (B, H, n, m). ``is_causal`` (n = m) hides later keys.
-    The kernel that also returns the sums of its scores is not public. Without it, plain products compute
-    the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
+    The kernels that also return the sums of their scores are not public. Without them, plain products
+    compute the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``,
+    ``aten/src/ATen/native/transformers/cuda/attention.cu``). Scores and their sums are float32 everywhere.
     """
     if has_kernel(q.device):
         return Mixed(
@@ -37,15 +38,29 @@ def attend(
                 q, k, v, 0.0, is_causal, attn_mask=mask
             )
         )
+    if q.device.type == "cuda":
+        bias = None if mask is None else _bias(mask, q, k.shape[2])
+        out, weight, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias, compute_log_sumexp=True, is_causal=is_causal
+        )
+        return Mixed(out, weight[..., : q.shape[2]])  # the kernel pads the weights to 32 queries
     if q.shape[:3].numel() * k.shape[2] > MAX_SCORES and (len(q) > 1 or (not is_causal and q.shape[2] > 1)):
         return _attend_in_halves(q, k, v, mask, is_causal=is_causal)
-    scores = (q @ k.mT).float() / math.sqrt(q.shape[-1])
+    scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])
     if is_causal:
         hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)
     if mask is not None:
         scores = scores + mask
     return Mixed(scores.softmax(-1).to(v.dtype) @ v, scores.logsumexp(-1))
+
+
+def _bias(mask: Tensor, q: Tensor, num_keys: int) -> Tensor:
+    """The mask as CUDA's kernel takes it: of q's type and sizes, its rows a multiple of 8 numbers apart."""
+    mask = mask.to(q.dtype)
+    if num_keys % 8:
+        mask = F.pad(mask, (0, -num_keys % 8))[..., :num_keys]
+    return mask.expand(*q.shape[:3], num_keys)
 
 
 def _attend_in_halves(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> "Mixed":

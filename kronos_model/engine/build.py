@@ -1,19 +1,21 @@
 """Builds an engine for a loaded model and tokenizer, with as many slots as are wanted and fit."""
 
 from functools import partial
+from typing import cast
 
 import torch
 
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
+from kronos_model.engine.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.engine.memory import GpuMemory, fitting_runner
-from kronos_model.engine.network import cache_dtype
 from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.timing import HostMark
 from kronos_model.errors import OutOfMemory
+from kronos_model.layers import TransformerBlock
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -155,7 +157,10 @@ def slot_bytes(
 
     ``device`` is the model's if left out.
     """
-    num_layers = len(model.transformer) + 1  # and the dependency-aware layer
-    itemsize = cache_dtype(device or model.head.proj_s1.weight.device, dtype).itemsize
+    device = device or model.head.proj_s1.weight.device
+    blocks = (cast(TransformerBlock, block).self_attn for block in model.transformer)
+    width = sum(
+        one.n_heads * cached_head_dim(device, one.head_dim) for one in (*blocks, model.dep_layer.cross_attn)
+    )
     num_bars = padded_bars(max_context + StaticSteps.NUM_SPARE_BARS)
-    return 2 * num_layers * num_bars * model.d_model * itemsize
+    return 2 * num_bars * width * cache_dtype(device, dtype).itemsize

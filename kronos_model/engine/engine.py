@@ -134,12 +134,9 @@ class Engine:
         self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
         self._timer.collect()
         self._began = []
-        self.last_step = StepReport(
-            num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
-            num_bars=num_bars,
-            prefill_s=self._timer.take("prefill"),
-            decode_s=self._timer.take("decode"),
-        )
+        num_prefill_bars = sum(chunk.num_bars for chunk in chunks)
+        times_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
         self._make_room()
         self._recover()
         ended, self._ended = self._ended, []
@@ -228,9 +225,9 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
-        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
+            keeps_state = suspension.keeps_state
         except Exception as error:  # a kernel may raise anything
             if self._is_lost_by(error):
                 raise

@@ -39,7 +39,7 @@ class GraphCache(Generic[Key]):
     Graphs are recorded only by ``record_next``, which belongs into idle time.
 
     Args:
-        step: Launches the work of a key. It can be repeated without effect on later steps.
+        step: Launches the work of a key. To record it, it is run two more times.
         cuda: ``torch.cuda``, or a fake; None if the device records no graphs.
     """
 

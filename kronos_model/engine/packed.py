@@ -18,8 +18,6 @@ from kronos_model.engine.runs import Run, SlotSpan, group_runs
 
 KEY_BLOCK = 16
 """PyTorch copies masks whose rows are no multiple of this."""
-HEAD_BLOCK = 8
-"""PyTorch has no fused attention for bfloat16 heads that are no multiple of this."""
 
 
 class RunGroup(NamedTuple):
@@ -104,10 +102,9 @@ class PackedSegment:
         q = q.to(self._dtype)
         outs = []
         for group, mask, (k, v) in zip(self._plan.groups, self._masks, keys_and_values, strict=True):
-            queries, keys, values = (_widened(x).transpose(1, 2) for x in (q[group.rows], k, v))
-            scale = q.shape[-1] ** -0.5
-            out = F.scaled_dot_product_attention(queries, keys, values, mask, scale=scale)
-            outs.append(out[..., : q.shape[-1]].transpose(1, 2).flatten(0, 1))
+            queries, keys, values = (x.transpose(1, 2) for x in (q[group.rows], k, v))
+            out = F.scaled_dot_product_attention(queries, keys, values, mask)  # (B, H, n, hd)
+            outs.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(outs)[self._plan.results]
 
 
@@ -127,12 +124,6 @@ def places_of(spans: Iterable[SlotSpan]) -> Tensor:
     parts = [np.empty((2, 0), dtype=np.int64)]
     parts += [np.stack(np.broadcast_arrays(slot, np.arange(first, last))) for slot, first, last in spans]
     return torch.from_numpy(np.concatenate(parts, axis=1))
-
-
-def _widened(x: Tensor) -> Tensor:
-    """x (…, hd), with zeros up to a whole number of blocks."""
-    num_added = -x.shape[-1] % HEAD_BLOCK
-    return F.pad(x, (0, num_added)) if num_added else x
 
 
 def _padded(places: Tensor, count: int) -> Tensor:

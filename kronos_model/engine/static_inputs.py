@@ -14,6 +14,8 @@ BAR_BLOCK: Final = 128
 MIN_ROWS: Final = 4
 MAX_ROWS_QUADRUPLED: Final = 64
 """Numbers of rows grow fourfold up to this, then twofold: a few rows more cost less than a launch."""
+USUAL_PATHS: Final = 30
+"""Of a series, unless it asks for another number."""
 
 ROWS_PER_READ: Final = 32
 """To read a prompt takes about as long as to compute the scores of so many rows."""
@@ -23,7 +25,7 @@ class Shape(NamedTuple):
     """The sizes that a step is recorded for."""
 
     rows: int
-    bars: int  # read by each row, of its slot
+    bars: int = 0  # read by each row, of its slot; 0 if a kernel reads what each row sees
     blocks: int = 0  # of rows that read a prompt together
     prompt_bars: int = 0  # read by each block
     rows_per_block: int = 0
@@ -39,12 +41,12 @@ def shape_for(batch: Batch) -> Shape:
     rows = min(_row_size(1 + int(batch.slots.max())), num_slots)
     bars = min(_bar_size(int(columns["seen"][batch.slots].max())), max_context)
     prompts = columns["prompt"][batch.slots]
-    rows_of_prompts = np.unique(prompts[prompts >= 0], return_counts=True)[1]
-    if not len(rows_of_prompts):
+    num_rows = np.bincount(prompts[prompts >= 0])  # by prompt
+    sizes = {min(_row_size(count), num_slots) for count in {*num_rows.tolist()} - {0}}
+    if not sizes:
         return Shape(rows, bars)
-    sizes = {min(_row_size(int(count)), num_slots) for count in np.unique(rows_of_prompts)}
     blocks, rows_per_block = min(
-        ((min(_block_size(int((-(-rows_of_prompts // size)).sum())), num_slots), size) for size in sizes),
+        ((min(_block_size(int((-(-num_rows // size)).sum())), num_slots), size) for size in sizes),
         key=lambda one: (one[0] * (ROWS_PER_READ + one[1]), one[0]),
     )
     prompt_bars = min(_bar_size(int(columns["prompt_bars"][batch.slots].max())), max_context)
@@ -52,12 +54,18 @@ def shape_for(batch: Batch) -> Shape:
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
-    """The shapes of any number of single paths, and of one series with all the paths."""
+    """The shapes of any number of single paths, of one series with all the paths, and of usual series."""
     counts = sorted({min(_row_size(count), num_slots) for count in range(1, num_slots + 1)})
     bars = sorted({min(_bar_size(count), max_context) for count in range(1, max_context + 1)})
     alone = [Shape(rows, most) for rows in counts for most in bars]
     shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts for most in bars]
-    return alone + shared
+    rows_per_prompt = min(_row_size(USUAL_PATHS), num_slots)
+    several = [
+        Shape(rows, bars[0], _row_size(rows // USUAL_PATHS), bars[-1], rows_per_prompt)
+        for rows in counts
+        if rows >= 2 * USUAL_PATHS
+    ]
+    return alone + shared + several
 
 
 def _bar_size(count: int) -> int:

@@ -4,75 +4,22 @@ Row r is slot r, with or without a path. What a row must not read is masked, and
 where nothing reads. Without CUDA the same steps run unrecorded.
 """
 
-import math
 from types import ModuleType
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from kronos_model.engine.attention import attend, merge
+from kronos_model.engine.draws import draw
 from kronos_model.engine.graphs import GraphCache
-from kronos_model.engine.kv_cache import KVCache
+from kronos_model.engine.kernels import kernels_on
 from kronos_model.engine.network import Network
-from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.path_table import Batch, PathTable
-from kronos_model.engine.sampling import RowParams, sample
+from kronos_model.engine.sampling import RowParams
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for, usual_shapes
+from kronos_model.engine.static_segment import KernelSegment, StaticSegment
 from kronos_model.engine.steps import SlotTokens
-
-
-class StaticSegment:
-    """The rows of a step of fixed shape."""
-
-    def __init__(self, shape: Shape, inputs: StepInputs) -> None:
-        self._shape = shape
-        self._columns = columns = inputs.columns(shape)
-        device = columns["seen"].device
-        self._rows = torch.arange(shape.rows, device=device)
-        bars = torch.arange(shape.bars, device=device)
-        self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1))
-        if shape.blocks:
-            bars = torch.arange(shape.prompt_bars, device=device)
-            first, last, slots = inputs.prompts(shape).clamp(min=0).unsqueeze(-1).unbind()
-            self._prompt_slots, self._block_rows = slots.squeeze(-1), inputs.block_rows(shape)
-            # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
-            self._prompt_mask = _as_mask((bars >= first) & (bars < last) | (bars == 0) & (first >= last))
-            is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
-            self._has_prompt = is_seen[columns["block"]]  # −1 is the last
-
-    @property
-    def num_tokens(self) -> int:
-        return self._shape.rows
-
-    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        cache.k[layer, self._rows, :, self._columns["bar"]] = k.to(cache.k.dtype)
-        cache.v[layer, self._rows, :, self._columns["bar"]] = v.to(cache.v.dtype)
-
-    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.store(cache, layer, k, v)
-        return self.read(cache, layer, q)
-
-    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        q, shape = q.to(cache.k.dtype), self._shape
-        keys, values = (x[layer, : shape.rows, :, : shape.bars] for x in (cache.k, cache.v))
-        own = attend(q.unsqueeze(2), keys, values, self._own_mask)
-        mixed, weight = own.out.squeeze(2), own.weight.squeeze(2)
-        if not shape.blocks:
-            return mixed
-        keys, values = (x[layer][self._prompt_slots, :, : shape.prompt_bars] for x in (cache.k, cache.v))
-        grouped = q[self._block_rows].transpose(1, 2)  # (G, H, S, head_dim)
-        shared = attend(grouped, keys, values, self._prompt_mask)
-        block, member = self._columns["block"].clamp(min=0), self._columns["member"]
-        shared_weight = shared.weight.transpose(1, 2)[block, member]  # (R, H)
-        shared_weight = shared_weight.masked_fill(~self._has_prompt.unsqueeze(-1), -math.inf)
-        return merge(mixed, weight, shared.out.transpose(1, 2)[block, member], shared_weight)
-
-
-def _as_mask(is_seen: Tensor) -> Tensor:
-    """(N, bars) → (N, 1, 1, bars), added to scores."""
-    return torch.zeros(is_seen.shape, device=is_seen.device).masked_fill(~is_seen, -math.inf)[:, None, None]
 
 
 class StaticSteps:
@@ -87,6 +34,7 @@ class StaticSteps:
 
     def __init__(self, network: Network, own: SlotTokens, cuda: ModuleType | None = None) -> None:
         self._network, self._own = network, own
+        self._kernels = kernels_on(network.device)
         self._inputs = StepInputs(own.num_slots, own.max_context, network.device)
         self._filled: tuple[Batch, int] | None = None  # what the inputs hold: a batch, and its newest bar
         if cuda is None and network.device.type == "cuda":
@@ -97,6 +45,8 @@ class StaticSteps:
     def warm_up(self) -> None:
         """Run the shapes of single paths and of one series with many paths, and have them recorded."""
         shapes = usual_shapes(self._own.num_slots, self._own.max_context)
+        if self._kernels is not None:
+            shapes = [Shape(rows) for rows in sorted({one.rows for one in shapes})]
         with self._graphs.on_device():
             for shape in shapes:
                 self._fill_with_nothing(shape)
@@ -118,6 +68,8 @@ class StaticSteps:
         newest = int(batch.table.columns["newest"][batch.slots[0]])
         with self._graphs.on_device():
             shape = shape_for(batch)
+            if self._kernels is not None:
+                shape = Shape(shape.rows)
             if self._filled != (batch, newest):
                 self._inputs.fill(batch, shape)
             self._filled = None  # if the step fails
@@ -151,14 +103,20 @@ class StaticSteps:
         temperature, top_p = inputs.sampling(shape).unsqueeze(-1)
         params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p, filters=True)
 
-        def choose(draw: int, logits: Tensor) -> Tensor:
-            noise = counter_noise(columns["seed"], columns["path"], newest, draw, logits.shape[-1])
-            return sample(logits, params, noise)
+        segment: StaticSegment | KernelSegment
+        if self._kernels is None:
+            segment = StaticSegment(shape, inputs, self._network.kept_as)
+        else:
+            segment = KernelSegment(columns, self._own.num_slots, self._own.max_context, self._kernels.read)
+        draw_row = draw if self._kernels is None else self._kernels.draw
+
+        def choose(number: int, logits: Tensor) -> Tensor:
+            return draw_row(logits, params, columns["seed"], columns["path"], newest, number)
 
         self._own.tokens[rows, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows, newest],
             self._own.calendar[columns["lead"], newest],
             columns["position"],
-            StaticSegment(shape, inputs),
+            segment,
             choose,
         )

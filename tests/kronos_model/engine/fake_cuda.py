@@ -156,6 +156,7 @@ def fake_device(device_type: str = "cuda") -> Iterator[FakeDevice]:
         patch("torch.from_numpy", from_numpy),
         patch("torch.Tensor.numpy", lambda tensor: np.zeros(tensor.shape, str(tensor.dtype)[6:])),
         patch("torch.Tensor.pin_memory", lambda tensor: tensor),
+        patch("torch.cuda.device", lambda device: nullcontext()),
         patch("torch.Tensor.exponential_", lambda tensor, generator: tensor),
         patch("torch.Tensor.random_", lambda tensor, generator: tensor),
         patch("torch.cuda.device", nullcontext),

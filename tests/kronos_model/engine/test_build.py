@@ -81,10 +81,11 @@ def test_without_room_for_one_slot_there_is_no_engine(pair):
 
 def test_on_a_gpu_slots_are_fitted_to_the_memory_and_phases_timed_by_events(monkeypatch):
     gpu, weight = torch.device("cuda", 0), torch.zeros(100)
+    attention = SimpleNamespace(n_heads=2, head_dim=8)
     model = SimpleNamespace(
         head=SimpleNamespace(proj_s1=SimpleNamespace(weight=SimpleNamespace(device=gpu))),
-        transformer=[None],
-        d_model=16,
+        transformer=[SimpleNamespace(self_attn=attention)],
+        dep_layer=SimpleNamespace(cross_attn=attention),
         parameters=lambda: [weight],
         buffers=lambda: [],
     )

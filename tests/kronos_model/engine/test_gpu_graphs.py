@@ -99,7 +99,7 @@ def test_after_a_failed_recording_steps_go_on_and_are_recorded_later(first_gpu, 
     assert graphs._graphs
 
 
-def test_engines_that_record_at_once_beside_other_work_give_the_same(first_gpu, new_engine, unrecorded):
+def test_engines_that_record_during_other_work_give_the_same(first_gpu, new_engine, unrecorded):
     """As when a worker loads a further model, or an app predicts on several threads."""
     engines, is_over = [new_engine() for _ in range(3)], threading.Event()
 

@@ -8,13 +8,14 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.kernels import read_by_row
 from kronos_model.engine.kv_cache import DecodeSegment, KVCache
 from kronos_model.engine.path_table import PathTable
 from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for
-from kronos_model.engine.static_steps import StaticSegment
+from kronos_model.engine.static_segment import KernelSegment, StaticSegment
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
 
@@ -80,7 +81,7 @@ def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch
 
 
 @pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("kind", ["eager", "static"])
+@pytest.mark.parametrize("kind", ["eager", "static", "kernel"])
 def test_each_row_gets_attention_to_its_own_window(running, kind):
     generator = torch.Generator().manual_seed(1)
     num_slots = NUM_SLOTS + num_prompt_slots(NUM_SLOTS)
@@ -98,7 +99,11 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
         shape = shape_for(batch)
         inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
         inputs.fill(batch, shape)
-        static = StaticSegment(shape, inputs)
+        if kind == "kernel":
+            columns = inputs.columns(shape)
+            static = KernelSegment(columns, NUM_SLOTS, MAX_CONTEXT, read_by_row)
+        else:
+            static = StaticSegment(shape, inputs, torch.float32)
         mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):
