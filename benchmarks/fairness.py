@@ -46,7 +46,7 @@ def alone_s(engine: Engine, count: int) -> list[tuple[float, float]]:
         engine.submit(small(seed))
         while engine.has_work:
             engine.step()
-            chunks_s += engine.last_step.prefill_s
+            chunks_s += sum(engine.last_step.prefill_s)
         times.append((time.perf_counter() - start, chunks_s))
     return times
 
