@@ -8,7 +8,6 @@ chunks: their lookbacks, and their tokens turned back into bars.
     python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40]
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
@@ -81,11 +81,7 @@ def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--shape", default="small")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each saturated measurement")
-    given = parser.parse_args()
+    given = options(__doc__, shape="small", rounds=3, seconds=40.0)
 
     engine = build_engine(*random_pair(given.shape), max_context=MAX_CONTEXT)
     alone_s(engine, 5)  # warm up

@@ -17,6 +17,7 @@ from api_stub.routes.metrics import HttpMetrics
 from api_stub.settings import ApiSettings
 from kronos_cli.settings import CliSettings
 from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.schemas import as_text, documents
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.settings import PREFIX, ClientSettings, ServiceSettings
 from worker.monitoring.metrics import FinetuneMetrics, JobMetrics, WorkerMetrics
@@ -158,3 +159,5 @@ PAGES: dict[str, Callable[[], str]] = {"errors.md": errors, "metrics.md": metric
 if __name__ == "__main__":
     for name, text in PAGES.items():
         (FOLDER / name).write_text(text(), encoding="utf-8")
+    for name, document in documents().items():
+        (FOLDER.parent / name).write_text(as_text(document), encoding="utf-8")

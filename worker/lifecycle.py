@@ -31,7 +31,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
-from worker.inference.capacity import CapacityStep, num_threads
+from worker.inference.capacity import Capacity, CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
@@ -80,6 +80,7 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
         from worker.training.finetune_process import FinetuneProcess
 
         current.process = FinetuneProcess(settings, node, probed_device())
+        current.process.capacity = Capacity(lambda: ())  # without an engine, there is room for one job
     else:
         from worker.inference.forecast_process import ForecastProcess  # imports torch
 

@@ -211,7 +211,8 @@ class Allocation:
         num_kept = sum(one.num_paths for one in self._suspended if one.num_generated)
         num_paths = min(num_paths, MAX_SUSPENDED_AT_ONCE)
         suspended: list[Suspension] = []
-        for job in sorted(jobs, key=lambda job: (-job.rank, job.target - job.num_held)):
+        holding_more = [job for job in jobs if job.num_held > job.target]
+        for job in sorted(holding_more, key=lambda job: (-job.rank, job.target - job.num_held)):
             is_lower = highest < job.rank
             for sequence in sorted(job.running, key=lambda one: (one.num_paths, one.num_generated)):
                 most = min(num_paths, job.num_held - job.target, sequence.num_paths)

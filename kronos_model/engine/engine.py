@@ -51,9 +51,7 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._num_slots = runner.num_slots - num_spare_slots
-        self._scheduler = Scheduler(
-            runner.num_slots, runner.max_context, max_chunk_bars, num_spare=num_spare_slots
-        )
+        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
@@ -136,12 +134,9 @@ class Engine:
         self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
         self._timer.collect()
         self._began = []
-        self.last_step = StepReport(
-            num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
-            num_bars=num_bars,
-            prefill_s=self._timer.take("prefill"),
-            decode_s=self._timer.take("decode"),
-        )
+        num_prefill_bars = sum(chunk.num_bars for chunk in chunks)
+        times_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
         self._make_room()
         self._recover()
         ended, self._ended = self._ended, []
@@ -183,9 +178,7 @@ class Engine:
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
-                first = self._attempt(run, work[:half])
-                second = self._attempt(run, _going_on(work[half:]))
-                return _going_on(first + second)
+                return _going_on(self._attempt(run, work[:half]) + self._attempt(run, _going_on(work[half:])))
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
                 return ()  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
@@ -232,9 +225,9 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
-        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
+            keeps_state = suspension.keeps_state
         except Exception as error:  # a kernel may raise anything
             if self._is_lost_by(error):
                 raise

@@ -39,7 +39,7 @@ class Scheduler:
     sequences wait for a step. ``num_spare`` of the slots are for small jobs only.
     """
 
-    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, *, num_spare: int = 0) -> None:
+    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, num_spare: int = 0) -> None:
         if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots

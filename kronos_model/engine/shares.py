@@ -146,18 +146,20 @@ def set_targets(jobs: Sequence[Job], num_slots: int) -> None:
         job.target += given
         left -= given
 
-    turns = [
-        deque(sorted((job for job in jobs if job.rank == rank and not job.target), key=lambda job: job.turn))
-        for rank in range(len(PRIORITIES))
-    ]
-    while left > 0 and any(turns):
+    without = sorted((job for job in jobs if not job.target), key=lambda job: job.turn)
+    turns = [deque(job for job in without if job.rank == rank) for rank in range(len(PRIORITIES))]
+    while left > 0 and (heads := [of_class for of_class in turns if of_class]):
         # A class has its turn when it is behind a higher one by a bar of the lowest for each class between.
-        heads = [of_class for of_class in turns if of_class]
-        give(min(heads, key=lambda one: one[0].service + one[0].rank).popleft(), 1)
-    for job in jobs:  # what it holds already
-        give(job, job.num_held - job.target)
-    for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
-        give(job, job.num_wanted - job.target)
+        following = min(heads, key=lambda one: one[0].service + one[0].rank)
+        num_turns = min(left, len(following)) if len(heads) == 1 else 1
+        for _ in range(num_turns):
+            following.popleft().target = 1
+        left -= num_turns
+    if left > 0:
+        for job in jobs:  # what it holds already
+            give(job, job.num_held - job.target)
+        for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
+            give(job, job.num_wanted - job.target)
 
 
 def _max_min(wanted: Sequence[int], weights: Sequence[float], total: float) -> list[float]:

@@ -32,7 +32,6 @@ class ModelForecaster:
 
     Args:
         model, tokenizer: a pair that fits; both are put in eval mode.
-        max_context: most bars that the model sees.
         sampling: ``sample_count`` paths a window are drawn.
         clip: scaled values are clipped to ±clip.
         on_progress: called after each step with its bars, over all paths. Its errors end the forecast.

@@ -308,6 +308,12 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     process = current_process()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
     assert worker.capacity is process.capacity
+    # After a lost connection Celery counts only the jobs taken since, and would take a second one.
+    worker.capacity.num_threads = 1
+    assert worker.capacity.num_classes({}) == 3
+    worker.capacity.take("a", num_paths=1)
+    assert worker.capacity.num_classes({"a"}) == 0
+    assert worker.capacity.num_classes({}) == 3
     lifecycle.drain()
     assert process.is_draining.is_set()
     lifecycle.stop()

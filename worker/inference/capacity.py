@@ -110,8 +110,7 @@ class Capacity:
     def num_classes(self, unfinished: Container[str]) -> int:
         """How many priority classes, from the highest, another job may be of.
 
-        Args:
-            unfinished: Holds the ids of jobs that have not ended.
+        ``unfinished`` has the ids of jobs that have not ended.
         """
         with self._lock:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}

@@ -42,11 +42,9 @@ class EngineThread:
     engine has work, they prepare for it, piece by piece.
 
     Args:
-        observers: Receive each step, and each series that ended.
         watchdog: Detects a step that hangs; by default there is no limit.
         on_admission: Called on the engines' thread with a job's id when an engine's load counts it.
         on_death: Called on the engines' thread when it dies, before its jobs end.
-        on_start: Called on the engines' thread first.
     """
 
     def __init__(

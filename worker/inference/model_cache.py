@@ -78,10 +78,6 @@ class ModelCache:
     Another model is loaded when a job first names it. The cache's thread loads one model at a time. If a
     place is needed, the cache drops the model that was used longest ago and that no job holds. It never drops
     the worker's own model.
-
-    Args:
-        further: Models that jobs may name in addition to the worker's own.
-        registry: Registered models, which jobs may name too.
     """
 
     def __init__(

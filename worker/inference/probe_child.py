@@ -69,7 +69,6 @@ def report_on(
     Args:
         devices: Values of ``KRONOS_DEVICE``; ``all`` alone means every device that this machine may have.
         with_slots: Report for each device how many sample paths the worker's model computes at once.
-        with_model: Load the worker's model on the first device.
 
     Returns:
         ``devices``, one report for each, and ``model``, which is None if not requested or without device.

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
@@ -54,6 +55,7 @@ TRAINING_GAUGES: Final = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class GaugesAtScrape(Collector):
     """Gauges that are read when they are scraped. After a cancelled job no step would update them.
 
@@ -62,20 +64,14 @@ class GaugesAtScrape(Collector):
         read: Returns the objects with these attributes by the values of ``labels``. None gives no sample.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        gauges: Mapping[str, tuple[str, str]],
-        read: Callable[[], Mapping[tuple[str, ...], object]],
-    ) -> None:
-        self._labels = labels
-        self._gauges = gauges
-        self._read = read
+    labels: Sequence[str]
+    gauges: Mapping[str, tuple[str, str]]
+    read: Callable[[], Mapping[tuple[str, ...], object]]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        shown = self._read()
-        for name, (attribute, text) in self._gauges.items():
-            gauge = GaugeMetricFamily(name, text, labels=self._labels)
+        shown = self.read()
+        for name, (attribute, text) in self.gauges.items():
+            gauge = GaugeMetricFamily(name, text, labels=self.labels)
             for labels, one in shown.items():
                 if (value := getattr(one, attribute)) is not None:
                     gauge.add_metric(labels, value)

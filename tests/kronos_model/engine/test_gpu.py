@@ -50,10 +50,8 @@ def request(
 
 
 def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
-    return [generation.paths for generation in generations]
+    """What earlier runs have used often is recorded first."""
+    return [generation.paths for generation in engine.run(requests)]
 
 
 @each_window

@@ -10,7 +10,7 @@ from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError
 from tests.waiting import await_true
-from worker.training.finetune_process import FinetuneProcess, SingleJobCapacity
+from worker.training.finetune_process import FinetuneProcess
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
 GPU = {
@@ -78,9 +78,3 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
     path = None if value is None else tmp_path / value
     with pytest.raises(SettingsError, match=variable):
         FinetuneProcess(folders.model_copy(update={field: path}), "f@host", CPU)
-
-
-def test_one_job_at_a_time():
-    capacity = SingleJobCapacity()
-    assert capacity.num_classes({})
-    assert not capacity.num_classes({"a": object()})
