@@ -11,6 +11,8 @@ MAX_ROWS: Final = 512
 """The longest run; longer ones are cut."""
 MAX_SCORES: Final = 1 << 23
 """The most scores of a group, by head; a single run may have more."""
+MAX_KEYS: Final = 1 << 16
+"""The most keys of a group, which are copied together: 117 MB of Kronos-base's in bfloat16."""
 MAX_WASTED_SCORES: Final = 1 << 18
 """Scores that are computed for nothing in less time than another product takes."""
 
@@ -48,8 +50,10 @@ def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
     for run in sorted(parts, key=lambda one: (one.num_keys, one.num_rows), reverse=True):
         rows = max(num_rows, run.num_rows)
         scores = num_scores + run.num_rows * run.num_keys
-        padded = (len(groups[-1]) + 1) * rows * num_keys if groups else 0
-        if not groups or padded > MAX_SCORES or padded - scores > max(scores, MAX_WASTED_SCORES):
+        keys = (len(groups[-1]) + 1) * num_keys if groups else 0
+        padded = rows * keys
+        is_too_large = keys > MAX_KEYS or padded > MAX_SCORES
+        if not groups or is_too_large or padded - scores > max(scores, MAX_WASTED_SCORES):
             groups.append([])
             rows, num_keys, scores = run.num_rows, run.num_keys, run.num_rows * run.num_keys
         groups[-1].append(run)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from kronos_model.engine import runs as runs_module
 from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment
 from kronos_model.engine.packed import FlatSegment, PackedSegment, RunPlan
-from kronos_model.engine.runs import Run, group_runs
+from kronos_model.engine.runs import MAX_KEYS, Run, group_runs
 
 HEADS = 2
 RUNS = [
@@ -78,3 +78,11 @@ def test_runs_of_like_size_are_one_group_and_padding_at_most_doubles_the_work(si
         scores = sum(run.num_rows * run.num_keys for run in group)
         assert padded <= max(2 * scores, scores + runs_module.MAX_WASTED_SCORES)
         assert padded <= runs_module.MAX_SCORES
+
+
+def test_paths_that_read_a_long_prompt_each_are_not_all_in_one_group():
+    """Their keys are copied, the prompt's once for each path."""
+    runs = [Run(16 * path, 16, ((600, 0, 496), (path, 0, 16))) for path in range(512)]
+    groups = group_runs(runs)
+    assert sorted(run.first_row for group in groups for run in group) == [run.first_row for run in runs]
+    assert [sum(run.num_keys for run in group) for group in groups] == [MAX_KEYS] * 4
