@@ -2,9 +2,9 @@
 
 Large low-priority jobs keep the engine full: 256 paths of 140 bars each. Every second or so comes a high job
 of one path and 3 bars. Its time is compared with the same job alone, and the bars per second of all jobs with
-those of the large ones alone. Each round measures all three in turn. No scheduling can avoid the small jobs'
-chunks: their lookbacks, and their tokens turned back into bars. With ``--cpu-time`` all seconds are CPU seconds
-of one thread, so that other programs change little.
+those of the large ones alone. Each round measures all three in turn. No scheduling can avoid the chunks of the
+small jobs: their lookbacks, and their tokens turned back into bars. ``--cpu-time`` counts CPU seconds of one
+thread, so that other programs change little.
 
     python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40] [--cpu-time]
 """
