@@ -27,7 +27,6 @@ test:
 
 # The pages of docs/ that come from the code.
 reference:
-	$(PYTHON) -m kronos_client.contract.schemas docs
 	$(PYTHON) -m docs.generate
 
 docs-deps:

@@ -10,7 +10,6 @@ its weights once, at the memory bandwidth of the same run.
                                 [--device cuda] [--shape small] [--max-naive 64]
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -18,6 +17,7 @@ import time
 import torch
 
 from benchmarks.support.naive import NaiveForecaster
+from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import CPU_SLOTS, build_engine
@@ -59,7 +59,7 @@ def start_decoding(engine: Engine, requests: list[SeriesRequest]) -> float:
     prefill_s, num_paths = 0.0, sum(request.sampling.sample_count for request in requests)
     while engine.has_work:
         engine.step()
-        prefill_s += engine.last_step.prefill_s
+        prefill_s += sum(engine.last_step.prefill_s)
         if engine.last_step.num_bars == num_paths:
             return prefill_s
     raise RuntimeError("the first series end before the last ones decode: take fewer of them")
@@ -69,12 +69,16 @@ def engine_run(
     engine: Engine, requests: list[SeriesRequest], device: torch.device
 ) -> tuple[float, float, float]:
     """Seconds of the whole forecast, from tokenizer to prices, of its prefill, and of a step."""
+    while engine.prepare():  # what runs before have used often
+        pass
     start = moment(device)
     prefill_s = start_decoding(engine, requests)
     num_paths, num_steps, all_decode = engine.last_step.num_bars, 0, moment(device)
     while engine.last_step.num_bars == num_paths:
         engine.step()
         num_steps += 1
+        if num_steps == 1:  # a GPU had not finished the prefill before
+            prefill_s += sum(engine.last_step.prefill_s)
     step_s = (moment(device) - all_decode) / num_steps
     while engine.has_work:
         engine.step()
@@ -109,17 +113,11 @@ def multiplied_bytes(model: Kronos) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=["1x1", "1x10", "1x64", "64x1"])
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--naive-runs", type=int, default=2)
-    parser.add_argument("--max-naive", type=int, default=64, help="most paths for the naive loop")
-    parser.add_argument("--shape", default="small")
-    parser.add_argument("--device", default="cpu", type=torch.device)
-    given = parser.parse_args()
-
-    device = given.device
+    given = options(
+        __doc__, cases=["1x1", "1x10", "1x64", "64x1"], dtypes=["float32", "bfloat16"], runs=5, naive_runs=2,
+        max_naive=64, shape="small", device="cpu",
+    )  # fmt: skip
+    device = torch.device(given.device)
     model, tokenizer = (module.to(device) for module in random_pair(given.shape))
     cases = {case: requests_of(case) for case in given.cases}
     num_paths = {case: sum(each.sampling.sample_count for each in cases[case]) for case in cases}

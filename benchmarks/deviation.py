@@ -9,10 +9,11 @@ float32 chose, which makes the distributions comparable bar by bar. Means over a
     mean path   difference of the mean paths' close, in standard deviations of the paths
     spread      the same between two different seeds, for comparison
 
-    python -m benchmarks.deviation [--models small tiny] [--folder PATH]
+    python -m benchmarks.deviation [--models small kronos-tiny FOLDER]
+
+small, base and mini have random weights.
 """
 
-import argparse
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.options import options
+from benchmarks.support.shapes import MODELS, random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.engine import Engine
@@ -79,10 +81,7 @@ def run(
         steps=lambda *args: RecordingSteps(record, forced, *args),
     )
     engine = Engine(runner, max_chunk_bars=1 << 30)  # all series start together, so draws correspond
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
-    return record, [generation.paths for generation in generations]
+    return record, [generation.paths for generation in engine.run(requests)]
 
 
 def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exact") -> list[SeriesRequest]:
@@ -119,20 +118,15 @@ def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=["small", "tiny"], help="small, base, mini, tiny")
-    parser.add_argument("--folder", nargs="*", default=[], help="checkpoints with model/ and tokenizer/")
-    arguments = parser.parse_args()
+    given = options(__doc__, models=["small", "kronos-tiny"])
     print(f"torch {torch.__version__}, {NUM_SERIES} series × {NUM_PATHS} paths, {HORIZON} bars ahead")
     print(
         f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
         f"{'spread':>8}"
     )
-    pairs = {f"{name}, random": random_pair(name) for name in arguments.models if name != "tiny"}
-    for name in (*(["kronos-tiny"] if "tiny" in arguments.models else []), *arguments.folder):
-        loaded = load_pair(name)
-        pairs[name] = loaded.model, loaded.tokenizer
-    for name, pair in pairs.items():
+    for name in given.models:
+        loaded = None if name in MODELS else load_pair(name)
+        pair = random_pair(name) if loaded is None else (loaded.model, loaded.tokenizer)
         for case, lookback, dtype, policy in CASES:
             exact, paths = run(pair, requests_for(lookback, 1), torch.float32)
             _, other_seed = run(pair, requests_for(lookback, 1001), torch.float32)

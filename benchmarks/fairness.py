@@ -2,14 +2,13 @@
 
 Large low-priority jobs keep the engine full: 256 paths of 140 bars each. Every second or so comes a high job
 of one path and 3 bars. Its time is compared with the same job alone, and the bars per second of all jobs with
-those of the large ones alone. Each round measures all three in turn. No scheduling can avoid the chunks of the
-small jobs: their lookbacks, and their tokens turned back into bars. ``--cpu-time`` counts CPU seconds of one
-thread, so that other programs change little.
+those of the large ones alone. Each round measures all three in turn. No scheduling can avoid the small jobs'
+chunks: their lookbacks, and their tokens turned back into bars. With ``--clock cpu`` seconds are CPU time
+of one thread, which other programs change little.
 
-    python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40] [--cpu-time]
+    python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40] [--clock wall|cpu]
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -18,6 +17,7 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
@@ -87,14 +87,9 @@ def saturated(engine: Engine, clock: Clock, seconds: float, *, with_small: bool)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--shape", default="small")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each saturated measurement")
-    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread")
-    given = parser.parse_args()
-    clock = time.process_time if given.cpu_time else time.perf_counter
-    if given.cpu_time:
+    given = options(__doc__, shape="small", rounds=3, seconds=40.0, clock="wall")
+    clock = {"wall": time.perf_counter, "cpu": time.process_time}[given.clock]
+    if given.clock == "cpu":
         torch.set_num_threads(1)
 
     engine = build_engine(*random_pair(given.shape), max_context=MAX_CONTEXT)

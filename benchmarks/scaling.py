@@ -19,6 +19,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.support.options import options
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import Traffic, job_payload
 from benchmarks.support.workers import REAL, Workers
@@ -47,14 +48,9 @@ def measure(given: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     num_cores = len(os.sched_getaffinity(0))
     usual = list(dict.fromkeys(["1x1", f"1x{num_cores}", f"2x{max(1, num_cores // 2)}"]))
-    parser.add_argument("--settings", nargs="+", default=usual, metavar="PROCESSESxTHREADS")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=64, help="in each run")
-    parser.add_argument("--size", choices=("tiny", "small"), default="tiny")
-    given = parser.parse_args()
+    given = options(__doc__, settings=usual, runs=5, jobs=64, size="tiny")
     before, runs, after = os.getloadavg()[0], measure(given), os.getloadavg()[0]
     print(
         f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, "

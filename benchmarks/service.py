@@ -18,8 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.support.direct import MAX_CONTEXT, run_s
+from benchmarks.support.direct import MAX_CONTEXT, engine_s
 from benchmarks.support.latency_curve import measure_curve, save_plot
+from benchmarks.support.options import options
 from benchmarks.support.own_process import own_process
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import WAIT_S, Traffic, instrument, job_payload
@@ -47,7 +48,9 @@ def burst(given: argparse.Namespace) -> None:
         ):
 
             def run_both() -> tuple[float, float]:
-                alone_s = process.submit(run_s, *paths.values(), NUM_JOBS, LOOKBACK, HORIZON).result(WAIT_S)
+                alone_s = process.submit(engine_s, *paths.values(), NUM_JOBS, LOOKBACK, HORIZON).result(
+                    WAIT_S
+                )
                 start = time.perf_counter()
                 handles = [
                     client.submit(past.as_dict(), future_timestamps=future, seed=seed)
@@ -87,7 +90,7 @@ def idle(given: argparse.Namespace) -> None:
             return wall_ms, (submitted - start) * 1000, timings.total - own_ms, own_ms, wall_ms - own_ms
 
         def alone_ms() -> float:
-            run = process.submit(run_s, BUNDLED_MODEL, BUNDLED_MODEL, 1, IDLE_LOOKBACK, IDLE_HORIZON)
+            run = process.submit(engine_s, BUNDLED_MODEL, BUNDLED_MODEL, 1, IDLE_LOOKBACK, IDLE_HORIZON)
             return 1000 * run.result(WAIT_S)
 
         for _ in range(given.runs):
@@ -120,7 +123,7 @@ def curve(given: argparse.Namespace) -> None:
             saturation, curves[name] = measure_curve(traffic, given.runs)
         print(f"{name}, {saturation:.1f} jobs/s at saturation")
         print(curves[name].round(1).to_string(index=False))
-    if given.plot is not None:
+    if given.plot:
         save_plot(curves, given.plot)
         print(f"plot: {given.plot}")
 
@@ -129,11 +132,7 @@ PARTS = {"burst": burst, "idle": idle, "null": null, "curve": curve}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=tuple(PARTS))
-    parser.add_argument("--runs", type=int, default=5, help="repetitions of each part; medians are given")
-    parser.add_argument("--plot", type=Path, help="where to save the latency curve, as .png or .svg")
-    given = parser.parse_args()
+    given = options(__doc__, parts=[*PARTS], runs=5, plot="")
     print(f"{len(os.sched_getaffinity(0))} cores, medians of {given.runs} runs")
     for name in given.parts:
         print(f"\n== {name}")

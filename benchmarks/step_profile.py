@@ -6,7 +6,6 @@ operation (self time in PyTorch's profiler), and the rest of the step: Python an
     python -m benchmarks.step_profile [--cases 1x1 1x64 64x1] [--dtype float32]
 """
 
-import argparse
 import itertools
 import statistics
 import time
@@ -15,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.decode import HORIZON, MAX_CONTEXT, requests_of, start_decoding
+from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
@@ -40,10 +40,7 @@ def step_ms(engine: Engine) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=["1x1", "1x64", "64x1"])
-    parser.add_argument("--dtype", default="float32")
-    given = parser.parse_args()
+    given = options(__doc__, cases=["1x1", "1x64", "64x1"], dtype="float32")
     pair = random_pair("small")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {given.dtype}; ms per step")
     print(f"{'case':>6} {'step':>7} " + " ".join(f"{name:>16}" for name in (*KINDS, "between them")))

@@ -6,14 +6,13 @@ in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahea
     python -m benchmarks.threads [--rounds 3]
 """
 
-import argparse
 import multiprocessing
 import os
 import statistics
-import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
+from benchmarks.support.options import options
 from kronos_model.devices.cores import num_cores, spin_briefly
 
 CASES = ("one thread", "default", "spin briefly")
@@ -27,22 +26,20 @@ def forecast_s(case: str) -> list[float]:
     import torch  # reads the variables
 
     from benchmarks.support.shapes import random_pair
-    from benchmarks.support.workload import series_request
+    from benchmarks.support.workload import run_s, series_request
     from kronos_model.engine.build import build_engine
     from kronos_model.engine.generation import SamplingParams
 
     torch.set_num_threads(1 if case == "one thread" else num_cores())
     engine = build_engine(*random_pair("small"), max_context=512)
 
-    def run_s(num_paths: int) -> float:
-        start = time.perf_counter()
-        engine.submit(series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=1)))
-        while engine.has_work:
-            engine.step()
-        return time.perf_counter() - start
+    def median_s(num_paths: int) -> float:
+        sampling = SamplingParams(sample_count=num_paths, seed=1)
+        request = series_request(1, LOOKBACK, HORIZON, sampling)
+        return statistics.median(run_s(engine, [request]) for _ in range(RUNS))
 
-    run_s(1)  # warm up
-    return [statistics.median(run_s(num_paths) for _ in range(RUNS)) for num_paths in PATHS]
+    median_s(1)  # warm up
+    return [median_s(num_paths) for num_paths in PATHS]
 
 
 def spin() -> None:
@@ -64,9 +61,7 @@ def busy_loops(count: int):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = options(__doc__, rounds=3)
     times: dict[tuple[int, str], list[list[float]]] = {}
     for _ in range(given.rounds):
         for num_busy in (0, num_cores()):

@@ -7,7 +7,6 @@ start from the same weights and use the same windows and draws, so their float32
     python -m benchmarks.training [--shapes mini small] [--steps 8] [--runs 3] [--device cpu]
 """
 
-import argparse
 import itertools
 import os
 import resource
@@ -20,6 +19,7 @@ from typing import Any, Final
 import pandas as pd
 import torch
 
+from benchmarks.support.options import options
 from benchmarks.support.own_process import own_process
 from benchmarks.support.plain_training import PlainWindows, train_plainly
 from benchmarks.support.shapes import random_pair
@@ -103,12 +103,7 @@ def _ours(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=["mini", "small"], choices=tuple(BATCH_SIZE))
-    parser.add_argument("--steps", type=int, default=8, help="measured, after two that warm up")
-    parser.add_argument("--runs", type=int, default=3, help="processes of each kind; the median counts")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    given = parser.parse_args()
+    given = options(__doc__, shapes=["mini", "small"], steps=8, runs=3, device="cpu")
     kinds = ["plain", "no", "bf16", *(["fp16"] if given.device == "cuda" else [])]
     for shape in given.shapes:
         runs: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}

@@ -17,6 +17,7 @@ from api_stub.routes.metrics import HttpMetrics
 from api_stub.settings import ApiSettings
 from kronos_cli.settings import CliSettings
 from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.schemas import as_text, documents
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.settings import PREFIX, ClientSettings, ServiceSettings
 from worker.monitoring.metrics import FinetuneMetrics, JobMetrics, WorkerMetrics
@@ -81,7 +82,8 @@ def metrics() -> str:
     """The page of Prometheus metrics."""
     load = SimpleNamespace(running=0, waiting=0, slots=0)
     common = set(families(JobMetrics(lambda: 0)))
-    forecast = set(families(WorkerMetrics(lambda: {"": load}, lambda: 0)))
+    gpu = SimpleNamespace(memory_total_bytes=0, memory_free_bytes=0, utilisation_percent=0)
+    forecast = set(families(WorkerMetrics(lambda: {"": load}, lambda: 0, lambda: {"": gpu})))
     training = set(families(FinetuneMetrics(lambda: TRAINING)))
 
     def rows(found: set[tuple[str, str, str, str]]) -> str:
@@ -91,7 +93,8 @@ def metrics() -> str:
 # Metrics
 
 [Monitoring](../operate/monitoring.md#prometheus) says how to serve and scrape them. Workers also serve the
-metrics of their process, such as `process_resident_memory_bytes`. `model` is the id of a loaded model.
+metrics of their process, such as `process_resident_memory_bytes`. `model` is the id of a loaded model,
+`device` is such as `cuda:0`.
 
 ## Every worker
 
@@ -156,3 +159,5 @@ PAGES: dict[str, Callable[[], str]] = {"errors.md": errors, "metrics.md": metric
 if __name__ == "__main__":
     for name, text in PAGES.items():
         (FOLDER / name).write_text(text(), encoding="utf-8")
+    for name, document in documents().items():
+        (FOLDER.parent / name).write_text(as_text(document), encoding="utf-8")

@@ -11,6 +11,7 @@
     │   ├── CheckpointUnreachable CHECKPOINT_UNREACHABLE  not cached, and the hub does not answer
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
     ├── OutOfMemory              OUT_OF_MEMORY            the device has too little memory
+    ├── DeviceLost                                        the device failed, and computes nothing more
     ├── ForecastStopped                                   a forecast that was stopped
     │   ├── Cancelled            CANCELLED
     │   └── DeadlineExceeded     DEADLINE
@@ -97,6 +98,10 @@ class CheckpointMismatch(CheckpointError, code="CHECKPOINT_MISMATCH"):
 
 class OutOfMemory(KronosError, code="OUT_OF_MEMORY"):
     """The device has too little memory."""
+
+
+class DeviceLost(KronosError):
+    """The device failed, and computes nothing more in this process. A new process may go on."""
 
 
 class ForecastStopped(KronosError):

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from kronos_model.bars.columns import COLUMNS, column_error, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
 from kronos_model.errors import InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
@@ -170,24 +170,11 @@ class KronosPredictor:
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)
             )
         ]
-        ended = self._generate(requests, verbose)
+        num_bars = sum(one.horizon * one.sampling.sample_count for one in requests)
+        with self._engine_lock, tqdm(total=num_bars, unit="bar", disable=not verbose) as progress:
+            ended = self._engine.run(requests, progress.update)
         forecasts = [Forecast(one.paths, one.request.sampling.seed) for one in ended]
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
-
-    def _generate(self, requests: Sequence[SeriesRequest], verbose: bool) -> list[Generation]:
-        generations: list[Generation] = []
-        with self._engine_lock:
-            try:
-                generations.extend(map(self._engine.submit, requests))
-                total = sum(generation.num_bars_total for generation in generations)
-                with tqdm(total=total, unit="bar", disable=not verbose) as progress:
-                    while self._engine.has_work:
-                        self._engine.step()
-                        progress.update(self._engine.last_step.num_bars)
-            finally:
-                for generation in generations:  # also those of a refused or interrupted batch
-                    self._engine.cancel(generation)
-        return generations
 
 
 def _bars(df: pd.DataFrame) -> NDArray[np.float32]:

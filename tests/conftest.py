@@ -15,6 +15,7 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import connect
 from kronos_model.processes.exiting import collect_nothing_at_exit
+from tests import gpu
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
 # take many times as long as one. Child processes inherit it.
@@ -39,6 +40,8 @@ settings.register_profile("new", settings.get_profile("same"), derandomize=False
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--gpu") and (reason := gpu.why_absent()):
+        raise pytest.UsageError(f"there is no GPU to test on: {reason}")
     settings.load_profile("new" if config.getoption("--faults") else "same")
     if config.getoption("numprocesses", None):  # the one that others collect for
         gc.enable()
@@ -53,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--faults", action="store_true", help="faults last as long as in service (tests/faults; 40 minutes)"
     )
+    parser.addoption("--gpu", action="store_true", help="only the tests of a GPU, and a table of its figures")
 
 
 @pytest.fixture(scope="module")
@@ -97,23 +101,35 @@ def no_cuda_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert called == []
 
 
+@pytest.fixture
+def first_gpu() -> Iterator[str]:
+    """The first GPU's name. The test fails if it computes nothing there."""
+    with gpu.computing_on(0):
+        yield "cuda:0"
+
+
+@pytest.fixture
+def second_gpu() -> Iterator[str]:
+    """The second GPU's name. The test fails if it computes nothing there, or anything on the first."""
+    if gpu.num_gpus() < 2:
+        pytest.skip("this machine has one GPU: run it where there are two")
+    with gpu.computing_on(1):
+        yield "cuda:1"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("at_length") and not config.getoption("--faults"):
             item.add_marker(pytest.mark.skip(reason="takes long: ./kronos test --faults"))
-        if item.get_closest_marker("gpu") and not has_gpu():
-            item.add_marker(pytest.mark.skip(reason="no CUDA device: run it on a machine that has one"))
+        if item.get_closest_marker("gpu") and gpu.why_absent():
+            item.add_marker(pytest.mark.skip(reason="no GPU: ./kronos test --gpu on a machine that has one"))
+    if config.getoption("--gpu"):
+        others = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item.get_closest_marker("gpu")]
 
 
-@functools.cache
-def has_gpu() -> bool:
-    """Whether PyTorch finds a CUDA device. Only tests of a GPU ask, and they import PyTorch themselves."""
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """List what was skipped, by the reason, which says how to run it; and the figures that tests noted."""
     skipped: dict[str, list[str]] = {}
     for report in terminalreporter.stats.get("skipped", []):
@@ -125,6 +141,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         first, *others = sorted(set(files))
         more = f" and {len(others)} more files" if others else ""
         terminalreporter.write_line(f"{len(files)} x {reason} ({first}{more})")
-    for report in terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", []):
+    ran = terminalreporter.stats.get("passed", []) + terminalreporter.stats.get("failed", [])
+    if config.getoption("--gpu"):
+        terminalreporter.section("GPU")
+        for line in gpu.descriptions():
+            terminalreporter.write_line(line)
+    for report in ran:
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{report.nodeid.partition('::')[2]}: {name} {value}")
+    if config.getoption("--gpu"):
+        num_bad = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
+        verdict = f"{num_bad} tests failed: do not use it yet" if num_bad else "it gives the right numbers"
+        terminalreporter.write_line(f"verdict: {verdict if ran else 'nothing was tested'}")

@@ -43,17 +43,25 @@ def instructions(dockerfile: str) -> list[tuple[str, str]]:
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
 
 
+def compose_schema() -> dict[str, Any]:
+    """The published schema, which is older than Compose 2.24, with that release's long form of env_file."""
+    schema: dict[str, Any] = json.loads((ROOT / "tests/data/compose_spec/compose-spec.json").read_text())
+    fields = {"path": {"type": "string"}, "required": {"type": "boolean"}}
+    file = {"type": "object", "additionalProperties": False, "required": ["path"], "properties": fields}
+    service = schema["definitions"]["service"]["properties"]
+    service["env_file"] = {"oneOf": [service["env_file"], {"type": "array", "items": file}]}
+    return schema
+
+
 def test_the_compose_file_follows_the_compose_specification() -> None:
-    schema = json.loads((ROOT / "tests/data/compose_spec/compose-spec.json").read_text())
     for document in (COMPOSE, ELSEWHERE):
-        jsonschema.Draft201909Validator(schema).validate(document)
+        jsonschema.Draft201909Validator(compose_schema()).validate(document)
 
 
 def test_the_schema_refuses_what_is_not_compose() -> None:
-    schema = json.loads((ROOT / "tests/data/compose_spec/compose-spec.json").read_text())
     broken = {"services": {"redis": {**SERVICES["redis"], "stop_grace": "1m"}}}
     with pytest.raises(jsonschema.ValidationError, match="stop_grace"):
-        jsonschema.Draft201909Validator(schema).validate(broken)
+        jsonschema.Draft201909Validator(compose_schema()).validate(broken)
 
 
 def command_named(name: str) -> click.Command:
@@ -139,7 +147,8 @@ def test_each_service_is_given_the_secrets_that_it_names_and_no_others(name: str
     text += (ROOT / "deploy/prometheus/prometheus.yml").read_text() if name == "prometheus" else ""
     assert set(re.findall(r"/run/secrets/(\w+)", text)) == set(service.get("secrets", []))
     for variable, value in (service.get("environment") or {}).items():
-        if "PASSWORD" in variable or "KEYS" in variable or variable.startswith("KRONOS_REDIS_URL"):
+        is_secret = "PASSWORD" in variable or "KEYS" in variable or variable.startswith("KRONOS_REDIS_URL")
+        if is_secret and value != "":
             assert variable.endswith("_FILE"), variable
             assert value.startswith("/run/secrets/")
 
@@ -156,6 +165,21 @@ def test_what_the_example_names_is_passed_on() -> None:
     }
     assert named == passed_on | set(re.findall(r"\$\{(KRONOS_\w+):-", COMPOSE_TEXT))
     assert named <= settings_variables()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_settings_of_the_env_file_reach_every_service_and_break_none(name: str) -> None:
+    service = SERVICES[name]
+    assert service["env_file"] == [{"path": ".env", "required": False}]
+    # Of both a setting and its file, a process would refuse to start. An empty variable counts as not set.
+    environment = service["environment"]
+    for variable, value in environment.items():
+        if str(value).startswith("/run/secrets/"):
+            assert environment[variable.removesuffix("_FILE")] == ""
+    if name in WORKERS:
+        assert environment["KRONOS_ROLE"] == name.partition("-")[0].replace("worker", "forecast")
+    if name == "api":
+        assert f"127.0.0.1:8000:{environment['KRONOS_API_PORT']}" in service["ports"]
 
 
 def test_the_api_image_needs_no_more_than_it_has() -> None:
@@ -220,8 +244,10 @@ def test_only_gpu_workers_ask_for_a_gpu_and_only_when_wanted() -> None:
         "finetune-gpu": ["train-gpu"],
         "prometheus": ["watch"],
         "grafana": ["watch"],
+        "dcgm-exporter": ["watch-gpu"],
     }
-    assert {name for name in SERVICES if "deploy" in SERVICES[name]} == {"worker-gpu", "finetune-gpu"}
+    with_gpu = {name for name in SERVICES if "deploy" in SERVICES[name]}
+    assert with_gpu == {"worker-gpu", "finetune-gpu", "dcgm-exporter"}
     for name in ("worker-gpu", "finetune-gpu"):
         (device,) = SERVICES[name]["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
@@ -300,7 +326,7 @@ def test_prometheus_looks_for_every_worker() -> None:
         for source in job["dns_sd_configs"]
         for name in source["names"]
     }
-    assert names == {*WORKERS, *ELSEWHERE["services"], "api"}
+    assert names == {*WORKERS, *ELSEWHERE["services"], "api", "dcgm-exporter"}
 
 
 @pytest.mark.parametrize("name", OURS)

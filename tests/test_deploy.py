@@ -41,7 +41,9 @@ WORKERS = {
     "finetune-cpu": "cpu.finetune",
     "finetune-gpu": "gpu.finetune",
 }
-JOBS = ("kronos-forecast", "kronos-finetune", "kronos-api")
+JOBS = ("kronos-forecast", "kronos-finetune", "kronos-gpu", "kronos-api")
+# Of NVIDIA's exporter, with its default counters.
+GPU_METRICS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS")
 
 # Words of an expression that are no names of metrics.
 NO_METRICS = {
@@ -64,7 +66,7 @@ def served() -> dict[str, set[str]]:
     suffixes = {
         "counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count"), "unknown": ("",),
     }  # fmt: skip
-    names: dict[str, set[str]] = {"up": set()}
+    names: dict[str, set[str]] = {"up": set(), **{name: {"gpu", "Hostname"} for name in GPU_METRICS}}
     for registry in registries:
         declared = {
             name: set(getattr(collector, "_labelnames", ()))
@@ -398,3 +400,5 @@ def test_a_job_on_a_gpu_runs_where_there_is_one() -> None:
         assert ("nvidia.com/gpu" in container["resources"]["limits"]) == is_gpu
         assert container["image"] == ("kronos-worker-cuda" if is_gpu else "kronos-worker")
         assert {"name": "KRONOS_DEVICE", "value": "cuda" if is_gpu else "cpu"} in container["env"]
+        tainted = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+        assert pod_of(name).get("tolerations", []) == (tainted if is_gpu else [])

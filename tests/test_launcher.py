@@ -373,6 +373,7 @@ def test_a_misspelt_command_is_refused_before_anything_is_installed(
         (["demo", "--seed", "3"], False, ["-P", "-m", "kronos_cli", "demo", "--seed", "3"]),
         (["worker", "--dev"], False, ["-P", "-m", "kronos_cli", "worker", "--dev"]),
         (["test", "-x"], True, ["-m", "pytest", "-x"]),
+        (["test", "--gpu"], True, ["-m", "pytest", "--gpu"]),
         (
             ["test", "--faults"],
             True,
@@ -412,6 +413,19 @@ def test_commands_are_handed_over_to_the_environments_python(
     assert seen["cwd"] == (ROOT if arguments[0] == "test" else tmp_path)
     assert os.environ["PYTHONPATH"] == os.pathsep.join([str(ROOT), "/elsewhere"])
     assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+
+
+def test_without_a_gpu_its_tests_end_with_one_sentence() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--gpu"],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.strip().startswith("ERROR: there is no GPU to test on: ")
+    assert done.stderr.strip().count("\n") == 0
 
 
 def test_the_launcher_needs_no_syntax_that_an_old_python_lacks() -> None:

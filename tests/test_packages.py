@@ -2,7 +2,9 @@
 
 import ast
 import importlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -235,3 +237,20 @@ def test_every_package_that_is_imported_is_pinned():
                     names.append(node.module)
                 for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - own:
                     assert brought_along.get(name, name) in pinned, f"{path} imports {name}"
+
+
+def test_a_release_asks_no_index_where_pip_is_told_not_to(tmp_path: Path) -> None:
+    """Neither to build nor to install. The release ends where its stand-in for uv makes no environment."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "release", tmp_path / ".ci")
+    python, log = tmp_path / ".venv/bin/python", tmp_path / "log"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "$@" >>{log}\n')
+    (tmp_path / "kronos").write_text("#!/bin/sh\n")
+    for script in (python, tmp_path / "kronos"):
+        script.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1"}
+    subprocess.run([tmp_path / ".ci/release"], env=environment, capture_output=True, check=False)
+    lines = log.read_text().splitlines()
+    for verb in (" build ", " tool run ", " pip install "):
+        assert [" --no-index " in line for line in lines if verb in line] == [True], verb

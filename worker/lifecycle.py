@@ -31,7 +31,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
-from worker.inference.capacity import CapacityStep, num_threads
+from worker.inference.capacity import Capacity, CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
@@ -80,6 +80,7 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
         from worker.training.finetune_process import FinetuneProcess
 
         current.process = FinetuneProcess(settings, node, probed_device())
+        current.process.capacity = Capacity(lambda: ())  # without an engine, there is room for one job
     else:
         from worker.inference.forecast_process import ForecastProcess  # imports torch
 
@@ -135,10 +136,26 @@ def choose_pool(sender: Any, **_: Any) -> None:
         sender.pool_cls = WaitingThreadsPool
     is_prefork = issubclass(pool, PreforkPool)
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
-        # Threads only wait for the engine. A prefork child computes with its own model. Solo takes one job.
-        num_waiting = 1 if issubclass(pool, SoloPool) else num_threads(get_settings().max_jobs)
-        sender.concurrency = num_cores() if is_prefork else num_waiting
+        # A prefork child computes with its own model. Solo takes one job. Threads only wait for the engine.
+        if is_prefork:
+            sender.concurrency = num_cores()
+        else:
+            sender.concurrency = 1 if issubclass(pool, SoloPool) else num_threads(_max_jobs())
     current.num_children = sender.concurrency if is_prefork else 0
+
+
+def _own_device() -> Any:
+    """The device of a process that holds the model itself."""
+    from kronos_model.devices.resolution import resolve_device  # imports torch
+
+    return resolve_device(get_settings().device)[0]
+
+
+def _max_jobs() -> int:
+    """Jobs of the lowest class that such a process holds."""
+    from worker.inference.model_loader import max_jobs_on  # imports torch
+
+    return max_jobs_on(_own_device(), get_settings())
 
 
 @signals.worker_init.connect
@@ -169,9 +186,7 @@ def name_worker(sender: Any, **_: Any) -> None:
     if current.num_children or get_settings().role == "finetune":
         device = str(probed_device()["device"])
     else:
-        from kronos_model.devices.resolution import resolve_device  # imports torch
-
-        device = str(resolve_device(get_settings().device)[0])
+        device = str(_own_device())
     sender.hostname = node_name(get_settings(), device, gethostname(), os.getpid())
 
 

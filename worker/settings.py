@@ -29,8 +29,8 @@ class WorkerSettings(ServiceSettings):
     memory_mb: int | None = Field(
         None,
         ge=1,
-        description="MiB for weights and slots of all models of one worker process; "
-        "default: 80 % of what is free on a GPU, no limit on a CPU",
+        description="MiB for weights and slots of all models of one worker process, on a GPU for steps "
+        "too; default: 80 % of what is free on a GPU, no limit on a CPU",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="number format in which weights are multiplied"
@@ -41,20 +41,24 @@ class WorkerSettings(ServiceSettings):
         description="CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, "
         "else its cores, divided among the processes of its pool",
     )
-    max_jobs: int = Field(
-        64, ge=1, description="jobs that one worker process holds; of higher priority up to a quarter more"
+    max_jobs: int | None = Field(
+        None,
+        ge=1,
+        description="jobs that one worker process holds; of higher priority up to a quarter more; "
+        "default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU",
     )
     max_slots: int | None = Field(
         None,
         ge=1,
-        description="sample paths that one model computes at once; default: 64 on the CPU, on a GPU as "
-        "many as fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an "
+        description="sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a "
+        "GPU as many as fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an "
         "eighth more",
     )
     max_prefill_bars: int | None = Field(
         None,
         ge=1,
-        description="bars of lookback that one step computes; default: 512 on the CPU, 8192 on a GPU",
+        description="bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 "
+        "on a GPU",
     )
     low_priority_max_wait_s: float = Field(
         600, gt=0, description="seconds after which a waiting job of low priority counts as normal"

@@ -30,14 +30,10 @@ export function offerModels(models) {
   offer(byId("start"), [...new Set([BUNDLED, ...ids])].map((id) => [id, id]))
 }
 
-/** The most bars that the chosen model can use, from the workers' status; null if no worker has it. */
-export function maxContext(workers, model) {
-  for (const worker of workers.filter(isForecasting)) {
-    if (!model && worker.max_context) return worker.max_context
-    for (const held of worker.models ?? []) {
-      if (held.id === model && held.max_context) return held.max_context
-    }
-    if (worker.model?.id === model && worker.max_context) return worker.max_context
-  }
-  return null
+/** The bars that the chosen model reads by itself, from the workers' status; null if no worker has it. */
+export function autoLookback(workers, model, horizon) {
+  const held = workers.filter(isForecasting).flatMap(({ models = [] }) => (model ? models : models.slice(0, 1)))
+  const read = held.filter(({ id, max_context }) => max_context && (!model || id === model)).map(
+    ({ lookback, max_context }) => lookback ?? Math.max(max_context - horizon, Math.floor(max_context / 2)))
+  return read.length ? Math.max(...read) : null
 }

@@ -2,7 +2,7 @@
 
 import { post } from "./api.js"
 import { FileProblem, parseCandles, readCandles } from "./candle_file.js"
-import { maxContext } from "./choices.js"
+import { autoLookback } from "./choices.js"
 import { asCsv, save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
 import { ForecastChart } from "./forecast_chart.js"
@@ -13,8 +13,8 @@ import { bars, count, duration, percent, reason } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
+const MAX_BARS = 8192 // that a job may have
 const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
-const LOOKBACK = 400 // if no worker reports the context of the model
 
 export class ForecastPanel {
   #candles = null
@@ -82,7 +82,7 @@ export class ForecastPanel {
   #cut() {
     const heldOut = Math.min(numberIn("held-out") ?? 0, this.#candles.length - 1)
     const end = this.#candles.length - heldOut
-    const lookback = numberIn("lookback") ?? this.#suggested
+    const lookback = numberIn("lookback") ?? this.#autoLookback ?? MAX_BARS
     return [this.#candles.slice(Math.max(0, end - lookback), end), this.#candles.slice(end)]
   }
 
@@ -128,13 +128,12 @@ export class ForecastPanel {
       typeof value === "number" ? value.toFixed(this.chart.digits) : value))))
   }
 
-  get #suggested() {
-    const context = maxContext(this.pool.last?.workers ?? [], byId("model").value)
-    return context ? Math.max(1, Math.min(LOOKBACK, context - (numberIn("horizon") ?? 0))) : LOOKBACK
+  get #autoLookback() {
+    return autoLookback(this.pool.last?.workers ?? [], byId("model").value, numberIn("horizon") ?? 0)
   }
 
   #suggestLookback() {
-    byId("lookback").placeholder = String(this.#suggested)
+    byId("lookback").placeholder = String(this.#autoLookback ?? "auto")
   }
 
   #jobOf([lookback, actual]) {
@@ -147,6 +146,7 @@ export class ForecastPanel {
       schema_version: 1,
       series: [series],
       pred_len: horizon,
+      lookback: numberIn("lookback") ?? "auto",
       sampling: {
         temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
       },

@@ -31,7 +31,6 @@ class PredictionJob:
     """The items of a request that become one job.
 
     Attributes:
-        id: The job's id.
         indices: Positions of the items in the request.
         prefix: Start of the name of an item's field, with ``{index}`` for its position.
     """

@@ -11,6 +11,7 @@ from kronos_client.contract.names import Priority
 
 MAX_ITEMS: Final = 256
 MAX_NAME_CHARS: Final = 200
+DEFAULT_TOP_P: Final = 0.9
 
 Real = Annotated[float, NotBool]
 Whole = Annotated[int, NotBool]
@@ -33,8 +34,8 @@ class Overrides(BaseModel):
     )
 
     def sampling(self) -> dict[str, Any]:
-        """The given parameters, as a job's ``sampling``."""
-        return self.model_dump(exclude={"pred_len", "seed"}, exclude_none=True)
+        """The parameters as a job's ``sampling``, with the reference service's defaults."""
+        return {"top_p": DEFAULT_TOP_P} | self.model_dump(exclude={"pred_len", "seed"}, exclude_none=True)
 
 
 class SingleRequest(BaseModel):

@@ -1,9 +1,8 @@
 """The engine alone, on the same series as the service."""
 
-import time
 from functools import cache
 
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import run_s, series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.model_pair import load_pair
@@ -18,13 +17,8 @@ def _engine(model: str, tokenizer: str) -> Engine:
     return build_engine(pair.model, pair.tokenizer, max_context=MAX_CONTEXT, max_slots=MAX_SLOTS)
 
 
-def run_s(model: str, tokenizer: str, num_jobs: int, lookback: int, horizon: int) -> float:
+def engine_s(model: str, tokenizer: str, num_jobs: int, lookback: int, horizon: int) -> float:
     """Seconds from submitting all series at once to the end of the last one. The first call also loads."""
     engine = _engine(model, tokenizer)
     requests = [series_request(seed, lookback, horizon) for seed in range(num_jobs)]
-    start = time.perf_counter()
-    for request in requests:
-        engine.submit(request)
-    while engine.has_work:
-        engine.step()
-    return time.perf_counter() - start
+    return run_s(engine, requests)

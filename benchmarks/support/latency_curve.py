@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +31,7 @@ def measure_curve(traffic: Traffic, runs: int) -> tuple[float, pd.DataFrame]:
     return saturation, pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def save_plot(curves: Mapping[str, pd.DataFrame], path: Path) -> None:
+def save_plot(curves: Mapping[str, pd.DataFrame], path: str) -> None:
     """Plot one line per percentile and curve, jobs per second against milliseconds."""
     from matplotlib.figure import Figure
 

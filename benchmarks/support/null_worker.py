@@ -3,8 +3,8 @@
 import numpy as np
 
 from kronos_model.engine import build
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.errors import Cancelled
 
 
@@ -20,6 +20,9 @@ class NullEngine:
     @property
     def has_work(self) -> bool:
         return bool(self._waiting)
+
+    def prepare(self) -> bool:
+        return False
 
     def submit(self, request: SeriesRequest) -> Generation:
         generation = Generation(request)

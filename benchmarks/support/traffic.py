@@ -11,14 +11,20 @@ from redis import Redis
 
 from benchmarks.support.workers import Workers
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, FORECAST_TASK, SCHEMA_VERSION
+from kronos_client.contract.names import (
+    CELERY_PRIORITIES,
+    CPU_QUEUE,
+    FORECAST_TASK,
+    SCHEMA_VERSION,
+    result_key,
+)
 from kronos_client.core.series import series_payload
 from kronos_client.redis.queues import list_key
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import Candles, candles
 from worker.config import use_result_backend
 
-RESULT_KEY_PREFIX: Final = b"celery-task-meta-"
+RESULT_KEY_PREFIX: Final = result_key("").encode()
 SUBSCRIBED_WITHIN_S: Final = 5.0
 WAIT_S: Final = 600.0
 BACKLOG: Final = "backlog"

@@ -1,10 +1,21 @@
 """Series to forecast, from synthetic candles."""
 
+import time
+from collections.abc import Sequence
+
 import numpy as np
 
 from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.bars.synthetic import candles
+from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+
+
+def run_s(engine: Engine, requests: Sequence[SeriesRequest]) -> float:
+    """Seconds from submitting all series at once to the end of the last one."""
+    start = time.perf_counter()
+    engine.run(requests)
+    return time.perf_counter() - start
 
 
 def series_request(

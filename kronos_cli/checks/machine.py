@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kronos_cli.checks.finding import Finding
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.ports import FLOWER_PORT, why_not_free
+from kronos_cli.stack.ports import FLOWER_PORT, LOOPBACK, why_not_free
 from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
@@ -72,7 +72,7 @@ def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> Iterato
             remedy = "set KRONOS_METRICS_PORT to a free port; otherwise the worker runs without metrics"
             yield Finding("metrics port", "warning", f"{place}: {reason}", remedy)
     for check, host, port, remedy in (
-        ("flower port", "127.0.0.1", FLOWER_PORT, "give kronos flower --port"),
+        ("flower port", LOOPBACK, FLOWER_PORT, "give kronos flower --port"),
         ("api port", settings.api_host, settings.api_port, "set KRONOS_API_PORT"),
     ):
         is_free = why_not_free(host, port) is None
@@ -100,9 +100,12 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     if "error" in device:
         yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to another device, such as cpu")
         return
-    text, warning = f"{device['device']}, {device['description']['name']}", device["warning"]
+    text, warning = (
+        f"{device['device']}, {device['description']['name']}",
+        device["warning"] or device["skipped"],
+    )
     text += f". {warning}" if warning else ""
-    remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=auto"
+    remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=cpu"
     remedy += ". `kronos devices` lists all devices"
     yield Finding("device", "warning" if warning else "ok", text, remedy)
     if model is None:

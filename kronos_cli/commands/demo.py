@@ -20,16 +20,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kronos_cli.commands import options
-from kronos_cli.files.bulk import default_lookback
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
+from kronos_cli.stack.own_commands import model_choice, own_command
 from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import start_redis
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import ForecastWorkerStatus
+from kronos_client.core.forecast_request import SAMPLE_COUNT
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 from kronos_model.bars.files.lookback import read_candles
@@ -42,6 +42,7 @@ CHECK_INTERVAL_S = 1.0
 POLL_S = 0.1
 SAMPLE_SEED = 11
 NUM_BARS_SHOWN = 5
+NUM_SYNTHETIC_BARS = 400
 
 
 @click.command()
@@ -51,7 +52,7 @@ NUM_BARS_SHOWN = 5
 @options.tokenizer
 @options.device
 @options.pred_len
-@click.option("--samples", default=10, show_default=True, type=options.COUNT, help="Sample paths.")
+@click.option("--samples", default=SAMPLE_COUNT, show_default=True, type=options.COUNT, help="Sample paths.")
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
 @click.option("--output", type=options.PATH, help="File of the chart.  [default: output/forecast.png]")
 @click.option("--json", "as_json", is_flag=True, help="Print the forecast as JSON; steps go to stderr.")
@@ -105,12 +106,11 @@ class Demo:
     output: Path | None
 
     def candles(self) -> tuple[pd.DataFrame, str]:
-        """The bars to forecast from, and their name. The default number is that of the model's training."""
-        model = self.model or self.settings.model or BUNDLED_MODEL
-        num_bars = self.lookback or default_lookback(model, self.settings.model_folder)
+        """The bars that may be read for the forecast, and their name."""
         if self.csv_file is not None:
-            return read_candles(self.csv_file, num_bars), self.csv_file.name
-        return pd.DataFrame(candles(SAMPLE_SEED, num_bars).as_dict()), "synthetic candles"
+            return read_candles(self.csv_file, self.lookback or self.settings.max_bars), self.csv_file.name
+        bars = candles(SAMPLE_SEED, self.lookback or NUM_SYNTHETIC_BARS)
+        return pd.DataFrame(bars.as_dict()), "synthetic candles"
 
     def compute(self, lookback: pd.DataFrame) -> tuple[ForecastWorkerStatus, ForecastResult]:
         """Start Redis and a worker, forecast, and stop both. Returns the worker's status and the result.
@@ -150,10 +150,13 @@ class Demo:
     def _forecast(self, stack: ProcessStack, url: str, lookback: pd.DataFrame) -> ForecastResult:
         with ForecastClient(url) as client:
             handle = client.submit(
-                lookback, pred_len=self.pred_len, sample_count=self.samples, seed=self.seed
+                lookback,
+                pred_len=self.pred_len,
+                lookback=self.lookback or "auto",
+                sample_count=self.samples,
+                seed=self.seed,
             )
-            paths = f"{self.samples} paths of {self.pred_len} bars"
-            self.console.print(f"Job      {handle.id}: {paths} from {len(lookback)}")
+            self.console.print(f"Job      {handle.id}: {self.samples} paths of {self.pred_len} bars")
             try:
                 return self._wait(stack, handle)
             except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
 from kronos_client.contract.worker_status import ForecastWorkerStatus
+from kronos_client.core.forecast_request import SAMPLE_COUNT
 from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
@@ -59,7 +60,12 @@ def device(text: str) -> str:
 @options.pred_len
 @options.lookback
 @click.option(
-    "--samples", "sample_count", default=10, show_default=True, type=options.COUNT, help="Sample paths."
+    "--samples",
+    "sample_count",
+    default=SAMPLE_COUNT,
+    show_default=True,
+    type=options.COUNT,
+    help="Sample paths.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
 @click.option(
@@ -70,8 +76,8 @@ def device(text: str) -> str:
     help="Only the k most likely tokens; 0: all.",
 )  # fmt: skip
 @click.option(
-    "--top-p", type=click.FloatRange(0, 1, min_open=True), default=0.9, show_default=True,
-    help="Only the most likely tokens of this total probability.",
+    "--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+    help="Only the most likely tokens of this total probability. Below 1, intervals are too narrow.",
 )  # fmt: skip
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
@@ -130,10 +136,10 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        lookback = lookback or default_lookback(given["model"], settings.model_folder, workers)
-        sent: Any = given | {"allow_fallback": not no_fallback}
+        num_bars = lookback or default_lookback(given["model"], given["pred_len"], workers, settings.max_bars)
+        sent: Any = given | {"allow_fallback": not no_fallback, "lookback": lookback or "auto"}
         run = ForecastRun(
-            client, inputs, target, lookback, sent,
+            client, inputs, target, num_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
         )  # fmt: skip
         try:

@@ -13,7 +13,9 @@ device = click.option("--device", help="auto, cpu, cuda, cuda:N or mps; override
 model = click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 tokenizer = click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
 lookback = click.option(
-    "--lookback", type=COUNT, help="Number of last bars to use.  [default: as in training, else 400]"
+    "--lookback",
+    type=COUNT,
+    help="Number of last bars to use.  [default: as in training, else what the context leaves]",
 )
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)

@@ -15,7 +15,7 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.stack import services
 from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
-from kronos_cli.stack.ports import free_port
+from kronos_cli.stack.ports import LOOPBACK, free_port, why_not_free
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
@@ -64,9 +64,13 @@ def up(
         restarts.note_line(name, line)
         show(name, line)
 
-    for option, port in (("--api-port", api_port if api else None), ("--flower-port", flower_port)):
-        if port is not None and free_port(port) != port:  # another service would answer there
-            raise LocalStackError(f"port {port} is taken: give {option} another port, or leave it out")
+    for option, host, port in (
+        ("--api-port", settings.api_host, api_port if api else None),
+        ("--flower-port", LOOPBACK, flower_port),
+    ):
+        if port is not None and (reason := why_not_free(host, port)):  # another service would answer there
+            text = f"port {port} of {host} cannot be used ({reason}): give {option} another port"
+            raise LocalStackError(f"{text}, or leave it out")
     with ExitStack() as exits:
         stack = ProcessStack(sink)
         port = redis_port or free_port(REDIS_PORT)

@@ -10,14 +10,12 @@ from typing import Final
 import pandas as pd
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.contract.forecast import auto_lookback
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import ForecastOptions
-from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.lookback import read_candles
-from kronos_model.checkpoints.source import read_metadata
-from kronos_model.errors import CheckpointError, KronosError
+from kronos_model.errors import KronosError
 
-DEFAULT_LOOKBACK: Final = 400
 NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
 """Options on where and when it is computed."""
 
@@ -33,21 +31,17 @@ class ForecastWork:
 
 
 def default_lookback(
-    model: str | None, model_folder: Path | None, workers: Sequence[AnyWorkerStatus] = ()
+    model: str | None, horizon: int, workers: Sequence[AnyWorkerStatus], max_bars: int
 ) -> int:
-    """The lookback of the model's training if it is known on this machine, else 400 bars.
-
-    A registered model of this name comes first, as for workers.
-    """
-    names = [model] if model else [worker.model.id for worker in workers if worker.model]
-    if not names:
-        return DEFAULT_LOOKBACK
-    try:
-        registered = ModelRegistry(model_folder).resolve(names[0]) if model_folder is not None else None
-        lookback = registered.metadata.lookback if registered else read_metadata(names[0]).get("lookback")
-    except CheckpointError:  # damaged on this machine; the worker may have a good copy
-        lookback = None
-    return lookback if isinstance(lookback, int) else DEFAULT_LOOKBACK
+    """The bars that workers' models read if a job does not say; ``max_bars`` if no worker announces it."""
+    needed = [
+        auto_lookback(served.lookback, served.max_context, horizon)
+        for worker in workers
+        if isinstance(worker, ForecastWorkerStatus)
+        for served in (worker.models[:1] if model is None else worker.models)
+        if served.max_context is not None and model in (None, served.id, f"{served.id}@{served.revision}")
+    ]
+    return max(needed, default=max_bars)
 
 
 def read_work(name: str, file: Path, lookback: int, options: ForecastOptions) -> ForecastWork:

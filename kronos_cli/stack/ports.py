@@ -4,6 +4,7 @@ import socket
 from contextlib import suppress
 from typing import Final
 
+LOOPBACK: Final = "127.0.0.1"
 FLOWER_PORT: Final = 5555
 
 
@@ -16,11 +17,11 @@ def why_not_free(host: str, port: int) -> str | None:
     return None
 
 
-def free_port(preferred: int = 0) -> int:
-    """A free loopback port, the preferred one if possible."""
+def free_port(preferred: int = 0, host: str = LOOPBACK) -> int:
+    """A free port of this address, the preferred one if possible."""
     with suppress(OSError):
-        return _bound_port("127.0.0.1", preferred)
-    return _bound_port("127.0.0.1", 0)
+        return _bound_port(host, preferred)
+    return _bound_port(host, 0)
 
 
 def _bound_port(host: str, port: int) -> int:

@@ -54,7 +54,7 @@ def start_api(
         text = f"The API and its page are not started; not installed: {', '.join(missing)}."
         console.print(f'{text} Run pip install ".[api]" in the checkout.', soft_wrap=True)
         return None
-    port = port or free_port(settings.api_port)
+    port = port or free_port(settings.api_port, settings.api_host)
     stack.start("api", module_command("api_stub"), {**common, "KRONOS_API_PORT": str(port)})
     return f"http://{settings.api_host}:{port}"
 

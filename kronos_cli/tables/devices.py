@@ -25,8 +25,8 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
             Text(what["name"]), _gib(what["memory_free_bytes"]), _gib(what["memory_total_bytes"]),
             "?" if slots is None else str(slots),
         )  # fmt: skip
-        if warning:
-            remarks[warning] = "yellow"
+        for remark in filter(None, (warning, device["skipped"])):
+            remarks[remark] = "yellow"
         if device["slots_error"]:
             remarks[f"slots are not known: {device['slots_error']}"] = "yellow"
     return Group(table, *(Text(text, style=style) for text, style in remarks.items()))

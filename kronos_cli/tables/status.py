@@ -15,7 +15,7 @@ STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magen
 
 
 def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
-    """Two tables with one row per worker: the worker and its load. Below: running jobs and warnings.
+    """Two tables with one row per worker: the worker and its load. Below: GPUs, running jobs and warnings.
 
     Text of announcements is never markup.
     """
@@ -26,6 +26,7 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
     load = simple_table(
         "worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s", names=("worker",)
     )
+    gpus = simple_table("worker", "gpu", "busy", "memory", names=("worker",), texts=("gpu",))
     running = simple_table("worker", "job", "done", "bars", names=("worker", "job"))
     warnings = []
     for worker in workers:
@@ -37,6 +38,8 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
             warnings.append(Text(f"{worker.node}: {worker.device_warning}", style="yellow"))
         if isinstance(worker, FinetuneWorkerStatus):
             continue
+        if worker.device != "cpu":
+            gpus.add_row(node, *gpu_cells(worker))
         shown = worker.jobs_running[:MAX_JOBS_SHOWN]
         for job in shown:
             running.add_row(
@@ -44,7 +47,19 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
             )
         if worker.num_jobs_running > len(shown):
             running.add_row(node, Text(f"and {worker.num_jobs_running - len(shown)} more", style="dim"))
-    return Group(what, load, *([running] if running.row_count else []), *warnings)
+    return Group(what, load, *(table for table in (gpus, running) if table.row_count), *warnings)
+
+
+def gpu_cells(worker: AnyWorkerStatus) -> tuple[str, str, str]:
+    """The GPU's product name, its utilisation, and its memory in use by all processes."""
+    gpu = worker.device_description
+    busy, total, free = (
+        gpu.get(name) for name in ("utilisation_percent", "memory_total_bytes", "memory_free_bytes")
+    )
+    memory = (
+        "?" if total is None or free is None else f"{(total - free) / 2**30:.0f} of {total / 2**30:.0f} GiB"
+    )
+    return str(gpu.get("name")), "?" if busy is None else f"{busy:.0f} %", memory
 
 
 def model_text(worker: AnyWorkerStatus) -> Text:

@@ -1,7 +1,7 @@
 """A forecast job: its fields, their defaults and ranges."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -9,9 +9,6 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -37,25 +34,10 @@ def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
     return levels
 
 
-def _texts(values: Any) -> tuple[str, ...]:
-    """Check by hand: pydantic would report every wrong element, even thousands."""
-    if not isinstance(values, list | tuple):
-        raise PydanticCustomError("texts_type", "an array of strings")
-    if not set(map(type, values)) <= {str}:
-        row = next(row for row, value in enumerate(values) if type(value) is not str)
-        raise PydanticCustomError("text_type", "a string in row {row}", {"row": row})
-    return tuple(values)
-
-
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-TimestampTexts = Annotated[
-    tuple[str, ...],
-    PlainValidator(_texts),
-    PlainSerializer(list, return_type=list[str]),
-    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
-]
+TimestampTexts = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 
@@ -82,6 +64,11 @@ class CandleInput(WireModel):
         """The columns that were given, as on the wire."""
         values = {name: getattr(self, name) for name in COLUMNS}
         return {name: column for name, column in values.items() if column is not None}
+
+
+def auto_lookback(trained_lookback: int | None, max_context: int, horizon: int) -> int:
+    """The lookback of a model's training if known, else what its context leaves: at least half of it."""
+    return trained_lookback or max(max_context - horizon, max_context // 2, 1)
 
 
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:
@@ -115,7 +102,10 @@ class Sampling(WireModel):
     temperature: float = Field(default=1.0, ge=0.01, le=100, description="below 1 calmer, above 1 wilder")
     top_k: int = Field(default=0, ge=0, le=MAX_COUNT, description="only the k most likely tokens; 0 for all")
     top_p: float = Field(
-        default=0.9, gt=0, le=1, description="only the most likely tokens of this total probability"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="only the most likely tokens of this total probability; below 1 narrows intervals",
     )
     sample_count: Count = Field(default=1, description="paths to draw for each series")
     seed: Seed | None = Field(default=None, description="derived from the task's id if left out")
@@ -139,6 +129,11 @@ class ForecastJob(WireModel):
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
+    lookback: Literal["auto"] | Count = Field(
+        default="auto",
+        description="the last bars of each series that the model reads; auto: as many as in its training, "
+        "else what its context leaves",
+    )
     pred_len: Count | None = Field(
         default=None, description="bars to forecast; may be left out if future_timestamps are given"
     )
@@ -183,6 +178,14 @@ class ForecastJob(WireModel):
         if expected is None:
             raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
         return self
+
+    def num_bars_read(self, trained_lookback: int | None, max_context: int) -> int:
+        """The most bars of a series that a model reads, by its lookback in training and its context."""
+        return (
+            auto_lookback(trained_lookback, max_context, self.horizon)
+            if self.lookback == "auto"
+            else self.lookback
+        )
 
     @property
     def horizon(self) -> int:

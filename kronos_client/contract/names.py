@@ -49,6 +49,11 @@ def job_key(job_id: str) -> str:
     return f"{KEY_PREFIX}job:{job_id}"
 
 
+def result_key(job_id: str) -> str:
+    """Celery's key of a job's stored state, and the channel on which each new state is published."""
+    return f"celery-task-meta-{job_id}"
+
+
 def cancel_key(job_id: str) -> str:
     """The key that holds a request to cancel a job, and the channel on which it is published."""
     return f"{KEY_PREFIX}cancel:{job_id}"

@@ -1,7 +1,7 @@
 """A job's candles as arrays; a forecast's series also with their future timestamps and seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import TypeVar
 
@@ -41,6 +41,11 @@ class PreparedSeries:
     future_timestamps: tuple[str, ...]
     seed: int
     warnings: tuple[str, ...] = ()
+
+    def last(self, num_bars: int) -> "PreparedSeries":
+        """The same series with at most so many bars of lookback, the last ones."""
+        columns = {name: values[-num_bars:] for name, values in self.columns.items()}
+        return replace(self, columns=columns, wall=self.wall[-num_bars:])
 
 
 @dataclass(frozen=True, eq=False)

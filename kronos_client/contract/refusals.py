@@ -46,6 +46,10 @@ _FIELDS_OF_CHECKS: Final = {
 }
 
 
+_ROWS: Final = (("timestamps",), ("future_timestamps",))
+"""Fields that have one entry a bar."""
+
+
 def refusal(error: ValidationError) -> JobError:
     """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
@@ -69,6 +73,9 @@ def refusal(error: ValidationError) -> JobError:
     if "row" in context:
         details = {"row": context["row"]}
         value = value[context["row"]]
+    elif first["loc"][-2:-1] in _ROWS:
+        *place, row = first["loc"]
+        field, expected, details = dotted(place), f"{expected} in row {row}", {"row": row}
     return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
 
 

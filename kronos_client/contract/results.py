@@ -1,12 +1,12 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.forecast import ForecastJob, Output, Seed
 from kronos_client.contract.model_info import ModelInfo, ResultModel
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_model.bars.columns import as_columns
@@ -14,6 +14,8 @@ from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MIN_PATHS_OF_QUANTILES: Final = 20
 
 ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
 Values = Annotated[tuple[float, ...], Field(strict=False)]
@@ -33,6 +35,9 @@ class SeriesForecast(ResultModel):
         default=None, description="by column: sample_count arrays of H values; null unless asked for"
     )
     seed: Seed = Field(description="the one that was used")
+    lookback: int | None = Field(
+        default=None, description="bars of the series that the model read, the last ones"
+    )
 
     def frame(self) -> "pd.DataFrame":
         """The mean as a DataFrame indexed by time; needs pandas.
@@ -85,6 +90,17 @@ def quantile_key(level: float) -> str:
     return repr(float(level))
 
 
+def sampling_warnings(job: ForecastJob) -> list[str]:
+    """Warn of quantiles over too few paths."""
+    num_paths = job.sampling.sample_count
+    if not job.output.quantiles or num_paths >= MIN_PATHS_OF_QUANTILES:
+        return []
+    paths = "1 sample path" if num_paths == 1 else f"{num_paths} sample paths"
+    return [
+        f"Quantiles of {paths} say little: set sampling.sample_count to {MIN_PATHS_OF_QUANTILES} or more."
+    ]
+
+
 def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
     """The forecast of one series, with what the job's ``output`` asks for."""
     levels = output.quantiles
@@ -96,6 +112,7 @@ def series_result(series: PreparedSeries, forecast: Forecast, output: Output) ->
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,
         seed=series.seed,
+        lookback=len(series.wall),
     )
 
 

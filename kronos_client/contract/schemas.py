@@ -1,9 +1,6 @@
-"""Writes the wire's JSON schemas and examples: ``python -m kronos_client.contract.schemas docs``."""
+"""The wire's JSON schemas and examples, as they are published."""
 
-import argparse
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.examples import FILES, example
@@ -59,18 +56,3 @@ def finetune_job_schema() -> dict[str, Any]:
 def as_text(document: dict[str, Any]) -> str:
     """A document as the text of its file."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m kronos_client.contract.schemas", description=__doc__)
-    parser.add_argument("folder", type=Path, help="the documentation's folder")
-    folder = parser.parse_args(arguments).folder
-    for name, document in documents().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_text(document), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -30,7 +30,11 @@ class WorkerStatus(StatusModel):
     requested_device: str = "auto"
     device: str = Field(description="in use, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
-    device_description: dict[str, Any] = {}
+    device_description: dict[str, Any] = Field(
+        default={},
+        description="name, kind, index, memory_total_bytes, memory_free_bytes, utilisation_percent (of a "
+        "GPU) and versions; an unknown value is null",
+    )
     jobs_done: int = 0
     jobs_failed: int = 0
     jobs_per_s: float = Field(default=0.0, description="jobs that ended, over the last minute")
@@ -60,6 +64,8 @@ class ModelStatus(StatusModel):
     id: str
     revision: str | None
     state: Literal["loading", "ready"]
+    max_context: int | None = Field(default=None, description="the most bars that it uses")
+    lookback: int | None = Field(default=None, description="bars of lookback in its training, if known")
     jobs: int
     slots: int
     running: int

@@ -23,7 +23,6 @@ class Core:
 
     Args:
         dispatcher: Stays open when the core is closed, since it may be shared.
-        call: Runs blocking functions on threads.
         away_for_s: Seconds that Redis may be unreachable while a caller waits.
     """
 

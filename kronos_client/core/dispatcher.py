@@ -9,12 +9,12 @@ from redis.exceptions import RedisError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.contract.names import CELERY_PRIORITIES, result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.job import Job
 from kronos_client.core.reachable import reachable
 from kronos_client.core.retrying import Retries
-from kronos_client.core.stored import NOT_BEGUN, encode_failure, result_key
+from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
@@ -147,4 +147,4 @@ class RedisDispatcher(Dispatcher):
                 return
             # No worker has begun it, and its queue may be long. A worker that takes it later finds it ended.
             ended = encode_failure(job_id, NOT_BEGUN)
-            self._records.store(job_id, result_key(job_id), ended, is_outcome=True)
+            self._records.store(job_id, ended, is_outcome=True)

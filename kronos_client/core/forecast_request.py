@@ -1,7 +1,7 @@
 """From an app's data and options to a forecast job of the contract. No pandas needed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -10,17 +10,21 @@ from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.series import CandleSource, job_series
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
+SAMPLE_COUNT: Final = 30
+"""Paths for each series by default: enough for quantiles from 0.1 to 0.9."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "model", "deadline_s")
 
 
 class ForecastOptions(TypedDict, total=False):
-    """Options of a forecast. Defaults are those of the contract.
+    """Options of a forecast. Defaults are those of the contract, but for ``sample_count``: ``SAMPLE_COUNT``.
 
     Attributes:
         pred_len: Bars to forecast; not needed with ``future_timestamps``.
         series_ids: Names of the series; by default "0", "1", ….
         timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
             ones follow the lookback's spacing.
+        lookback: The last bars of each series that the model reads. By default as many as in its training,
+            else what its context leaves; the result has the number.
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
@@ -31,6 +35,7 @@ class ForecastOptions(TypedDict, total=False):
     """
 
     pred_len: int | None
+    lookback: int | Literal["auto"]
     series_ids: Sequence[str] | None
     timestamps: Iterable[Any] | None
     future_timestamps: Iterable[Any] | None
@@ -58,8 +63,10 @@ class SubmitOptions(ForecastOptions, total=False):
     retry_for_s: float
 
 
-def forecast_payload(candles: CandleSource, **options: Unpack[ForecastOptions]) -> dict[str, Any]:
-    """Make a job as JSON has it. The contract checks its values later.
+def forecast_payload(
+    candles: CandleSource, *, max_bars: int | None = None, **options: Unpack[ForecastOptions]
+) -> dict[str, Any]:
+    """Make a job as JSON has it, of each series' last ``max_bars``. The contract checks its values later.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.
@@ -67,11 +74,12 @@ def forecast_payload(candles: CandleSource, **options: Unpack[ForecastOptions]) 
     """
     check_options(options, ForecastOptions)
     given: dict[str, Any] = {**options}
-    series = job_series(candles, *(given.pop(name, None) for name in SERIES_OPTIONS))
+    own = {name: given.pop(name, None) for name in SERIES_OPTIONS}
+    series = job_series(candles, max_bars=max_bars, **own)
     if "quantiles" in given:
         given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
-    sampling, output = Sampling().model_dump(), Output().model_dump(mode="json")
+    sampling, output = Sampling(sample_count=SAMPLE_COUNT).model_dump(), Output().model_dump(mode="json")
     return {
         "schema_version": SCHEMA_VERSION,
         "series": series,

@@ -45,7 +45,7 @@ class Job:
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
     """Make and check a forecast of candles. Raises JobError."""
-    return forecast_job(forecast_payload(candles, **options), job_id, settings)
+    return forecast_job(forecast_payload(candles, max_bars=settings.max_bars, **options), job_id, settings)
 
 
 def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:

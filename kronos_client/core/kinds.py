@@ -47,11 +47,7 @@ Result = TypeVar("Result", bound=BaseModel)
 
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """The differences between forecasts and finetuning.
-
-    Attributes:
-        state_of: Makes a state from the stored one.
-    """
+    """The differences between forecasts and finetuning."""
 
     role: Role
     task: str

@@ -153,7 +153,10 @@ class ResultEvents:
                 limit = ends_at if waiter.is_known else max(ends_at, begun_at + FIRST_LOOK_S)
                 remaining_s = limit - time.monotonic()
                 if remaining_s <= 0:
-                    raise _timed_out(timeout_s) if waiter.is_known else unanswered(job_id)
+                    if not waiter.is_known:
+                        raise unanswered(job_id)
+                    message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
+                    raise JobError(ErrorCode.TIMEOUT, message)
                 await waiter.change(remaining_s)
 
     @contextmanager
@@ -224,8 +227,3 @@ def _check_id(job_id: str) -> None:
     """Raises JobError LOST for an invalid id, under which nothing can be stored."""
     if not is_job_id(job_id):
         raise JobError(*LOST.args)
-
-
-def _timed_out(timeout_s: float | None) -> JobError:
-    message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
-    return JobError(ErrorCode.TIMEOUT, message)

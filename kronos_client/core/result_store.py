@@ -13,16 +13,8 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import KEY_PREFIX, job_key
-from kronos_client.core.stored import (
-    FORGOTTEN,
-    LOST,
-    NOTHING,
-    Stored,
-    encode_failure,
-    read_stored,
-    result_key,
-)
+from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
+from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
 from kronos_client.settings import ClientSettings
 

@@ -35,8 +35,9 @@ def series_payload(
     timestamps: Iterable[Any] | None = None,
     future_timestamps: Iterable[Any] | None = None,
     timezone: str | None = None,
+    max_bars: int | None = None,
 ) -> dict[str, Any]:
-    """One series as the contract has it, its columns as base64 of float32.
+    """One series as the contract has it, its columns as base64 of float32; at most the last ``max_bars``.
 
     The case of column names does not matter. Timestamps come from the argument, else from a column named in
     ``TIME_COLUMNS``, else from a DataFrame's DatetimeIndex. Strings stay as they are.
@@ -57,8 +58,12 @@ def series_payload(
             message = f"the columns {' and '.join(spelt)} differ only in case: keep one of them"
             raise JobError(ErrorCode.BAD_VALUE, message, name)
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
-    timestamps = _find_timestamps(candles, names) if timestamps is None else timestamps
-    payload: dict[str, Any] = {"id": series_id, "timestamps": _texts(timestamps)}
+    texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
+    if max_bars is not None and {len(texts)} == set(
+        map(len, columns.values())
+    ):  # else the contract refuses it
+        texts, columns = texts[-max_bars:], {name: values[-max_bars:] for name, values in columns.items()}
+    payload: dict[str, Any] = {"id": series_id, "timestamps": texts}
     payload |= {name: encode_column(values) for name, values in columns.items()}
     if future_timestamps is not None:
         payload["future_timestamps"] = _texts(future_timestamps)
@@ -154,6 +159,7 @@ def job_series(
     timestamps: Any = None,
     future_timestamps: Any = None,
     timezone: str | None = None,
+    max_bars: int | None = None,
 ) -> list[dict[str, Any]]:
     """The series of a job, from one source or a list of sources.
 
@@ -183,5 +189,5 @@ def job_series(
     for index, (source, name) in enumerate(zip(sources, ids, strict=True)):
         times = {"timestamps": past[index], "future_timestamps": future[index]}
         with within(f"series.{index}"):
-            payloads.append(series_payload(source, name, **times, timezone=timezone))
+            payloads.append(series_payload(source, name, **times, timezone=timezone, max_bars=max_bars))
     return payloads

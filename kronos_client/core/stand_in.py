@@ -8,12 +8,14 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_client.contract.results import ForecastResult, Timings, series_result
+from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.forecast import Forecast
 
 STAND_IN: str = "stand-in"
 """The model's id in results, so that nobody takes them for forecasts."""
+
+MAX_CONTEXT = 512
 
 SPREAD = 0.01
 """The standard deviation of a bar's return."""
@@ -27,8 +29,9 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
     """
     device = "cpu" if queue == "cpu" else "cuda:0"
     device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
-    series = prepare(job, job_id, limits)
-    warnings = [warning for one in series for warning in one.warnings]
+    num_bars = job.num_bars_read(None, MAX_CONTEXT)
+    series = [one.last(num_bars) for one in prepare(job, job_id, limits)]
+    warnings = [warning for one in series for warning in one.warnings] + sampling_warnings(job)
     return ForecastResult(
         series=tuple(series_result(one, _walk(one, job), job.output) for one in series),
         model=ModelInfo(

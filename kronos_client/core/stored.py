@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from celery import states
-from celery.backends.base import KeyValueStoreBackend
 from pydantic_core import from_json, to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -46,11 +45,6 @@ class Stored(NamedTuple):
 
 
 NOTHING: Final = Stored()
-
-
-def result_key(job_id: str) -> str:
-    """The key of a job's stored state, and the channel on which each new state is published."""
-    return f"{KeyValueStoreBackend.task_keyprefix}{job_id}"
 
 
 def read_stored(job_id: str, data: bytes | str) -> Stored:

@@ -2,13 +2,15 @@
 
 from typing import Any, Final
 
-from redis import Redis
+from redis import BlockingConnectionPool, Redis
 from redis.backoff import ConstantBackoff
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
+MAX_CONNECTIONS: Final = 32
+"""Of one client. The threads of a GPU's worker are more, and redis-py's own pool refuses the 101st."""
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
@@ -24,19 +26,20 @@ gives up after 20 s on a server that accepts and never answers."""
 
 
 def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
-    """A pooled client that returns strings, gives up in bounded time, and survives a restart of Redis.
+    """A pooled client that gives up in bounded time, and survives a restart of Redis.
 
-    Args:
-        decode_responses: False to return bytes.
-        protocol: Version of RESP, if not the default.
+    With ``MAX_CONNECTIONS`` in use, a thread waits for a free one.
     """
-    return Redis.from_url(
+    pool = BlockingConnectionPool.from_url(
         url,
+        max_connections=MAX_CONNECTIONS,
+        timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
         decode_responses=decode_responses,
         protocol=protocol,
         retry=Retry(ConstantBackoff(0.2), 1),
         **OPTIONS,
     )
+    return Redis.from_pool(pool)  # so that closing it closes the pool
 
 
 def refuses_writes(error: BaseException) -> bool:

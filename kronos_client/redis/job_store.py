@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from redis import Redis
 
-from kronos_client.contract.names import cancel_key, job_key
+from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
@@ -101,13 +101,11 @@ class JobStore:
         self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
     def begin(
-        self, job_id: str, result_key: str, state: str | bytes, tag: str, timeout_s: float, content: str = ""
+        self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = ""
     ) -> Receipt | None:
         """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 
         Args:
-            result_key: The key of its state.
-            tag: The tag of the job's delivery.
             timeout_s: Seconds until a delivery that is not renewed is put back.
             content: The job's fingerprint. This job is dropped if one with this id and another fingerprint is
                 under way. Empty to skip this check.
@@ -116,7 +114,7 @@ class JobStore:
             The job's record; None if the job has ended, or is dropped.
         """
         answer = self._run["begin"](
-            keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
+            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._taken_keys],
             args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content],
         )
         if answer is None:
@@ -140,7 +138,6 @@ class JobStore:
 
         Args:
             claims: Job ids by the tags of the deliveries that have claims.
-            others: The tags of other deliveries.
 
         Returns:
             By tag, whether each claim lives. False if another has it, or the job ended otherwise.
@@ -165,8 +162,7 @@ class JobStore:
     def count(self, job_id: str, tag: str, what: Literal["lost_alone", "put_off"]) -> int | None:
         """Count an attempt that ended with a process of its own, or that found no such process.
 
-        Returns:
-            The number so far; None if another has the claim.
+        Returns the number so far; None if another has the claim.
         """
         answer = self._run["count"](keys=[job_key(job_id)], args=[tag, what])
         return None if answer is None else int(answer)
@@ -174,29 +170,24 @@ class JobStore:
     def store(
         self,
         job_id: str,
-        result_key: str,
         state: str | bytes,
         *,
         is_outcome: bool,
         tag: str = "",
         over_claim: bool = False,
     ) -> bool:
-        """Store and publish a job's state or outcome.
+        """Store and publish a job's state or outcome; returns whether it was stored.
 
         The first outcome stands. A state without the job's claim is dropped. An outcome ends the job and
         deletes the request to cancel it.
 
         Args:
-            result_key: The key of the state.
             tag: The tag of the delivery that has the claim; empty for none.
             over_claim: Store it even if another has the claim; the holder then loses it.
-
-        Returns:
-            Whether it was stored.
         """
         record_ttl_s = 2 * self._result_ttl_s if is_outcome else ""
         answer = self._run["store"](
-            keys=[result_key, job_key(job_id), cancel_key(job_id), *self._taken_keys],
+            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._taken_keys],
             args=[state, self._result_ttl_s, record_ttl_s, tag, "over" if over_claim else ""],
         )
         if answer < 0:

@@ -72,6 +72,7 @@ def compare_held_out(
     seeds: Sequence[int] = range(8),
     windows_per_seed: int = 64,
     sample_count: int = SAMPLE_COUNT,
+    top_p: float = 1.0,
 ) -> HeldOut:
     """Forecast each seed's windows with that seed, and compare the forecasts with naive ones."""
     metadata = read_metadata(checkpoint)
@@ -83,7 +84,7 @@ def compare_held_out(
             pair.model,
             pair.tokenizer,
             max_context=pair.max_context,
-            sampling=SamplingParams(top_p=1.0, sample_count=sample_count, seed=seed),
+            sampling=SamplingParams(top_p=top_p, sample_count=sample_count, seed=seed),
         )
         parts.append(held_out_windows(seed, windows_per_seed, lookback, pred_len))
         forecasts.append(forecaster(parts[-1], LEVELS))
@@ -107,9 +108,15 @@ def main() -> None:
     parser.add_argument("checkpoint", nargs="?", default=NAME, help="bundled name or folder (%(default)s)")
     parser.add_argument("--seeds", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--windows", type=int, default=64, help="windows a seed (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=SAMPLE_COUNT, help="paths (default: %(default)s)")
+    parser.add_argument("--top-p", type=float, default=1.0, help="(default: %(default)s)")
     options = parser.parse_args()
     held_out = compare_held_out(
-        options.checkpoint, seeds=range(options.seeds), windows_per_seed=options.windows
+        options.checkpoint,
+        seeds=range(options.seeds),
+        windows_per_seed=options.windows,
+        sample_count=options.samples,
+        top_p=options.top_p,
     )
     sys.stdout.write(held_out.summary() + "\n")
 

@@ -127,7 +127,6 @@ class PretrainedModule(nn.Module, PyTorchModelHubMixin):
         the folder held another model, and loading then fails. No model card is written.
 
         Args:
-            save_directory: the folder.
             config: replaces the module's own config; it needs the same keys.
             push_to_hub, repo_id, push_to_hub_kwargs: as in ``huggingface_hub.PyTorchModelHubMixin``.
 

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import torch
 
+from kronos_model.devices.driver import driver_problem, driver_version
+from kronos_model.devices.failures import is_out_of_memory
+
 NOT_AVAILABLE = "not available"
+NO_CUDA_BUILD = "driver {driver} found, but this PyTorch is built for the CPU: install requirements-cuda.txt"
 # PyTorch's messages for a missing device, as opposed to a broken one.
 _ABSENT = (
     "Found no NVIDIA driver",
     "No CUDA GPUs are available",
+    "No HIP GPUs are available",
     "no CUDA-capable device",
     "not compiled with CUDA",
 )
@@ -36,22 +41,39 @@ class TorchProbe:
         if device.type == "cpu":
             return None
         if device.type == "cuda" and not _cuda_is_built():
-            return NOT_AVAILABLE
+            driver = self.driver_version()
+            return NOT_AVAILABLE if driver is None else f"not usable ({NO_CUDA_BUILD.format(driver=driver)})"
         if device.type == "mps" and not torch.backends.mps.is_available():
             return NOT_AVAILABLE
         try:
-            ones = torch.ones(2, 2, device=device)
-            (ones @ ones).sum().item()
+            compute_on(device)
         except (RuntimeError, AssertionError, OSError) as error:
+            if problem := device.type == "cuda" and driver_problem(self.driver_version(), torch.version.cuda):
+                return f"not usable ({problem})"
             reason = short_reason(error)
             return NOT_AVAILABLE if any(text in reason for text in _ABSENT) else f"not usable ({reason})"
         return None
 
+    def is_lost(self, device: torch.device) -> bool:
+        """Whether a device that computed before no longer does. Without free memory it still counts."""
+        if device.type == "cpu":
+            return False
+        try:
+            compute_on(device)
+        except Exception as error:  # noqa: BLE001  # a device that has failed may raise anything
+            return not is_out_of_memory(error)
+        return False
+
+    def platform(self, kind: str) -> str:
+        """The name of a kind of device: builds of PyTorch for ROCm call an AMD GPU "cuda" too."""
+        return "ROCm" if kind == "cuda" and torch.version.hip else kind.upper()
+
     def name(self, device: torch.device) -> str:
-        """Product name, e.g. "NVIDIA H200"."""
+        """Product name, e.g. "NVIDIA H200" or "AMD Instinct MI300X (ROCm)"."""
         try:
             if device.type == "cuda":
-                return torch.cuda.get_device_name(device)
+                suffix = " (ROCm)" if torch.version.hip else ""
+                return torch.cuda.get_device_name(device) + suffix
         except (RuntimeError, AssertionError):
             return device.type
         model_name = _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)")
@@ -71,9 +93,27 @@ class TorchProbe:
             return None, None
         return _host_memory_bytes()
 
+    def utilisation_percent(self, device: torch.device) -> int | None:
+        """Share of the last second or less in which a GPU computed; None if it cannot be known.
+
+        Needs the package nvidia-ml-py, or amdsmi for ROCm.
+        """
+        if device.type != "cuda":
+            return None
+        try:
+            return torch.cuda.utilization(device)
+        except Exception:  # noqa: BLE001  # each library has errors of its own, such as for a MIG instance
+            return None
+
     def driver_version(self) -> str | None:
         """Version of the NVIDIA kernel driver, None if absent or unknown."""
-        return _first_match("/proc/driver/nvidia/version", r"Kernel Module\D*([0-9][0-9.]+)")
+        return driver_version()
+
+
+def compute_on(device: torch.device) -> float:
+    """The result, 8, of a tiny computation there. Raises what the device raises."""
+    ones = torch.ones(2, 2, device=device)
+    return (ones @ ones).sum().item()
 
 
 def _cuda_is_built() -> bool:

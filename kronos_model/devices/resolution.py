@@ -34,7 +34,9 @@ class DeviceDescription:
         kind: "cpu", "cuda" or "mps".
         index: of the GPU, None for other devices.
         memory_total_bytes, memory_free_bytes: None if unknown; the host's memory for the CPU.
-        versions: of "python", "torch", "cuda" (which PyTorch was built for) and "driver"; None if absent.
+        utilisation_percent: of a GPU, None if unknown.
+        versions: of "python", "torch", "cuda" or "rocm" (which PyTorch was built for) and "driver"; None if
+            absent.
     """
 
     name: str
@@ -42,6 +44,7 @@ class DeviceDescription:
     index: int | None
     memory_total_bytes: int | None
     memory_free_bytes: int | None
+    utilisation_percent: int | None
     versions: dict[str, str | None]
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,10 +86,12 @@ def describe_device(device: torch.device, *, probe: TorchProbe | None = None) ->
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
+        "rocm": torch.version.hip,
         "driver": probe.driver_version(),
     }
     index = device.index if device.type == "cuda" else None
-    return DeviceDescription(probe.name(device), device.type, index, *probe.memory_bytes(device), versions)
+    memory, utilisation = probe.memory_bytes(device), probe.utilisation_percent(device)
+    return DeviceDescription(probe.name(device), device.type, index, *memory, utilisation, versions)
 
 
 def move_to_device(
@@ -96,7 +101,8 @@ def move_to_device(
 
     Returns: the same module, its device, and None or a warning, which is also logged.
     """
-    failure = (probe or TorchProbe()).failure(device)
+    probe = probe or TorchProbe()
+    failure = probe.failure(device)
     if failure is None:
         before = _tensors_of(module)
         try:
@@ -108,7 +114,7 @@ def move_to_device(
                 tensor.data = data
                 setattr(owner, name, tensor)
             empty_cache(device)
-    warning = _fallback(device.type, str(device), failure)
+    warning = _fallback(probe.platform(device.type), str(device), failure)
     warn_once(warning)
     return module.to(_CPU), _CPU, warning
 
@@ -160,8 +166,14 @@ def _best_device(probe: TorchProbe) -> torch.device:
         if failure is None:
             return device
         if failure != NOT_AVAILABLE:
-            logger.info("Device '%s' is skipped: %s %s.", device, device.type.upper(), failure)
+            logger.info("Device '%s' is skipped: %s %s.", device, probe.platform(device.type), failure)
     return _CPU
+
+
+def skipped_gpu(probe: TorchProbe) -> str | None:
+    """Why ``auto`` does not choose the first GPU, None if there is none or it is usable."""
+    failure = probe.failure(torch.device("cuda", 0))
+    return None if failure in (None, NOT_AVAILABLE) else f"{probe.platform('cuda')} {failure}"
 
 
 def _named_or_cpu(kind: str, index: int | None, probe: TorchProbe) -> tuple[torch.device, str | None]:
@@ -173,15 +185,16 @@ def _named_or_cpu(kind: str, index: int | None, probe: TorchProbe) -> tuple[torc
     gpu = index if index is not None and index < num_devices else 0
     device = torch.device("mps") if kind == "mps" else torch.device("cuda", gpu)
     if failure := probe.failure(device):
-        return _CPU, _fallback(kind, requested, failure)
+        return _CPU, _fallback(probe.platform(kind), requested, failure)
     if index is None or index == device.index:
         return device, None
-    found = "1 CUDA device was" if num_devices == 1 else f"{num_devices} CUDA devices were"
-    return device, f"CUDA device '{requested}' requested but only {found} found. Falling back to cuda:0."
+    name = probe.platform(kind)
+    found = f"1 {name} device was" if num_devices == 1 else f"{num_devices} {name} devices were"
+    return device, f"{name} device '{requested}' requested but only {found} found. Falling back to cuda:0."
 
 
-def _fallback(kind: str, requested: str, failure: str) -> str:
-    return f"{kind.upper()} device '{requested}' requested but {kind.upper()} {failure}. Falling back to CPU."
+def _fallback(platform: str, requested: str, failure: str) -> str:
+    return f"{platform} device '{requested}' requested but {platform} {failure}. Falling back to CPU."
 
 
 @functools.cache

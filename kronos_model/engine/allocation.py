@@ -1,6 +1,6 @@
 """Who has slots: shares them out between jobs, and suspends paths that must make room. No torch."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -96,9 +96,8 @@ class Allocation:
     def drop(self, generation: Generation) -> None:
         """Forget a generation that ended or failed."""
         self._waiting.pop(generation, None)
-        for sequence in [one for one in self._suspended if one.generation is generation]:
-            del self._suspended[sequence]
-        for sequence in [one for one in self._holding if one.generation is generation]:
+        for sequence in generation.sequences:
+            self._suspended.pop(sequence, None)
             self.leave(sequence)
         self._prompts.drop(generation)
         self.has_changed = True
@@ -110,7 +109,12 @@ class Allocation:
             What was suspended, and the sequences that got slots.
         """
         self.has_changed = False
-        jobs = self._jobs()
+        num_free = min(num_slots, self._slots.num_slots - self._num_spare) - self._slots.num_used
+        is_enough_for_all = self.num_waiting <= num_free
+        if is_enough_for_all:
+            self._service.catch_up_all()
+        # If all that waits gets slots, it does not matter what others hold.
+        jobs = self._jobs(() if is_enough_for_all else self._holding)
         num_of_small = sum(job.num_wanted for job in jobs if job.num_wanted <= self._num_spare)
         num_slots = min(num_slots, self._slots.num_slots - self._num_spare + num_of_small)
         set_targets(jobs, num_slots)
@@ -133,7 +137,7 @@ class Allocation:
         self.has_changed = any(job.num_lacking for job in lacking)
         return suspended, placed
 
-    def _jobs(self) -> list[_Job]:
+    def _jobs(self, holding: Iterable[Sequence]) -> list[_Job]:
         jobs: dict[Hashable, _Job] = {}
 
         def job_of(generation: Generation) -> _Job:
@@ -142,7 +146,7 @@ class Allocation:
                 jobs[key] = _Job(generation.rank, self._service[key])
             return jobs[key]
 
-        for sequence in self._holding:
+        for sequence in holding:
             job = job_of(sequence.generation)
             job.running.append(sequence)
             job.num_held += sequence.num_paths
@@ -162,10 +166,12 @@ class Allocation:
 
     def _next(self, job: _Job) -> Sequence | Generation | None:
         """What the job places next. One sequence of a generation caches the prompt for all."""
-        starting = {one.generation for one in job.running if not one.generation.is_tokenized}
         for one in job.following:
             generation = one.generation if isinstance(one, Sequence) else one
-            if generation not in starting and not self._prompts.is_being_cached(generation):
+            is_starting = not generation.is_tokenized and any(
+                sequence in self._holding for sequence in generation.sequences
+            )
+            if not (is_starting or self._prompts.is_being_cached(generation)):
                 return one
         return None
 
@@ -205,7 +211,8 @@ class Allocation:
         num_kept = sum(one.num_paths for one in self._suspended if one.num_generated)
         num_paths = min(num_paths, MAX_SUSPENDED_AT_ONCE)
         suspended: list[Suspension] = []
-        for job in sorted(jobs, key=lambda job: (-job.rank, job.target - job.num_held)):
+        holding_more = [job for job in jobs if job.num_held > job.target]
+        for job in sorted(holding_more, key=lambda job: (-job.rank, job.target - job.num_held)):
             is_lower = highest < job.rank
             for sequence in sorted(job.running, key=lambda one: (one.num_paths, one.num_generated)):
                 most = min(num_paths, job.num_held - job.target, sequence.num_paths)

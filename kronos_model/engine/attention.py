@@ -17,7 +17,9 @@ QUERY_BLOCK = 12
 """Paths of a block, where MKL's result depends on how many paths there are. In a block of this size, it does
 not depend on a path's place (AVX2)."""
 TILE_BARS = 64
-"""Bars of a prompt whose attention is one call on the CPU, whatever part of them a chunk computes."""
+"""Bars of a prompt whose attention is one call, whatever part of them a chunk computes."""
+MAX_SCORES = 2**25
+"""Scores of one product without the CPU's kernel: 128 MiB in float32."""
 
 
 def attend(
@@ -26,8 +28,9 @@ def attend(
     """Queries q (B, H, n, hd) on keys and values (B, H, m, hd).
 
     ``mask`` is added to the scores and broadcasts to (B, H, n, m). ``is_causal`` (n = m) hides later keys.
-    The kernel that also returns the sums of its scores is not public. Without it, plain products compute
-    the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``).
+    The kernels that also return the sums of their scores are not public. Without them, plain products
+    compute the same (PyTorch 2.13: ``aten/src/ATen/native/cpu/FlashAttentionKernel.cpp``,
+    ``aten/src/ATen/native/transformers/cuda/attention.cu``). Scores and their sums are float32 everywhere.
     """
     if has_kernel(q.device):
         return Mixed(
@@ -35,13 +38,40 @@ def attend(
                 q, k, v, 0.0, is_causal, attn_mask=mask
             )
         )
-    scores = (q @ k.mT).float() / math.sqrt(q.shape[-1])
+    if q.device.type == "cuda":
+        bias = None if mask is None else _bias(mask, q, k.shape[2])
+        out, weight, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+            q, k, v, bias, compute_log_sumexp=True, is_causal=is_causal
+        )
+        return Mixed(out, weight[..., : q.shape[2]])  # the kernel pads the weights to 32 queries
+    if q.shape[:3].numel() * k.shape[2] > MAX_SCORES and (len(q) > 1 or (not is_causal and q.shape[2] > 1)):
+        return _attend_in_halves(q, k, v, mask, is_causal=is_causal)
+    scores = q.float() @ k.float().mT / math.sqrt(q.shape[-1])
     if is_causal:
         hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)
     if mask is not None:
         scores = scores + mask
     return Mixed(scores.softmax(-1).to(v.dtype) @ v, scores.logsumexp(-1))
+
+
+def _bias(mask: Tensor, q: Tensor, num_keys: int) -> Tensor:
+    """The mask as CUDA's kernel takes it: of q's type and sizes, its rows a multiple of 8 numbers apart."""
+    mask = mask.to(q.dtype)
+    if num_keys % 8:
+        mask = F.pad(mask, (0, -num_keys % 8))[..., :num_keys]
+    return mask.expand(*q.shape[:3], num_keys)
+
+
+def _attend_in_halves(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> "Mixed":
+    """The same as ``attend``: batches, else queries, in two halves, one after the other."""
+    dim = 0 if len(q) > 1 else 2
+    keys, values = ((x, x) if dim else x.chunk(2) for x in (k, v))
+    masks = (mask, mask) if mask is None or mask.shape[dim] == 1 else mask.chunk(2, dim)
+    halves = [
+        attend(*half, is_causal=is_causal) for half in zip(q.chunk(2, dim), keys, values, masks, strict=True)
+    ]
+    return Mixed(torch.cat([one.out for one in halves], dim), torch.cat([one.weight for one in halves], dim))
 
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
@@ -76,28 +106,27 @@ def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
 def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     """Queries q (n, H, hd) of the bars from ``first`` on; each sees the keys (H, m, hd) up to its own bar.
 
-    On the CPU, bars are computed in tiles that begin at multiples of ``TILE_BARS``, and a tile that is partly
+    For the CPU. Bars are computed in tiles that begin at multiples of ``TILE_BARS``; a tile that is partly
     asked for is computed whole: so a bar's result does not depend on ``first`` and n. Keys that a tile's bars
     do not see must be finite. Returns (n, H, hd).
     """
-    size = TILE_BARS if has_kernel(q.device) else len(q)
-    before = first % TILE_BARS if has_kernel(q.device) else 0
-    after = -(before + len(q)) % size
+    before = first % TILE_BARS
+    after = -(before + len(q)) % TILE_BARS
     padded = F.pad(q, (0, 0, 0, 0, before, after)) if before or after else q
     outs = []
-    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), size, dim=2)):
-        begin = first - before + number * size
-        keys, values = (one[None, :, : begin + size] for one in (k, v))
-        mask = _later_hidden(begin, size, keys.shape[2], q.device)
+    for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), TILE_BARS, dim=2)):
+        begin = first - before + number * TILE_BARS
+        keys, values = (one[None, :, : begin + TILE_BARS] for one in (k, v))
+        mask = _later_hidden(begin, keys.shape[2])
         outs.append(attend(tile, keys, values, mask).out[0].transpose(0, 1))
     return torch.cat(outs)[before : before + len(q)]
 
 
 @lru_cache(maxsize=32)  # the tiles of a prompt of 2048 bars
-def _later_hidden(first: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-    """(num_queries, num_keys), −inf where a bar does not see a later one."""
-    hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).triu(first + 1)
-    return torch.zeros(hidden.shape, device=device).masked_fill(hidden, -math.inf)
+def _later_hidden(first: int, num_keys: int) -> Tensor:
+    """(TILE_BARS, num_keys), −inf where a bar does not see a later one."""
+    hidden = torch.ones(TILE_BARS, num_keys, dtype=torch.bool).triu(first + 1)
+    return torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
 
 
 class Mixed:

@@ -1,15 +1,21 @@
 """Builds an engine for a loaded model and tokenizer, with as many slots as are wanted and fit."""
 
+from functools import partial
+from typing import cast
+
 import torch
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.failures import is_out_of_memory
-from kronos_model.engine.network import cache_dtype
+from kronos_model.engine.kv_cache import cache_dtype, cached_head_dim
+from kronos_model.engine.memory import GpuMemory, fitting_runner
 from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.slots import num_prompt_slots, num_slots_among
 from kronos_model.engine.static_steps import StaticSteps
+from kronos_model.engine.timing import HostMark
 from kronos_model.errors import OutOfMemory
+from kronos_model.layers import TransformerBlock
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -19,6 +25,7 @@ SLOTS_PER_SPARE = 8
 GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""
 CPU_CHUNK_BARS = 512
+MPS_CHUNK_BARS = 2048
 GPU_CHUNK_BARS = 8192
 """The longest wait of running series between two bars: about 0.1 s for Kronos-small on two cores."""
 
@@ -40,18 +47,18 @@ def build_engine(
         max_context: bars the model sees at most.
         clip: scaled values are clipped to ±clip.
         max_slots: sample paths that run together; fewer if ``memory_bytes`` holds fewer. None: 64 on the
-            CPU, on a GPU as many as the memory holds, up to 512.
+            CPU and on MPS, on a GPU as many as the memory holds, up to 512.
         max_prefill_bars: bars that a step computes in addition to the newest ones, mostly of lookbacks.
-            None: 512 on the CPU, 8192 on a GPU.
-        memory_bytes: for weights and slots together; None for no limit.
+            None: 512 on the CPU, 2048 on MPS, 8192 on a GPU.
+        memory_bytes: for weights and slots together, on a GPU also for the temporary tensors of steps. None
+            for no limit.
         dtype: in which weights are multiplied, float32 or bfloat16.
 
     Raises:
         OutOfMemory: not even one slot fits, or the device has less memory than ``memory_bytes``.
     """
     device = model.head.proj_s1.weight.device
-    is_cpu = device.type == "cpu"
-    chunk_bars = CPU_CHUNK_BARS if is_cpu else GPU_CHUNK_BARS
+    chunk_bars = max_prefill_bars or default_chunk_bars(device)
     num_slots = num_slots_on(
         device,
         model,
@@ -61,22 +68,46 @@ def build_engine(
         memory_bytes=memory_bytes,
         dtype=dtype,
     )
-    num_spare = num_slots // SLOTS_PER_SPARE if is_cpu and memory_bytes is None else 0
+    num_spare = num_slots // SLOTS_PER_SPARE if device.type == "cpu" and memory_bytes is None else 0
+    make = partial(ModelRunner, model, tokenizer, max_context=max_context, clip=clip, dtype=dtype)
     try:
-        runner = ModelRunner(
-            model, tokenizer, max_context=max_context, num_slots=num_slots + num_spare, clip=clip, dtype=dtype
-        )
-        runner.warm_up()
+        if memory_bytes is None or device.type != "cuda":
+            runner = make(num_slots=num_slots + num_spare)
+        else:
+            runner = fitting_runner(
+                make,
+                num_slots,
+                chunk_bars=chunk_bars,
+                budget_bytes=memory_bytes - memory_of_weights(model, tokenizer) // 2,  # those as loaded
+                slot_bytes=2 * slot_bytes(model, max_context, dtype, device),
+                memory=GpuMemory(device),
+            )
     except Exception as error:  # whatever class the allocator raises
         if is_out_of_memory(error):
             raise OutOfMemory(f"the device has too little memory for {num_slots} slots: {error}") from error
         raise
-    return Engine(runner, max_chunk_bars=max_prefill_bars or chunk_bars, num_spare_slots=num_spare)
+    return Engine(
+        runner,
+        max_chunk_bars=chunk_bars,
+        num_spare_slots=num_spare,
+        new_mark=partial(_recorded_event, device) if device.type == "cuda" else HostMark,
+    )
+
+
+def _recorded_event(device: torch.device) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 def default_slots(device: torch.device) -> int:
-    """Sample paths that run together if memory sets no bound."""
-    return CPU_SLOTS if device.type == "cpu" else GPU_SLOTS
+    """Sample paths that run together if memory sets no bound. Those of MPS share the host's memory."""
+    return GPU_SLOTS if device.type == "cuda" else CPU_SLOTS
+
+
+def default_chunk_bars(device: torch.device) -> int:
+    """Bars that a step computes in addition to the newest ones."""
+    return {"cuda": GPU_CHUNK_BARS, "mps": MPS_CHUNK_BARS}.get(device.type, CPU_CHUNK_BARS)
 
 
 def num_slots_on(
@@ -126,7 +157,10 @@ def slot_bytes(
 
     ``device`` is the model's if left out.
     """
-    num_layers = len(model.transformer) + 1  # and the dependency-aware layer
-    itemsize = cache_dtype(device or model.head.proj_s1.weight.device, dtype).itemsize
+    device = device or model.head.proj_s1.weight.device
+    blocks = (cast(TransformerBlock, block).self_attn for block in model.transformer)
+    width = sum(
+        one.n_heads * cached_head_dim(device, one.head_dim) for one in (*blocks, model.dep_layer.cross_attn)
+    )
     num_bars = padded_bars(max_context + StaticSteps.NUM_SPARE_BARS)
-    return 2 * num_layers * num_bars * model.d_model * itemsize
+    return 2 * num_bars * width * cache_dtype(device, dtype).itemsize

@@ -1,19 +1,21 @@
 """The engine: many series at once, a bar at a time."""
 
 import logging
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.failures import as_kronos_error, is_device_lost, is_out_of_memory
-from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.failures import as_kronos_error
+from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
+from kronos_model.engine.reports import EngineLoad, StepReport
+from kronos_model.engine.runner_protocol import Runner
 from kronos_model.engine.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
@@ -26,46 +28,6 @@ MIN_CHUNK_BARS = 64
 Work = TypeVar("Work", Chunk, Sequence)
 
 
-class Runner(Protocol):
-    """The computing side of an engine: ``ModelRunner`` in production, a scripted one in tests."""
-
-    max_context: int
-    num_slots: int
-
-    def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
-
-    def decode(self, sequences: tuple[Sequence, ...]) -> None: ...
-
-    def suspend(self, suspension: Suspension) -> None: ...
-
-    def leave_slots(self, sequence: Sequence) -> None: ...
-
-    def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
-
-    def release(self, sequence: Sequence) -> None: ...
-
-    def forget(self, generation: Generation) -> None: ...
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one step did. Bars are counted over all paths; seconds are wall-clock time."""
-
-    num_prefill_bars: int = 0
-    num_bars: int = 0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class EngineLoad:
-    """Sample paths in slots and waiting for them, and how many slots there are without the spare ones."""
-
-    running: int
-    waiting: int
-    slots: int
-
-
 class Engine:
     """Takes series at any time and advances those that have slots by one bar in each ``step``.
 
@@ -76,20 +38,27 @@ class Engine:
             that have slid, and of paths that are turned back from tokens into bars.
         num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
             large job has to make room for them.
+        new_mark: marks what the device has been sent so far.
     """
 
-    def __init__(self, runner: Runner, *, max_chunk_bars: int = 512, num_spare_slots: int = 0) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        max_chunk_bars: int = 512,
+        num_spare_slots: int = 0,
+        new_mark: Callable[[], Mark] = HostMark,
+    ) -> None:
         self._runner = runner
         self._num_slots = runner.num_slots - num_spare_slots
-        self._scheduler = Scheduler(
-            runner.num_slots,
-            runner.max_context,
-            max_chunk_bars,
-            num_spare=num_spare_slots,
-        )
-        self._live: list[Generation] = []
+        self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
+        self._live: dict[Generation, None] = {}
+        self._ended: list[Generation] = []
+        self._next_deadline = math.inf
         self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
+        self._timer = PhaseTimer(new_mark)
+        self._began: list[Generation] = []  # had their first bar in this step
         self.last_step = StepReport()
 
     @property
@@ -99,7 +68,11 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return any(not generation.done for generation in self._live)
+        return bool(self._live)
+
+    def prepare(self) -> bool:
+        """Use idle time for one piece of work that makes later steps faster. False if there is none."""
+        return not self.has_work and self._runner.prepare()
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""
@@ -114,8 +87,26 @@ class Engine:
             )
         generation = Generation(request)
         self._scheduler.add(generation)
-        self._live.append(generation)
+        self._live[generation] = None
+        self._next_deadline = min(self._next_deadline, generation.deadline)
         return generation
+
+    def run(
+        self, requests: Iterable[SeriesRequest], on_bars: Callable[[int], object] = lambda num_bars: None
+    ) -> list[Generation]:
+        """Submit series and step until all are done; ``on_bars`` receives the bars of each step."""
+        generations: list[Generation] = []
+        while self.prepare():
+            pass
+        try:
+            generations.extend(map(self.submit, requests))
+            while self.has_work:
+                self.step()
+                on_bars(self.last_step.num_bars)
+        finally:
+            for generation in generations:  # also those of a refused or interrupted batch
+                self.cancel(generation)
+        return generations
 
     def cancel(self, generation: Generation) -> None:
         """End a generation now with Cancelled and free its slots; one that is done stays as it is."""
@@ -127,6 +118,7 @@ class Engine:
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         self._end_late()
+        self._timer.begin_phase()
         started = time.monotonic()
         suspended, placed = self._scheduler.share_out()
         for suspension in suspended:
@@ -137,56 +129,62 @@ class Engine:
         chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
         for chunk in chunks:
             self._complete(chunk)
-        computed = time.monotonic()
-        decoded: list[Sequence] = []
-        for batch in self._scheduler.batches():
-            decoded += self._attempt(self._runner.decode, batch)
-        for sequence in decoded:
-            self._add_bar(sequence)
-        self.last_step = StepReport(
-            num_prefill_bars=sum(chunk.num_bars for chunk in chunks),
-            num_bars=sum(sequence.num_paths for sequence in decoded),
-            prefill_s=computed - started,
-            decode_s=time.monotonic() - computed,
-        )
+        self._timer.end_phase("prefill" if chunks else None)
+        num_bars = sum(map(self._decode, self._scheduler.batches()))
+        self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
+        self._timer.collect()
+        self._began = []
+        num_prefill_bars = sum(chunk.num_bars for chunk in chunks)
+        times_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
         self._make_room()
         self._recover()
-        ended = [generation for generation in self._live if generation.done]
-        self._live = [generation for generation in self._live if not generation.done]
+        ended, self._ended = self._ended, []
         return ended
 
     def _end_late(self) -> None:
         now = time.monotonic()
+        if now < self._next_deadline:
+            return
         for generation in list(self._live):
-            deadline = generation.request.deadline
-            if deadline is not None and now >= deadline:
+            if now >= generation.deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
+        self._next_deadline = min((generation.deadline for generation in self._live), default=math.inf)
 
-    def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> list[Work]:
+    def _decode(self, sequences: tuple[Sequence, ...]) -> int:
+        """Compute one more bar of every path. Returns how many bars that were."""
+        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
+        if not decoded:
+            return 0
+        num_bars = len(self._scheduler.batch_of(decoded).slots)
+        for sequence in self._scheduler.add_bars(decoded):
+            self._change_phase(sequence)
+        return num_bars
+
+    def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
         """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
 
         Work that runs out of memory alone fails for good only if nothing else holds memory and it cannot be
         made smaller.
         """
-        work = tuple(one for one in work if not one.generation.done)  # another of its sequences may fail
         if not work:
-            return []
+            return ()
         try:
             run(work)
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             is_less = is_out_of_memory(error) and self._shrink(work)
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
-                return self._attempt(run, work[:half]) + self._attempt(run, work[half:])
+                return _going_on(self._attempt(run, work[:half]) + self._attempt(run, _going_on(work[half:])))
             if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
-                return []  # the next step tries a smaller part of it
+                return ()  # the next step tries a smaller part of it
             if not (is_out_of_memory(error) and self._may_fit(work[0])):
                 self._give_up(work[0].generation, error)
-            return []
-        return list(work)
+            return ()
+        return work
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
@@ -227,35 +225,33 @@ class Engine:
             self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
-        keeps_state = suspension.keeps_state
         try:
             self._runner.suspend(suspension)
+            keeps_state = suspension.keeps_state
         except Exception as error:  # a kernel may raise anything
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             keeps_state = False
         if not keeps_state:
             suspension.sequence.start_over()
 
-    def _add_bar(self, sequence: Sequence) -> None:
-        generation = sequence.generation
-        if generation.done:
+    def _change_phase(self, sequence: Sequence) -> None:
+        """After a bar: go on, in another phase if all bars are there or the window slides."""
+        if sequence.generation.done:
             return
-        if generation.timings.first_bar is None:
-            generation.timings.first_bar = time.monotonic()
-        generation.num_bars_done += sequence.num_paths
-        sequence.add_bar()
+        if sequence.generation.timings.first_bar is None:
+            self._began.append(sequence.generation)
+        sequence.change_phase()
         if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
-            self._scheduler.advance(sequence, sequence.num_paths)
+            self._scheduler.advance(sequence)
 
     def _complete(self, chunk: Chunk) -> None:
         """After a chunk of a sequence: go on, or end it."""
         if chunk.generation.done:
             return
         sequence, generation = chunk.sequence, chunk.generation
-        sequence.complete(chunk)
-        self._scheduler.advance(sequence, chunk.num_bars)
+        self._scheduler.complete(chunk)
         if sequence.is_complete and self._succeeds(self._accept, sequence):
             self._scheduler.end(sequence)
             self._runner.release(sequence)
@@ -263,18 +259,24 @@ class Engine:
                 self._forget(generation)
 
     def _accept(self, sequence: Sequence) -> None:
-        sequence.generation.accept(sequence.first_path, self._runner.paths(sequence))
+        paths = self._runner.paths(sequence)
+        self._timer.collect()  # the paths are here, so the device has finished their first bar
+        sequence.generation.accept(sequence.first_path, paths)
 
     def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
         """Run this for a sequence; if it fails, the generation does."""
         try:
             run(sequence)
         except Exception as error:  # as in _attempt
-            if is_device_lost(error):
+            if self._is_lost_by(error):
                 raise
             self._give_up(sequence.generation, error)
             return False
         return True
+
+    def _is_lost_by(self, error: Exception) -> bool:
+        """Whether the device has failed, so that every further call would fail too."""
+        return not is_out_of_memory(error) and self._runner.is_lost()
 
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
@@ -282,5 +284,13 @@ class Engine:
             self._forget(generation)
 
     def _forget(self, generation: Generation) -> None:
+        del self._live[generation]
+        self._ended.append(generation)
         self._scheduler.drop(generation)
         self._runner.forget(generation)
+        generation.sequences.clear()
+
+
+def _going_on(work: tuple[Work, ...]) -> tuple[Work, ...]:
+    """Without what belongs to series that failed: another of their sequences may have."""
+    return tuple(one for one in work if not one.generation.done)

@@ -1,26 +1,7 @@
-"""What a failed computation means, from the name of its class and its text. No torch."""
+"""The error that a failed series ends with. No torch."""
 
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.errors import KronosError, OutOfMemory
-
-OUT_OF_MEMORY_TEXTS = (
-    "out of memory",  # CUDA and MPS, the allocator's and the driver's
-    "can't allocate memory",  # the CPU's allocator
-    "alloc_failed",  # cuBLAS and cuDNN
-    "bad_alloc",
-)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether computing less at once may help."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(part in text for part in OUT_OF_MEMORY_TEXTS)
-
-
-def is_device_lost(error: Exception) -> bool:
-    """Whether every further call would fail the same way, as after an illegal access on a GPU."""
-    return type(error).__name__ == "AcceleratorError" and not is_out_of_memory(error)
 
 
 def as_kronos_error(error: Exception) -> KronosError:

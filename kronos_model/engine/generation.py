@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.errors import InputError, KronosError
 from kronos_model.seeds import MAX_SEED
+
+if TYPE_CHECKING:
+    from kronos_model.engine.sequence import Sequence
 
 ContextPolicy = Literal["exact", "rolling"]
 """What happens once the window slides.
@@ -24,6 +27,9 @@ left were computed with the dropped ones in view, and positions keep increasing.
 Priority = Literal["high", "normal", "low"]
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 """The priority classes, highest first."""
+
+MIN_TEMPERATURE: Final = 1e-30
+"""A lower temperature also picks the best token always, but would make logits infinite."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +134,20 @@ class Generation:
         job: series with an equal one share its slots.
         rank: of its priority class; 0 is the highest.
         is_tokenized: whether the lookback's tokens are known. Until then only one sequence runs.
+        sequences: of the paths that have started, until it ends.
     """
 
     def __init__(self, request: SeriesRequest) -> None:
         self.request = request
         self.rank = PRIORITIES.index(request.priority)
         self.job: Hashable = self if request.job is None else (request.job, self.rank)
+        self.deadline = math.inf if request.deadline is None else request.deadline
         self.timings = GenerationTimings()
         self.error: KronosError | None = None
         self.done = False
         self.num_bars_done = 0
         self.is_tokenized = False
+        self.sequences: list[Sequence] = []
         self._not_started = range(request.sampling.sample_count)
         self._accepted: set[int] = set()
         self._paths: NDArray[np.float32] | None = None
@@ -188,3 +197,9 @@ class Generation:
     def _end(self) -> None:
         self.timings.ended = time.monotonic()
         self.done = True
+
+
+def note_first_bar(generations: list[Generation], moment: float) -> None:
+    """Note when generations had their first bar."""
+    for generation in generations:
+        generation.timings.first_bar = generation.timings.first_bar or moment

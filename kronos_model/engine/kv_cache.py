@@ -21,6 +21,7 @@ from kronos_model.engine.attention import (
     merge,
 )
 from kronos_model.engine.reads import OwnRead, PromptRead, Span, padded_bars
+from kronos_model.engine.runs import Run, SlotSpan
 
 
 class KVCache:
@@ -44,6 +45,16 @@ class KVCache:
         self.k, self.v = _zeros(shape, device, dtype), _zeros(shape, device, dtype)
 
 
+def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """The type of cached keys and values: the CPU's attention is fast in float32 only."""
+    return torch.float32 if device.type == "cpu" else dtype
+
+
+def cached_head_dim(device: torch.device, head_dim: int) -> int:
+    """Numbers of a head in the cache: a GPU's attention kernels need a multiple of 8."""
+    return head_dim if device.type == "cpu" else -(-head_dim // 8) * 8
+
+
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     if device.type == "cpu" and dtype is torch.float32:
         # NumPy's zeros take memory as they are written to; PyTorch's take it at once.
@@ -64,6 +75,17 @@ class Segment(Protocol):
         """Store k and v; return the results (N, H, hd) of q over them and what the cache held before."""
 
 
+class ChunkSegment(Segment, Protocol):
+    """A segment of bars that follow each other."""
+
+    def runs(self, first_row: int) -> list[Run]:
+        """The same for ``PackedSegment``, if it begins with this row of a batch."""
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        """Where its keys and values go."""
+
+
 class DecodeRows(Segment, Protocol):
     """A segment with the newest bar of each path."""
 
@@ -82,6 +104,13 @@ class PromptSegment:
     @property
     def num_tokens(self) -> int:
         return self.last - self.first
+
+    def runs(self, first_row: int) -> list[Run]:
+        return [Run(first_row, self.num_tokens, ((self.slot, 0, self.last),))]
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        return [(self.slot, self.first, self.last)]
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
         cache.k[layer, self.slot, :, self.first : self.last] = k.transpose(0, 1)
@@ -105,22 +134,33 @@ class PathsSegment:
     num_bars: int
     prompt_slot: int
     prompt: Span
-    slots: Tensor | None = None  # (S,)
+    slots: tuple[int, ...] = ()
     first: int = 0
 
     @property
     def num_tokens(self) -> int:
         return self.num_paths * self.num_bars
 
+    def runs(self, first_row: int) -> list[Run]:
+        prompt = (self.prompt_slot, *self.prompt)
+        return [
+            Run(first_row + path * self.num_bars, self.num_bars, (prompt, own))
+            for path, own in enumerate(self.stored)
+        ]
+
+    @property
+    def stored(self) -> list[SlotSpan]:
+        return [(slot, self.first, self.first + self.num_bars) for slot in self.slots]
+
     def _by_path(self, x: Tensor) -> Tensor:
         """(S · n, H, hd) → (S, H, n, hd)."""
         return x.reshape(self.num_paths, self.num_bars, *x.shape[1:]).transpose(1, 2)
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        if self.slots is not None:
-            bars = slice(self.first, self.first + self.num_bars)
-            cache.k[layer, self.slots, :, bars] = self._by_path(k).to(cache.k.dtype)
-            cache.v[layer, self.slots, :, bars] = self._by_path(v).to(cache.v.dtype)
+        if self.slots:
+            slots, bars = list(self.slots), slice(self.first, self.first + self.num_bars)
+            cache.k[layer, slots, :, bars] = self._by_path(k).to(cache.k.dtype)
+            cache.v[layer, slots, :, bars] = self._by_path(v).to(cache.v.dtype)
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
@@ -144,14 +184,15 @@ class DecodeSegment:
         self._slots, self._bars = slots, bars
         self._own_reads = [(read, _mask(read, slots.device)) for read in own_reads]
         self._prompt_reads = prompt_reads
+        self._views: dict[KVCache, list[tuple[_Layers, _Layers]]] = {}
 
     @property
     def num_tokens(self) -> int:
         return len(self._slots)
 
     def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        cache.k[layer, self._slots, :, self._bars] = k.to(cache.k.dtype)
-        cache.v[layer, self._slots, :, self._bars] = v.to(cache.v.dtype)
+        cache.k[layer, self._slots, :, self._bars] = k
+        cache.v[layer, self._slots, :, self._bars] = v
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
@@ -159,25 +200,42 @@ class DecodeSegment:
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
         """The results of q (R, H, hd) over what the cache holds, each row over its own path."""
-        q = q.to(cache.k.dtype)
-        keys, values = cache.k[layer], cache.v[layer]
-        outs, weights = [], []
-        for read, mask in self._own_reads:
-            rows = slice(read.first_row, read.last_row)
-            slots = slice(read.first_slot, read.first_slot + read.last_row - read.first_row)
-            own = attend(
-                q[rows].unsqueeze(2), keys[slots, :, : read.num_bars], values[slots, :, : read.num_bars], mask
+        queries = q.unsqueeze(2)
+        if len(self._own_reads) > 1:
+            by_read = torch.split(queries, [read.last_row - read.first_row for read, _ in self._own_reads])
+        else:
+            by_read = (queries,)
+        own = [
+            attend(query, keys[layer], values[layer], mask)
+            for query, (_, mask), (keys, values) in zip(
+                by_read, self._own_reads, self._views_of(cache), strict=True
             )
-            outs.append(own.out.squeeze(2))
-            weights.append(own.weight.squeeze(2))
-        mixed = outs[0] if len(outs) == 1 else torch.cat(outs)
+        ]
+        mixed = (own[0].out if len(own) == 1 else torch.cat([one.out for one in own])).squeeze(2)
         if self._prompt_reads:
-            weight = torch.cat(weights)
+            weight = torch.cat([one.weight for one in own]).squeeze(2)
             for prompt in self._prompt_reads:
                 rows, (first, last) = slice(prompt.first_row, prompt.last_row), prompt.bars
-                shared = attend_together(q[rows], *(x[prompt.slot, :, first:last] for x in (keys, values)))
+                keys, values = (x[layer, prompt.slot, :, first:last] for x in (cache.k, cache.v))
+                shared = attend_together(q[rows], keys, values)
                 mixed[rows] = merge(mixed[rows], weight[rows], shared.out, shared.weight)
         return mixed
+
+    def _views_of(self, cache: KVCache) -> "list[tuple[_Layers, _Layers]]":
+        """The keys and values of each read, by layer: cut once for all layers."""
+        if cache not in self._views:
+            self._views[cache] = [
+                (_cut(cache.k, read).unbind(), _cut(cache.v, read).unbind()) for read, _ in self._own_reads
+            ]
+        return self._views[cache]
+
+
+_Layers = tuple[Tensor, ...]  # (rows, H, bars, hd) by layer
+
+
+def _cut(cached: Tensor, read: OwnRead) -> Tensor:
+    last_slot = read.first_slot + read.last_row - read.first_row
+    return cached[:, read.first_slot : last_slot, :, : read.num_bars]
 
 
 def _mask(read: OwnRead, device: torch.device) -> Tensor | None:

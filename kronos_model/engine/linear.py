@@ -43,15 +43,37 @@ class Affine(NamedTuple):
         """The same layer for inputs that were not multiplied by ``scale`` (in,)."""
         return Affine(self.weight * scale.detach(), self.bias)
 
+    def times(self, factor: float) -> "Affine":
+        """The same layer with its outputs multiplied."""
+        return Affine(self.weight * factor, None if self.bias is None else self.bias * factor)
+
     def with_rows(self, order: Tensor) -> "Affine":
         """The same layer with its outputs in another order (out,)."""
         return Affine(self.weight[order], None if self.bias is None else self.bias[order])
 
+    def with_heads(self, num_heads: int, head_dim: int) -> "Affine":
+        """The same layer with zeros added to each head's outputs, up to ``head_dim``."""
+        bias = None if self.bias is None else _padded_heads(self.bias, num_heads, head_dim)
+        return Affine(_padded_heads(self.weight, num_heads, head_dim), bias)
+
+    def after_heads(self, num_heads: int, head_dim: int) -> "Affine":
+        """The same layer for inputs of ``with_heads``."""
+        return Affine(_padded_heads(self.weight.T, num_heads, head_dim).T, self.bias)
+
+
+def _padded_heads(x: Tensor, num_heads: int, head_dim: int) -> Tensor:
+    """(H · hd, …) → (H · head_dim, …)."""
+    heads = torch.unflatten(x, 0, (num_heads, -1))
+    padded = x.new_zeros(num_heads, head_dim, *x.shape[1:])
+    padded[:, : heads.shape[1]] = heads
+    return padded.flatten(0, 1)
+
 
 class FusedLinear:
-    """One product for several layers of the same input: float32 (N, in) → float32 (N, sum of outs).
+    """One product for several layers of the same input: (N, in) → (N, sum of outs), both in ``dtype``.
 
-    Multiplies in ``dtype``. Holds its own copy of the weights as they were at construction.
+    Holds its own copy of the weights as they were at construction. What is done to the product is part of it
+    where oneDNN multiplies.
     """
 
     def __init__(self, *layers: Affine, dtype: torch.dtype = torch.float32) -> None:
@@ -66,29 +88,62 @@ class FusedLinear:
         self._weight = weight if self._reordered is None else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._dtype is torch.float32:
-            return self._product(x)
-        return self._product(x.to(self._dtype)).float()
+        x = x.to(self._dtype)
+        return self._product(x) if self._reordered is None else self._in_parts(x, self._reordered, "none")
+
+    def silu(self, x: Tensor) -> Tensor:
+        """The product's sigmoid linear unit."""
+        x = x.to(self._dtype)
+        if self._reordered is None:
+            return F.silu(self._product(x))
+        return self._in_parts(x, self._reordered, "swish")
+
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """The product, multiplied by a factor (N, sum of outs) in ``dtype``."""
+        x = x.to(self._dtype)
+        if self._reordered is None:
+            return self._product(x) * factor
+        return self._in_parts(x, self._reordered, "mul", factor)
+
+    def added_to(self, x: Tensor, total: Tensor) -> Tensor:
+        """The product added to a float32 total (N, sum of outs)."""
+        if self._reordered is None or self._dtype is not torch.float32:
+            return total + self(x)
+        return self._in_parts(x, self._reordered, "add", total)
 
     def _product(self, x: Tensor) -> Tensor:
-        if self._reordered is None:
-            assert self._weight is not None
-            return F.linear(x, self._weight, self._bias)
-        if x.shape[0] <= self._rows.most:
-            return self._product_of_few(x, self._reordered)
-        product = x.new_empty(x.shape[0], self._reordered.shape[0])
-        for first in range(0, x.shape[0], self._rows.most):
-            rows = slice(first, first + self._rows.most)
-            product[rows] = self._product_of_few(x[rows], self._reordered)
+        assert self._weight is not None
+        return F.linear(x, self._weight, self._bias)
+
+    def _in_parts(self, x: Tensor, reordered: Tensor, then: str, other: Tensor | None = None) -> Tensor:
+        """The product by oneDNN, with at most ``_rows.most`` rows at once; ``then`` is done to it."""
+        most = self._rows.most
+        if x.shape[0] <= most:
+            return self._part(x, reordered, then, other)
+        product = x.new_empty(x.shape[0], reordered.shape[0])
+        for first in range(0, x.shape[0], most):
+            rows = slice(first, first + most)
+            product[rows] = self._part(x[rows], reordered, then, None if other is None else other[rows])
         return product
 
-    def _product_of_few(self, x: Tensor, reordered: Tensor) -> Tensor:
-        """The product of at most ``_rows.most`` rows."""
+    def _part(self, x: Tensor, reordered: Tensor, then: str, other: Tensor | None) -> Tensor:
         num_rows = x.shape[0]
         num_added = num_rows_for(max(num_rows, self._rows.least)) - num_rows
-        padded = F.pad(x, (0, 0, 0, num_added)) if num_added else x
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, reordered, self._bias, "none", [], "")
-        return product[:num_rows]
+        if num_added:
+            x = F.pad(x, (0, 0, 0, num_added))
+            other = None if other is None else F.pad(other, (0, 0, 0, num_added))
+        product = _multiply(x, reordered, self._bias, then, other)
+        return product[:num_rows] if num_added else product
+
+
+def _multiply(x: Tensor, reordered: Tensor, bias: Tensor | None, then: str, other: Tensor | None) -> Tensor:
+    # Without its overload's name, PyTorch writes an error message about the first one for each call.
+    product: Tensor
+    if other is None:
+        product = torch.ops.mkldnn._linear_pointwise.default(x, reordered, bias, then, [], "")
+    else:
+        product = torch.ops.mkldnn._linear_pointwise.binary(x, other, reordered, bias, then)
+    return product
 
 
 def num_rows_for(num_rows: int) -> int:
@@ -132,7 +187,7 @@ def _reorder(weight: Tensor, rows_hint: int) -> Tensor | None:
         with torch.inference_mode():
             reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows_hint)
             probe = weight.new_zeros(1, weight.shape[1])
-            torch.ops.mkldnn._linear_pointwise(probe, reordered, None, "none", [], "")
+            _multiply(probe, reordered, None, "none", None)
     except (AttributeError, RuntimeError):  # this build lacks the operators, or they take other arguments
         return None
     return reordered

@@ -3,14 +3,16 @@
 A batch has N tokens in a row; a decode step has R rows, one a path.
 """
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from kronos_model.engine.embedding import BarEmbedding
-from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment
+from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment, cache_dtype, cached_head_dim
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.engine.stack import BlockStack, normalise
 from kronos_model.model import DEPENDENCY_HEADS, Kronos
@@ -33,7 +35,7 @@ class Network:
         self.s1_vocabulary = model.head.proj_s1.out_features
         self.s2_vocabulary = model.head.proj_s2.out_features
         self.embedding = BarEmbedding(model)
-        kept_as = cache_dtype(self.device, dtype)
+        self.kept_as = kept_as = cache_dtype(self.device, dtype)
         self._transformer = BlockStack(model.transformer, dtype)
         self._transformer.reserve_positions(max_positions)
         self._blocks = self._transformer.new_cache(num_slots, capacity, device=self.device, dtype=kept_as)
@@ -41,22 +43,18 @@ class Network:
 
         layer = model.dep_layer
         attention = layer.cross_attn
+        heads = DEPENDENCY_HEADS, cached_head_dim(self.device, attention.head_dim)
         self._dependency = KVCache(
-            1,
-            num_slots,
-            DEPENDENCY_HEADS,
-            capacity,
-            attention.head_dim,
-            device=self.device,
-            dtype=kept_as,
+            1, num_slots, heads[0], capacity, heads[1], device=self.device, dtype=kept_as
         )
         self._dependency_norm_scale = layer.norm.weight.detach().clone()
-        kv = (Affine.of(attention.k_proj), Affine.of(attention.v_proj))
-        self._dependency_kv = FusedLinear(*kv, dtype=dtype)
-        self._dependency_out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
+        k, v = (Affine.of(one).with_heads(*heads) for one in (attention.k_proj, attention.v_proj))
+        self._dependency_kv = FusedLinear(k, v, dtype=dtype)
+        self._dependency_out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
         # The sibling query is a row of the embedding, projected: one table serves all steps.
-        queries = attention.q_proj(model.embedding.emb_s1.weight).detach()
-        self._sibling_queries = queries.view(len(queries), DEPENDENCY_HEADS, -1)  # (vocabulary, H, head_dim)
+        q = Affine.of(attention.q_proj).times(math.sqrt(heads[1] / attention.head_dim)).with_heads(*heads)
+        queries = F.linear(model.embedding.emb_s1.weight.detach(), q.weight, q.bias)
+        self._sibling_queries = queries.view(-1, *heads).to(kept_as)  # (vocabulary, H, head_dim)
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
@@ -87,7 +85,7 @@ class Network:
         segment.store(self._dependency, 0, *self._keys_and_values(context))
         s1 = choose(0, self._s1_head(context))
         informed = segment.read(self._dependency, 0, self._sibling_queries[s1])
-        informed = self._dependency_out(informed.float().flatten(1))
+        informed = self._dependency_out(informed.flatten(1))
         s2 = choose(1, self._s2_head(normalise(context + informed) * self._dependency_norm_scale))
         return torch.stack((s1, s2), dim=-1)
 
@@ -100,10 +98,6 @@ class Network:
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the dependency-aware layer, each (N, H, head_dim)."""
-        k, v = self._dependency_kv(context).view(len(context), 2 * DEPENDENCY_HEADS, -1).chunk(2, dim=1)
+        both = self._dependency_kv(context).to(self.kept_as)
+        k, v = both.view(len(context), 2, DEPENDENCY_HEADS, -1).unbind(1)
         return k, v
-
-
-def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """The type of cached keys and values: the CPU's attention is fast in float32 only."""
-    return torch.float32 if device.type == "cpu" else dtype

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from kronos_model.engine.sequence import Sequence
 
-_GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
-_MULTIPLIERS: Final = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
+MULTIPLIERS: Final = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
 _SKIPPED: Final = torch.empty(4096, dtype=torch.int64)
-_UNIFORM_BITS: Final = 24  # what float32 holds
+UNIFORM_BITS: Final = 24  # what float32 holds
 
 
 class NoiseSource:
@@ -67,18 +67,18 @@ def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabular
     ``draw`` is 0 for s1 and 1 for s2. SplitMix64 (Steele, Lea and Flood, 2014), by counter: a number depends
     on its place alone, not on the batch.
     """
-    key = _mix(seed + _GAMMA)
+    key = _mix(seed + GAMMA)
     for count in (path, 2 * step + draw):
-        key = _mix(key + (count + 1) * _GAMMA)
+        key = _mix(key + (count + 1) * GAMMA)
     columns = torch.arange(1, vocabulary + 1, device=seed.device)
-    bits = _mix(key.unsqueeze(-1) + columns * _GAMMA)
-    uniform = (_shift(bits, 64 - _UNIFORM_BITS) + 1).float() / 2**_UNIFORM_BITS  # (0, 1]
+    bits = _mix(key.unsqueeze(-1) + columns * GAMMA)
+    uniform = (_shift(bits, 64 - UNIFORM_BITS) + 1).float() / 2**UNIFORM_BITS  # (0, 1]
     # Never zero, because the noise is a divisor.
-    return -uniform.log() + 2.0 ** -(_UNIFORM_BITS + 1)
+    return -uniform.log() + 2.0 ** -(UNIFORM_BITS + 1)
 
 
 def _mix(z: Tensor) -> Tensor:
-    for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+    for bits, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
         z = (z ^ _shift(z, bits)) * multiplier
     return z ^ _shift(z, 31)
 

@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.generation import SamplingParams
-
-MIN_TEMPERATURE = 1e-30
-"""A lower temperature also picks the best token always, but would make logits infinite."""
+from kronos_model.engine.generation import MIN_TEMPERATURE, SamplingParams
 
 
 @dataclass(frozen=True)

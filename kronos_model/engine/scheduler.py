@@ -5,11 +5,15 @@ the highest class first, and in turn within a job. In each eighth step service c
 starves.
 """
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from kronos_model.engine.allocation import Allocation, Suspension
 from kronos_model.engine.generation import Generation
+from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Service
 
@@ -35,7 +39,7 @@ class Scheduler:
     sequences wait for a step. ``num_spare`` of the slots are for small jobs only.
     """
 
-    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, *, num_spare: int = 0) -> None:
+    def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, num_spare: int = 0) -> None:
         if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
         self.num_slots = num_slots
@@ -44,7 +48,9 @@ class Scheduler:
         self._service = Service()
         self._slots = Allocation(num_slots, max_context, self._service, num_spare)
         self._in_chunks: deque[Sequence] = deque()
-        self._decoding: dict[Sequence, None] = {}  # by slot: neighbours in the cache are read in one go
+        self._decoding = PathTable(num_slots, max_context)
+        self._num_running: Counter[int] = Counter()  # sequences by rank
+        self._accounts = np.zeros(num_slots, dtype=np.int64)  # of the jobs whose paths decode, by slot
         self._num_steps = 0
 
     @property
@@ -59,7 +65,7 @@ class Scheduler:
     @property
     def running(self) -> tuple[Sequence, ...]:
         """Sequences that have slots, or are turned back into bars."""
-        return (*self._in_chunks, *self._decoding)
+        return (*self._in_chunks, *self._decoding.sequences)
 
     def add(self, generation: Generation) -> None:
         """Queue a generation."""
@@ -74,25 +80,35 @@ class Scheduler:
             return [], []
         suspended, placed = self._slots.share_out(self._num_slots_allowed)
         for suspension in suspended:
-            if suspension.sequence in self.running:
-                self._remove(suspension.sequence)
-        self._in_chunks.extend(placed)
+            self._remove(suspension.sequence)
+            self._decoding.clear(suspension.slots)
+        for sequence in placed:
+            self._add_to_chunks(sequence)
         for sequence in (*placed, *(one.cut_from for one in suspended)):
             if sequence in self._in_chunks and sequence.is_decoding:
                 self._move(sequence)
         return suspended, placed
 
-    def batches(self) -> list[tuple[Sequence, ...]]:
+    def batches(self) -> Iterator[tuple[Sequence, ...]]:
         """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
         batches: list[list[Sequence]] = []
         num_paths = 0
-        for sequence in self._decoding:
+        sequences = self._decoding.sequences
+        if sequences and self._slots.num_used <= self.limits.paths:
+            yield sequences
+            return
+        for sequence in sequences:
             num_paths += sequence.num_paths
             if not batches or num_paths > self.limits.paths:
                 batches.append([])
                 num_paths = sequence.num_paths
             batches[-1].append(sequence)
-        return [tuple(batch) for batch in batches]
+        for batch in batches:
+            yield tuple(one for one in batch if one in self._decoding)  # a series may have failed meanwhile
+
+    def batch_of(self, sequences: tuple[Sequence, ...]) -> Batch:
+        """The rows of sequences that decode together."""
+        return self._decoding.batch_of(sequences)
 
     def next_chunks(self) -> tuple[Chunk, ...]:
         """The chunks of the next step: as many as fit.
@@ -101,7 +117,7 @@ class Scheduler:
         """
         chunks: list[Chunk] = []
         num_bars = 0
-        highest = min((one.generation.rank for one in self.running), default=0)
+        highest = min(+self._num_running, default=0)
         ignores_rank = self._num_steps % CLASS_RATIO == 0
 
         def turn(sequence: Sequence) -> tuple[int, float]:
@@ -130,12 +146,26 @@ class Scheduler:
         paths, chunk_bars = self.limits.paths, self.limits.chunk_bars
         self.limits = StepLimits(min(2 * paths, self.num_slots), min(2 * chunk_bars, self.max_chunk_bars))
 
-    def advance(self, sequence: Sequence, num_bars: int) -> None:
-        """Put a sequence where its phase belongs, after ``num_bars`` bars were computed for it.
+    def add_bars(self, sequences: tuple[Sequence, ...]) -> list[Sequence]:
+        """Count a bar that was decoded for each path. Returns the sequences whose phase may change."""
+        self._decoding.advance(sequences)
+        self._service.count_paths(self._accounts[self.batch_of(sequences).slots])
+        changing = []
+        for sequence in sequences:
+            sequence.num_generated += 1
+            sequence.generation.num_bars_done += sequence.num_paths
+            if sequence.num_generated == sequence.next_change:
+                changing.append(sequence)
+        return changing
 
-        It leaves its slots when its paths have all their bars.
-        """
-        self._service.count(sequence.generation.job, num_bars)
+    def complete(self, chunk: Chunk) -> None:
+        """Note that a chunk was computed."""
+        self._service.count(chunk.generation.job, chunk.num_bars)
+        chunk.sequence.complete(chunk)
+        self.advance(chunk.sequence)
+
+    def advance(self, sequence: Sequence) -> None:
+        """Put a sequence where its phase belongs. It leaves its slots when its paths have all their bars."""
         if not (sequence in self._decoding and sequence.is_decoding):
             self._move(sequence)
 
@@ -155,9 +185,8 @@ class Scheduler:
 
     def drop(self, generation: Generation) -> None:
         """Forget a generation that ended or failed."""
-        for sequence in self.running:
-            if sequence.generation is generation:
-                self._remove(sequence)
+        for sequence in generation.sequences:
+            self._remove(sequence)
         self._slots.drop(generation)
         self._service.leave(generation.job)
 
@@ -175,15 +204,24 @@ class Scheduler:
             self._slots.leave(sequence)
         if sequence.is_decoding:
             self._slots.set_cached(sequence)
-            self._decoding = dict.fromkeys(sorted((*self._decoding, sequence), key=lambda one: one.slots[0]))
+            self._decoding.join(sequence)
+            self._num_running[sequence.generation.rank] += 1
+            self._accounts[list(sequence.slots)] = self._service.account_of(sequence.generation.job)
         else:
-            self._in_chunks.append(sequence)
+            self._add_to_chunks(sequence)
+
+    def _add_to_chunks(self, sequence: Sequence) -> None:
+        self._in_chunks.append(sequence)
+        self._num_running[sequence.generation.rank] += 1
 
     def _remove(self, sequence: Sequence) -> None:
         if sequence in self._decoding:
-            del self._decoding[sequence]
-        else:
+            self._decoding.leave(sequence)
+        elif sequence in self._in_chunks:
             self._in_chunks.remove(sequence)
+        else:
+            return
+        self._num_running[sequence.generation.rank] -= 1
 
 
 def _halved(limit: int, amount: int) -> int:

@@ -40,7 +40,11 @@ class Sequence:
     num_units_done: int = 0
     num_generated: int = 0
     num_generated_before: int = 0  # when it got its slots
+    next_change: int = 0  # the number of generated bars at which ``change_phase`` is due, while it decodes
     cached_from: int = 0  # the start of the window that is in the cache
+
+    def __post_init__(self) -> None:
+        self.generation.sequences.append(self)
 
     @property
     def request(self) -> SeriesRequest:
@@ -88,18 +92,26 @@ class Sequence:
     @property
     def num_units(self) -> int:
         """Units of work in this phase: bars of the lookback or of the prompt, else paths."""
-        return {
-            Phase.LOOKBACK: self.request.lookback,
-            Phase.PROMPT: self.cached_prompt_length,
-            Phase.WINDOW_PATHS: self.num_paths,
-            Phase.DECODE: 1,
-            Phase.BARS: self.num_paths,
-        }[self.phase]
+        match self.phase:
+            case Phase.LOOKBACK:
+                return self.request.lookback
+            case Phase.PROMPT:
+                return self.cached_prompt_length
+            case Phase.DECODE:
+                return 1
+            case Phase.WINDOW_PATHS | Phase.BARS:
+                return self.num_paths
 
     @property
     def unit_bars(self) -> int:
         """Bars in one unit of this phase."""
-        return {Phase.WINDOW_PATHS: self.num_generated, Phase.BARS: self.request.horizon}.get(self.phase, 1)
+        match self.phase:
+            case Phase.WINDOW_PATHS:
+                return self.num_generated
+            case Phase.BARS:
+                return self.request.horizon
+            case _:
+                return 1
 
     def next_chunk(self, max_bars: int) -> "Chunk":
         """The next part of the phase's work: at most ``max_bars`` bars, but at least one unit."""
@@ -122,13 +134,16 @@ class Sequence:
         """Whether everything in this round is computed."""
         return self.phase is Phase.BARS and self.num_units_done == self.num_units
 
-    def add_bar(self) -> None:
-        """Note that a step generated one more bar of every path."""
-        self.num_generated += 1
+    def change_phase(self) -> None:
+        """Go on after the first bar that a step generated, the last one, or one that moves the window."""
         if self.num_generated == self.request.horizon:
             self._enter(Phase.BARS)
         elif self.request.context_policy == "exact" and self.window_start != self.cached_from:
             self._cache_anew()
+        else:
+            self.next_change = self.request.horizon
+            if self.request.context_policy == "exact":
+                self.next_change = min(self.next_change, self.max_context - self.prompt_length)
 
     @property
     def paths(self) -> range:
@@ -171,6 +186,7 @@ class Sequence:
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.num_units_done = phase, 0
+        self.next_change = self.num_generated + 1
 
 
 @dataclass(frozen=True)

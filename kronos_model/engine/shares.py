@@ -11,6 +11,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kronos_model.engine.generation import PRIORITIES
 
 CLASS_RATIO: Final = 8
@@ -43,41 +46,71 @@ class Job:
 
 
 class Service:
-    """Bars that were computed for each job, by weight. A new job starts with the average of the others."""
+    """Bars that were computed for each job, by weight. A new job starts with the average of the others.
+
+    A job has an account, an index of arrays, so that a bar of every path is counted at once.
+    """
 
     def __init__(self) -> None:
-        self._by_job: dict[Hashable, float] = {}
-        self._weights: dict[Hashable, int] = {}
+        self._accounts: dict[Hashable, int] = {}
+        self._free: list[int] = []
+        self._by_account = np.zeros(0)
+        self._weights = np.zeros(0)
         self._weight = 0  # of all jobs
         self._num_series: Counter[Hashable] = Counter()
         self._virtual_time = 0.0
 
     def __getitem__(self, job: Hashable) -> float:
-        return self._by_job[job]
+        return float(self._by_account[self._accounts[job]])
 
     def join(self, job: Hashable, rank: int) -> None:
         """Note one more series of a job."""
-        if job not in self._by_job:
-            self._by_job[job] = self._virtual_time
-            self._weights[job] = weight_of(rank)
-            self._weight += self._weights[job]
+        if job not in self._accounts:
+            if not self._free:
+                self._grow()
+            account = self._accounts[job] = self._free.pop()
+            self._by_account[account] = self._virtual_time
+            self._weights[account] = weight_of(rank)
+            self._weight += weight_of(rank)
         self._num_series[job] += 1
 
     def leave(self, job: Hashable) -> None:
         """Note the end of a series; its job is forgotten with the last."""
         self._num_series[job] -= 1
         if not self._num_series[job]:
-            self._weight -= self._weights.pop(job)
-            del self._by_job[job], self._num_series[job]
+            account = self._accounts.pop(job)
+            self._free.append(account)
+            self._weight -= int(self._weights[account])
+            del self._num_series[job]
+
+    def account_of(self, job: Hashable) -> int:
+        return self._accounts[job]
 
     def count(self, job: Hashable, num_bars: int) -> None:
         """Note bars that were computed for a job."""
-        self._by_job[job] += num_bars / self._weights[job]
+        account = self._accounts[job]
+        self._by_account[account] += num_bars / self._weights[account]
         self._virtual_time += num_bars / self._weight
+
+    def count_paths(self, accounts: NDArray[np.int64]) -> None:
+        """Note a bar of each of these paths, by the accounts of their jobs."""
+        self._by_account += np.bincount(accounts, minlength=len(self._by_account)) / self._weights
+        self._virtual_time += len(accounts) / self._weight
 
     def catch_up(self, job: Hashable) -> None:
         """Let a job that has all it wants not fall behind new ones: it needs no more."""
-        self._by_job[job] = max(self._by_job[job], self._virtual_time)
+        account = self._accounts[job]
+        self._by_account[account] = max(self._by_account[account], self._virtual_time)
+
+    def catch_up_all(self) -> None:
+        """The same for every job."""
+        np.maximum(self._by_account, self._virtual_time, out=self._by_account)
+
+    def _grow(self) -> None:
+        num_accounts = max(64, len(self._by_account))  # as many again
+        self._free += range(len(self._by_account), len(self._by_account) + num_accounts)
+        self._by_account = np.append(self._by_account, np.zeros(num_accounts))
+        self._weights = np.append(self._weights, np.ones(num_accounts))
 
 
 def weight_of(rank: int) -> int:
@@ -113,18 +146,20 @@ def set_targets(jobs: Sequence[Job], num_slots: int) -> None:
         job.target += given
         left -= given
 
-    turns = [
-        deque(sorted((job for job in jobs if job.rank == rank and not job.target), key=lambda job: job.turn))
-        for rank in range(len(PRIORITIES))
-    ]
-    while left > 0 and any(turns):
+    without = sorted((job for job in jobs if not job.target), key=lambda job: job.turn)
+    turns = [deque(job for job in without if job.rank == rank) for rank in range(len(PRIORITIES))]
+    while left > 0 and (heads := [of_class for of_class in turns if of_class]):
         # A class has its turn when it is behind a higher one by a bar of the lowest for each class between.
-        heads = [of_class for of_class in turns if of_class]
-        give(min(heads, key=lambda one: one[0].service + one[0].rank).popleft(), 1)
-    for job in jobs:  # what it holds already
-        give(job, job.num_held - job.target)
-    for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
-        give(job, job.num_wanted - job.target)
+        following = min(heads, key=lambda one: one[0].service + one[0].rank)
+        num_turns = min(left, len(following)) if len(heads) == 1 else 1
+        for _ in range(num_turns):
+            following.popleft().target = 1
+        left -= num_turns
+    if left > 0:
+        for job in jobs:  # what it holds already
+            give(job, job.num_held - job.target)
+        for job in sorted(jobs, key=lambda job: (job.rank, job.service)):
+            give(job, job.num_wanted - job.target)
 
 
 def _max_min(wanted: Sequence[int], weights: Sequence[float], total: float) -> list[float]:

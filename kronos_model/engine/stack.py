@@ -5,6 +5,7 @@ two halves of a head, which rotary position rotates against each other, are inte
 is one product of complex numbers. Cached keys have that order.
 """
 
+import math
 from collections.abc import Sequence as Many
 from typing import cast
 
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.engine.kv_cache import KVCache, Segment
+from kronos_model.engine.kv_cache import KVCache, Segment, cache_dtype, cached_head_dim
 from kronos_model.engine.linear import Affine, FusedLinear
 from kronos_model.layers import NORM_EPSILON, TransformerBlock
+
+_EPSILON = torch.tensor(NORM_EPSILON)
 
 
 class BlockStack:
@@ -25,7 +28,7 @@ class BlockStack:
         self._blocks = [_Block(block, dtype) for block in originals]
         # Every block's rotary is the same.
         self._rotary = originals[0].self_attn.rotary if originals else None
-        self._turns = torch.empty(0)  # (positions, head_dim / 2, 2), cosine and sine
+        self._turns = torch.empty(0)  # (positions, 3, 1, head_dim / 2, 2), cosine and sine
 
     def new_cache(
         self, num_slots: int, capacity: int, *, device: torch.device, dtype: torch.dtype = torch.float32
@@ -39,13 +42,18 @@ class BlockStack:
         if self._rotary is not None and len(self._turns) < count:
             cos, sin = self._rotary.tables(count)
             half = cos.shape[-1] // 2
-            self._turns = torch.stack((cos[:, :half], sin[:, :half]), dim=-1)
+            # Values, and what heads are padded with, are not turned: one operation on one tensor.
+            turns = cos.new_zeros(count, 3, 1, self._blocks[0].head_dim // 2, 2)
+            turns[..., 0] = 1
+            turns[:, :2, 0, :half] = torch.stack((cos[:, :half], sin[:, :half]), dim=-1).unsqueeze(1)
+            self._turns = turns
 
     def run(self, x: Tensor, positions: Tensor, parts: Many[tuple[KVCache, Segment]]) -> Tensor:
         """Flat tokens x (N, d_model), segment after segment, at ``positions`` (N,) of their windows."""
         if self._rotary is None:
             return x
-        turns = torch.view_as_complex(self._turns[positions]).unsqueeze(1)  # (N, 1, head_dim / 2)
+        x = x.float()
+        turns = torch.view_as_complex(self._turns[positions])  # (N, 3, 1, head_dim / 2)
         sizes = [segment.num_tokens for _, segment in parts]
         for layer, block in enumerate(self._blocks):
             q, k, v = block.project(x, turns)
@@ -64,36 +72,41 @@ class _Block:
 
     def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
         attention, feed_forward = block.self_attn, block.ffn
-        self.n_heads, self.head_dim = attention.n_heads, attention.head_dim
-        order = _halves_side_by_side(self.n_heads, self.head_dim).to(attention.q_proj.weight.device)
+        device = attention.q_proj.weight.device
+        self.n_heads, self.head_dim = attention.n_heads, cached_head_dim(device, attention.head_dim)
+        self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
+        order = _halves_side_by_side(self.n_heads, attention.head_dim).to(device)
         q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
-        inputs = [q, k, Affine.of(attention.v_proj)]
-        self._qkv = FusedLinear(*(one.after_scale(block.norm1.weight) for one in inputs), dtype=dtype)
-        self._out = FusedLinear(Affine.of(attention.out_proj), dtype=dtype)
-        minus_w1 = Affine.of(feed_forward.w1).after_scale(-block.norm2.weight)
-        w3 = Affine.of(feed_forward.w3).after_scale(block.norm2.weight)
-        self._minus_w1_w3 = FusedLinear(minus_w1, w3, dtype=dtype)
+        q = q.times(math.sqrt(self.head_dim / attention.head_dim))
+        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
+        heads = self.n_heads, self.head_dim
+        self._qkv = FusedLinear(*(one.with_heads(*heads) for one in inputs), dtype=dtype)
+        self._out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
+        self._w1 = FusedLinear(Affine.of(feed_forward.w1).after_scale(block.norm2.weight), dtype=dtype)
+        self._w3 = FusedLinear(Affine.of(feed_forward.w3).after_scale(block.norm2.weight), dtype=dtype)
         self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
 
-    def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values of x (N, d_model), each (N, H, head_dim); the first two are turned."""
-        qkv = self._qkv(normalise(x)).view(x.shape[0], 3 * self.n_heads, self.head_dim)
-        halves = torch.view_as_complex(torch.unflatten(qkv[:, : 2 * self.n_heads], -1, (-1, 2)))
-        turned = torch.view_as_real(halves * turns).flatten(-2)
-        return turned[:, : self.n_heads], turned[:, self.n_heads :], qkv[:, 2 * self.n_heads :]
+        qkv = self._qkv(normalise(x)).float().view(x.shape[0], 3, self.n_heads, -1, 2)
+        turned = torch.view_as_real(torch.view_as_complex(qkv) * turns).flatten(-2)
+        return turned.to(self._kept_as).unbind(1)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
-        x = x + self._out(mixed.float().reshape(x.shape))
-        minus_gate, value = self._minus_w1_w3(normalise(x)).chunk(2, dim=-1)
-        # −silu(gate) · value. PyTorch's own silu rounds an element by its place in the batch.
-        minus_gated = (minus_gate * value).div_(minus_gate.exp().add_(1))
-        return x - self._w2(minus_gated)
+        x = self._out.added_to(mixed.reshape(len(x), -1), x)
+        normalised = normalise(x).to(self._dtype)
+        return self._w2.added_to(self._w3.times(normalised, self._w1.silu(normalised)), x)
 
 
 def normalise(x: Tensor) -> Tensor:
     """Root-mean-square norm without its scale."""
-    return F.rms_norm(x, x.shape[-1:], eps=NORM_EPSILON)
+    if x.device.type != "cpu":
+        return F.rms_norm(x, x.shape[-1:], eps=NORM_EPSILON)
+    # The same in four operations; PyTorch's own takes twelve on the CPU.
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    mean_square = torch.addcmul(_EPSILON, length, length, value=1 / x.shape[-1])
+    return x * mean_square.rsqrt_()
 
 
 def _halves_side_by_side(n_heads: int, head_dim: int) -> Tensor:

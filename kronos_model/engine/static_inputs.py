@@ -1,180 +1,158 @@
-"""The inputs of a decode step of fixed shape: a few arrays, filled on the host and copied to the device."""
+"""The inputs of a decode step of fixed shape: copied to the device for a new batch, else advanced there."""
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.engine.reads import newest_bar, num_bars_seen, prompt_span
-from kronos_model.engine.sampling import MIN_TEMPERATURE
-from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.slots import num_prompt_slots
+from kronos_model.engine.path_table import CHANGING_COLUMNS, COLUMNS, Batch
 
 BAR_BLOCK: Final = 128
-"""The bars that rows read are rounded up to a multiple of this."""
+"""Rows read at least so many bars, or twice as many, and so on."""
+MIN_ROWS: Final = 4
+MAX_ROWS_QUADRUPLED: Final = 64
+"""Numbers of rows grow fourfold up to this, then twofold: a few rows more cost less than a launch."""
+USUAL_PATHS: Final = 30
+"""Of a series, unless it asks for another number."""
 
-ROW_COLUMNS: Final = (
-    "newest",  # index of the newest of a row's own bars
-    "position",  # in the window, of that bar
-    "bar",  # of the slot, where its keys and values go
-    "seen",  # bars of the slot that the row sees, from the first
-    "lead",  # first slot of the sequence
-    "seed",
-    "path",
-    "top_k",
-    "prompt",  # index of the shared prompt; −1 for none
-    "member",  # which of its rows this is
-)
-CHANGING_COLUMNS: Final = 4
-"""The first columns, which change from step to step; the others change with the sequences only."""
+ROWS_PER_READ: Final = 32
+"""To read a prompt takes about as long as to compute the scores of so many rows."""
 
 
 class Shape(NamedTuple):
     """The sizes that a step is recorded for."""
 
     rows: int
-    bars: int  # read by each row, of its slot
-    prompts: int = 0
-    prompt_bars: int = 0  # read of each prompt
-    rows_per_prompt: int = 0
+    bars: int = 0  # read by each row, of its slot; 0 if a kernel reads what each row sees
+    blocks: int = 0  # of rows that read a prompt together
+    prompt_bars: int = 0  # read by each block
+    rows_per_block: int = 0
 
 
-def shape_for(sequences: tuple[Sequence, ...], num_slots: int, max_context: int) -> Shape:
+def shape_for(batch: Batch) -> Shape:
     """The smallest shape that holds a step with these sequences.
 
-    Rows and prompts are powers of two, bars multiples of ``BAR_BLOCK``, and none exceeds what exists.
+    Each size is one of a few, and none exceeds what exists.
     """
-    shared = [one for one in sequences if one.shares_prompt]
-    num_rows = 1 + max(max(one.slots) for one in sequences)
-    rows = min(_power_of_two(num_rows), num_slots)
-    bars = min(_blocks(max(num_bars_seen(one) for one in sequences)), max_context)
-    if not shared:
+    num_slots, max_context = batch.table.num_slots, batch.table.max_context
+    columns = batch.table.columns
+    rows = min(_row_size(1 + int(batch.slots.max())), num_slots)
+    bars = min(_bar_size(int(columns["seen"][batch.slots].max())), max_context)
+    prompts = columns["prompt"][batch.slots]
+    num_rows = np.bincount(prompts[prompts >= 0])  # by prompt
+    sizes = {min(_row_size(count), num_slots) for count in {*num_rows.tolist()} - {0}}
+    if not sizes:
         return Shape(rows, bars)
-    num_prompts = 1 + max(one.prompt_slot for one in shared) - num_slots
-    return Shape(
-        rows,
-        bars,
-        min(_power_of_two(num_prompts), num_prompt_slots(num_slots)),
-        min(_blocks(max(one.cached_prompt_length for one in shared)), max_context),
-        min(_power_of_two(max(_rows_by_prompt(shared).values())), num_slots),
+    blocks, rows_per_block = min(
+        ((min(_block_size(int((-(-num_rows // size)).sum())), num_slots), size) for size in sizes),
+        key=lambda one: (one[0] * (ROWS_PER_READ + one[1]), one[0]),
     )
-
-
-def _rows_by_prompt(shared: list[Sequence]) -> Counter[int]:
-    rows: Counter[int] = Counter()
-    for one in shared:
-        rows[one.prompt_slot] += one.num_paths
-    return rows
+    prompt_bars = min(_bar_size(int(columns["prompt_bars"][batch.slots].max())), max_context)
+    return Shape(rows, bars, blocks, prompt_bars, rows_per_block)
 
 
 def usual_shapes(num_slots: int, max_context: int) -> list[Shape]:
-    """The shapes of any number of single paths, and of one series with all the paths."""
-    counts = sorted({min(1 << exponent, num_slots) for exponent in range(num_slots.bit_length() + 1)})
-    bars = sorted({min(_blocks(bars), max_context) for bars in range(1, max_context + 1, BAR_BLOCK)})
+    """The shapes of any number of single paths, of one series with all the paths, and of usual series."""
+    counts = sorted({min(_row_size(count), num_slots) for count in range(1, num_slots + 1)})
+    bars = sorted({min(_bar_size(count), max_context) for count in range(1, max_context + 1)})
     alone = [Shape(rows, most) for rows in counts for most in bars]
-    shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts if rows > 1 for most in bars]
-    return alone + shared
+    shared = [Shape(rows, bars[0], 1, most, rows) for rows in counts for most in bars]
+    rows_per_prompt = min(_row_size(USUAL_PATHS), num_slots)
+    several = [
+        Shape(rows, bars[0], _row_size(rows // USUAL_PATHS), bars[-1], rows_per_prompt)
+        for rows in counts
+        if rows >= 2 * USUAL_PATHS
+    ]
+    return alone + shared + several
 
 
-def _blocks(num_bars: int) -> int:
-    return max(1, -(-num_bars // BAR_BLOCK)) * BAR_BLOCK
+def _bar_size(count: int) -> int:
+    size = BAR_BLOCK
+    while size < count:
+        size *= 2
+    return size
 
 
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+def _block_size(count: int) -> int:
+    return _row_size(count) if count > 1 else 1
 
 
-class RowTable:
-    """The columns of a step's rows, on the host, while the same sequences run in one shape."""
-
-    def __init__(
-        self, sequences: tuple[Sequence, ...], shape: Shape, num_slots: int, max_context: int
-    ) -> None:
-        self.sequences, self.shape = sequences, shape
-        self._slots = np.array([slot for one in sequences for slot in one.slots], dtype=np.int64)
-        self._counts = [one.num_paths for one in sequences]
-        self._shared = [one for one in sequences if one.shares_prompt]
-        self._prompts = np.array([one.prompt_slot - num_slots for one in self._shared], dtype=np.int64)
-
-        rows = np.zeros((len(ROW_COLUMNS), shape.rows), dtype=np.int64)
-        columns = dict(zip(ROW_COLUMNS, rows, strict=True))
-        # A row without a path: its tokens and keys go where nothing reads them, and it sees its first bar.
-        columns["newest"][:] = max_context + 1
-        columns["bar"][:] = max_context
-        columns["seen"][:] = 1
-        columns["prompt"][:] = -1
-        self.sampling = np.ones((2, shape.rows), dtype=np.float32)
-        self.prompt_rows = np.zeros((shape.prompts, shape.rows_per_prompt), dtype=np.int64)
-        for one in sequences:
-            slots, params = list(one.slots), one.request.sampling
-            columns["lead"][slots] = slots[0]
-            columns["seed"][slots] = params.seed
-            columns["path"][slots] = one.first_path + np.arange(len(slots))
-            columns["top_k"][slots] = params.top_k
-            self.sampling[:, slots] = [[max(params.temperature, MIN_TEMPERATURE)], [params.top_p]]
-        num_members: Counter[int] = Counter()
-        for prompt, one in zip(self._prompts, self._shared, strict=True):
-            members = num_members[prompt] + np.arange(one.num_paths)
-            num_members[prompt] += one.num_paths
-            columns["prompt"][list(one.slots)] = prompt
-            columns["member"][list(one.slots)] = members
-            self.prompt_rows[prompt, members] = one.slots
-        self.changing, self.lasting = rows[:CHANGING_COLUMNS], rows[CHANGING_COLUMNS:]
-        self.prompt_spans = np.zeros((2, shape.prompts), dtype=np.int64)
-        self.prompt_spans[1] = 1
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Update the changing columns to where the sequences are now."""
-        now = [
-            (one.num_generated, one.newest_position, newest_bar(one), num_bars_seen(one))
-            for one in self.sequences
-        ]
-        if now:
-            self.changing[:, self._slots] = np.repeat(np.array(now).T, self._counts, axis=1)
-        spans = [prompt_span(one) for one in self._shared]
-        if spans:
-            self.prompt_spans[:, self._prompts] = [
-                [first for first, _ in spans],
-                [last for _, last in spans],
-            ]
+def _row_size(count: int) -> int:
+    size = MIN_ROWS
+    while size < count:
+        size *= 4 if size < MAX_ROWS_QUADRUPLED else 2
+    return size
 
 
-@dataclass(frozen=True)
 class StepInputs:
-    """The same in tensors on the device, which stay where they are. R rows, G prompts, S rows of each."""
+    """The columns of a batch on the device, in tensors that stay where they are, for steps of any shape.
 
-    changing: Tensor  # (CHANGING_COLUMNS, R) int64, by the names in ROW_COLUMNS
-    lasting: Tensor  # (the other columns, R) int64
-    sampling: Tensor  # (2, R), temperature and top_p
-    prompt_spans: Tensor  # (2, G) int64, first and last bar
-    prompt_rows: Tensor  # (G, S) int64
+    R rows; G blocks of up to S rows that read the same prompt.
+    """
 
-    @classmethod
-    def of(cls, table: RowTable, device: torch.device) -> Self:
-        """New tensors."""
-        arrays = (table.changing, table.lasting, table.sampling, table.prompt_spans, table.prompt_rows)
-        return cls(*(torch.from_numpy(array).to(device, copy=True) for array in arrays))
+    def __init__(self, num_slots: int, max_context: int, device: torch.device) -> None:
+        self._num_slots, self._max_context = num_slots, max_context
+        self._values = torch.zeros(len(COLUMNS) + 2, num_slots, dtype=torch.int64, device=device)
+        self._sampling = torch.ones(2, num_slots, device=device)
+        self._prompts = torch.zeros(3, num_slots, dtype=torch.int64, device=device)
+        self._block_rows = torch.zeros(num_slots, num_slots, dtype=torch.int64, device=device)
 
-    def columns(self) -> dict[str, Tensor]:
-        """Each column (R,) by its name."""
-        return dict(zip(ROW_COLUMNS, (*self.changing, *self.lasting), strict=True))
+    def columns(self, shape: Shape) -> dict[str, Tensor]:
+        """Each column (R,) by its name. ``block``: −1 for none; ``member``: which of its rows this is."""
+        names = (*COLUMNS, "block", "member")
+        return dict(zip(names, self._values[:, : shape.rows], strict=True))
 
-    def copy_all(self, table: RowTable) -> None:
-        """Take over what lasts, too."""
-        self.copy_changing(table)
-        for mine, theirs in (
-            (self.lasting, table.lasting),
-            (self.sampling, table.sampling),
-            (self.prompt_rows, table.prompt_rows),
-        ):
-            mine.copy_(torch.from_numpy(theirs))
+    def sampling(self, shape: Shape) -> Tensor:
+        """(2, R), temperature and top_p."""
+        return self._sampling[:, : shape.rows]
 
-    def copy_changing(self, table: RowTable) -> None:
-        """Take over what changes from step to step."""
-        self.changing.copy_(torch.from_numpy(table.changing))
-        if table.shape.prompts:
-            self.prompt_spans.copy_(torch.from_numpy(table.prompt_spans))
+    def prompts(self, shape: Shape) -> Tensor:
+        """(3, G), first and last bar that is seen, and the slot; the first may be negative."""
+        return self._prompts[:, : shape.blocks]
+
+    def block_rows(self, shape: Shape) -> Tensor:
+        """(G, S)."""
+        return self._block_rows[: shape.blocks, : shape.rows_per_block]
+
+    def fill(self, batch: Batch, shape: Shape) -> None:
+        """Take over where the paths of a batch are now."""
+        table, slots = batch.table, batch.slots
+        values = np.zeros(self._values.shape, dtype=np.int64)
+        values[:-2] = table.unused
+        values[:-2, slots] = table.values[:, slots]
+        values[-2] = -1
+        columns = dict(zip(COLUMNS, values[:-2], strict=True))
+        if shape.blocks:
+            # Rows of the same prompt one after the other, cut into blocks.
+            sharing = slots[columns["prompt"][slots] >= 0]
+            sharing = sharing[np.argsort(columns["prompt"][sharing], kind="stable")]
+            prompts = columns["prompt"][sharing]
+            members = (np.arange(len(prompts)) - np.searchsorted(prompts, prompts)) % shape.rows_per_block
+            blocks = np.cumsum(members == 0) - 1
+            values[-2:, sharing] = blocks, members
+            rows = np.zeros((shape.blocks, shape.rows_per_block), dtype=np.int64)
+            rows[blocks, members] = sharing
+            _copy(rows, self.block_rows(shape))
+            by_block = np.zeros((3, shape.blocks), dtype=np.int64)
+            by_block[0, blocks] = columns["position"][sharing] + 1 - table.max_context
+            by_block[1, blocks] = columns["prompt_bars"][sharing]
+            by_block[2, blocks] = self._num_slots + prompts
+            _copy(by_block, self.prompts(shape))
+        _copy(values, self._values)
+        _copy(table.sampling, self._sampling)
+
+    def advance(self, shape: Shape) -> None:
+        """Go on by a bar, as ``PathTable.advance``."""
+        columns = self.columns(shape)
+        self._values[: len(CHANGING_COLUMNS), : shape.rows] += columns["is_used"]
+        columns["bar"].remainder_(columns["wraps_at"])
+        if shape.blocks:
+            self.prompts(shape)[0] += 1
+
+
+def _copy(array: NDArray[np.generic], to: Tensor) -> None:
+    """Without waiting for the device: PyTorch keeps pinned memory until it is copied."""
+    source = torch.from_numpy(array)
+    to.copy_(source.pin_memory() if to.is_cuda else source, non_blocking=True)

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.engine.kv_cache import DecodeSegment
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import NoiseSource
-from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.path_table import Batch
+from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.engine.sequence import Sequence
 
@@ -40,7 +39,10 @@ class Steps(Protocol):
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise wait for."""
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def prepare(self) -> bool:
+        """Do one piece of work that makes later steps faster, while nothing runs. False if there is none."""
+
+    def decode(self, batch: Batch) -> None:
         """Append the next token to every path. A repeated call has the same outcome."""
 
     def suspend(self, sequence: Sequence) -> Tensor | None:
@@ -57,11 +59,26 @@ class Steps(Protocol):
 class _Rows:
     """What stays the same while the same sequences run: R rows."""
 
-    sequences: tuple[Sequence, ...]
-    counts: NDArray[np.int64]  # paths of each sequence
+    batch: Batch
     slots: Tensor  # (R,)
     leads: Tensor  # (R,), the first slot of each row's sequence
     params: RowParams
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device) -> Self:
+        table, slots = batch.table, batch.slots
+        top_k = table.columns["top_k"][slots]
+        temperature, top_p = table.sampling[:, slots]
+        temperatures, top_ks, top_ps = (
+            torch.from_numpy(column).to(device).unsqueeze(-1) for column in (temperature, top_k, top_p)
+        )
+        filters = bool((top_k > 0).any() or (top_p < 1).any())
+        return cls(
+            batch,
+            torch.from_numpy(slots).to(device),
+            torch.from_numpy(table.columns["lead"][slots]).to(device),
+            RowParams(temperatures, top_ks, top_ps, filters),
+        )
 
 
 class EagerSteps:
@@ -81,16 +98,18 @@ class EagerSteps:
     def warm_up(self) -> None:
         """Nothing to do."""
 
+    def prepare(self) -> bool:
+        return False
+
     @torch.inference_mode()
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        rows, device = self._rows_of(sequences), self._network.device
+    def decode(self, batch: Batch) -> None:
+        sequences, device = batch.sequences, self._network.device
+        if self._rows is None or self._rows.batch is not batch:
+            self._rows = _Rows.of(batch, device)
+        rows = self._rows
         newest, positions, bars = (
-            torch.from_numpy(np.repeat(per_sequence, rows.counts)).to(device)
-            for per_sequence in (
-                [sequence.num_generated for sequence in sequences],
-                [sequence.newest_position for sequence in sequences],
-                [newest_bar(sequence) for sequence in sequences],
-            )
+            torch.from_numpy(batch.table.columns[name][batch.slots]).to(device)
+            for name in ("newest", "position", "bar")
         )
         segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
         drawn = [self._noise[one].draw(one.num_generated) for one in sequences]
@@ -113,27 +132,9 @@ class EagerSteps:
     def resume(self, sequence: Sequence, state: Tensor | None) -> None:
         vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
         self._noise[sequence] = self._new_noise(sequence, *vocabularies, state)
-        self._rows = None
 
     def release(self, sequence: Sequence) -> None:
         self._noise.pop(sequence, None)
-        self._rows = None
-
-    def _rows_of(self, sequences: tuple[Sequence, ...]) -> _Rows:
-        if self._rows is None or self._rows.sequences != sequences:
-            device = self._network.device
-            counts = np.array([sequence.num_paths for sequence in sequences])
-            slots = [slot for sequence in sequences for slot in sequence.slots]
-            leads = np.repeat([sequence.slots[0] for sequence in sequences], counts)
-            sampling = [one.request.sampling for one in sequences for _ in range(one.num_paths)]
-            self._rows = _Rows(
-                sequences,
-                counts,
-                torch.tensor(slots, device=device),
-                torch.from_numpy(leads).to(device),
-                RowParams.of(sampling, device),
-            )
-        return self._rows
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:

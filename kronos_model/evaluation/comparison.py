@@ -70,7 +70,6 @@ class Evaluation:
         judged: the forecaster that is compared with each other one.
         num_constant: windows whose lookback's close never changes; they count in price units only.
         why_no_seasonal: the reason if the seasonal forecast is left out.
-        scores: by forecaster.
         improvements: of the judged forecaster over each other one, in scaled pinball loss.
     """
 

@@ -1,8 +1,8 @@
 """Finetune from the command line: ``python -m kronos_model.finetuning --config FILE --output FOLDER``.
 
 On several devices: ``torchrun --nproc_per_node=2 -m kronos_model.finetuning …``. The exit status is 0 if
-done, 1 after an error, 2 for a wrong command line, and 75 if stopped by SIGTERM or SIGINT. In that case the
-state is saved, and the same command resumes the run.
+done, 1 after an error, 2 for a wrong command line, 70 if the device failed, and 75 if stopped by SIGTERM or
+SIGINT. After 70 the same command resumes the run from its last save; after 75 nothing is lost.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kronos_model.errors import KronosError, TrainingStopped
+from kronos_model.errors import DeviceLost, KronosError, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.processes.exiting import collect_nothing_at_exit
 
 EXIT_ERROR: Final = 1
+EXIT_DEVICE_LOST: Final = 70  # EX_SOFTWARE
 EXIT_STOPPED: Final = 75  # EX_TEMPFAIL: try again later
 
 
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         listener({"event": "stopped", "best_checkpoint": None if best is None else str(best)})
         print(stopped.message, file=sys.stderr)
         return EXIT_STOPPED
+    except DeviceLost as error:  # without an event, so that a parent starts training again
+        print(error.message, file=sys.stderr)
+        return EXIT_DEVICE_LOST
     except KronosError as error:
         _report_error(listener, error)
         print(f"{error.code}: {error.message}", file=sys.stderr)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kronos_model.bars.columns import CLOSE, time_features
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.evaluation.naive import CloseForecast
 from kronos_model.evaluation.window_arrays import WindowArrays
 from kronos_model.forecast import Forecast
@@ -32,7 +32,6 @@ class ModelForecaster:
 
     Args:
         model, tokenizer: a pair that fits; both are put in eval mode.
-        max_context: most bars that the model sees.
         sampling: ``sample_count`` paths a window are drawn.
         clip: scaled values are clipped to ±clip.
         on_progress: called after each step with its bars, over all paths. Its errors end the forecast.
@@ -59,23 +58,12 @@ class ModelForecaster:
         closes = np.empty((len(windows), 1 + len(levels), windows.horizon))
         for first in range(0, len(windows), BATCH_WINDOWS):
             batch = range(first, min(first + BATCH_WINDOWS, len(windows)))
-            for window, generation in zip(batch, self._generate(windows, batch), strict=True):
+            requests = (self._request(windows, window) for window in batch)
+            generations = self._engine.run(requests, self._on_progress)
+            for window, generation in zip(batch, generations, strict=True):
                 forecast = Forecast(generation.paths, generation.request.sampling.seed)
                 closes[window] = forecast.quantiles([0.5, *levels])[..., CLOSE]  # the median first
         return CloseForecast(closes[:, 0], closes[:, 1:])
-
-    def _generate(self, windows: WindowArrays, batch: range) -> list[Generation]:
-        generations: list[Generation] = []
-        try:
-            for window in batch:
-                generations.append(self._engine.submit(self._request(windows, window)))
-            while self._engine.has_work:
-                self._engine.step()
-                self._on_progress(self._engine.last_step.num_bars)
-        finally:
-            for generation in generations:  # also those of a refused or interrupted batch
-                self._engine.cancel(generation)
-        return generations
 
     def _request(self, windows: WindowArrays, window: int) -> SeriesRequest:
         lookback, stamps = windows.lookback, time_features(windows.wall[window])

@@ -13,8 +13,9 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from kronos_model.atomic_write import disk_errors
+from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
-from kronos_model.errors import FinetuningConfigError, TrainingDataError, TrainingStopped
+from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.comparison import Evaluation
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
@@ -63,7 +64,7 @@ def finetune(
         listeners: receive events; see ``reporting.py``.
         should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
 
-    Raises FinetuningError, CheckpointError, and their subclasses; DeviceError, OutOfMemory.
+    Raises FinetuningError, CheckpointError, and their subclasses; DeviceError, DeviceLost, OutOfMemory.
     """
     device, device_warning = resolve_device(config.training_device)
     with accelerated(device, config.mixed_precision) as accelerator:
@@ -71,9 +72,15 @@ def finetune(
         is_main = accelerator.is_main_process
         with folder.locked() if is_main else nullcontext():
             run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop)
-            run.start(device_warning)
-            # The other processes do not wait for the comparison: it may take longer than a group's timeout.
-            metadata = run.finish() if is_main else {}
+            try:
+                run.start(device_warning)
+                # Other processes do not wait for the comparison: it may take longer than a group's timeout.
+                metadata = run.finish() if is_main else {}
+            except RuntimeError as error:
+                if TorchProbe().is_lost(accelerator.device):
+                    reason = f"{accelerator.device} failed ({short_reason(error)})"
+                    raise DeviceLost(f"{reason}: start it again to continue from the last save") from error
+                raise
         return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
 
 

@@ -51,7 +51,7 @@ class ChildProcess:
         orphan_grace_s: Seconds between the two if this process is gone; ``grace_s`` by default.
         max_line_chars: A child that prints a longer line is killed.
 
-    Raises LocalStackError if the process cannot be started.
+    Raises LocalStackError if the process, its guard or a thread cannot be started.
     """
 
     def __init__(
@@ -75,40 +75,35 @@ class ChildProcess:
         self._terminated_at: float | None = None
         self._is_stopped = False
         self._tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
-        # The guard starts first: a kill between the two starts would leave the child alone.
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "guard", str(grace_s if orphan_grace_s is None else orphan_grace_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._readers: list[threading.Thread] = []
         try:
-            self._process = subprocess.Popen(
-                list(command),
-                env=dict(env) if env is not None else None,
-                cwd=cwd,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if error_sink is None else subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._dismiss_guard()
+            with contextlib.ExitStack() as undo:
+                # The guard starts first: a kill between the two starts would leave the child alone.
+                self._guard = _start_guard(grace_s if orphan_grace_s is None else orphan_grace_s)
+                undo.callback(self._dismiss_guard)
+                self._process = subprocess.Popen(
+                    list(command),
+                    env=dict(env) if env is not None else None,
+                    cwd=cwd,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT if error_sink is None else subprocess.PIPE,
+                    encoding="utf-8",
+                    errors="replace",
+                    start_new_session=True,
+                )
+                undo.callback(self._process.wait)
+                undo.callback(self.kill)
+                assert self._guard.stdin is not None
+                self._guard.stdin.write(f"{self._process.pid}\n".encode())
+                self._guard.stdin.flush()
+                out = (self._process.stdout, sink, error_sink is None)
+                for given in (out, (self._process.stderr, error_sink, True)):
+                    if given[0] is not None:
+                        self._readers.append(self._start_reader(*given))
+                undo.pop_all()
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             raise LocalStackError(f"{name} cannot be started: {error}") from error
-        assert self._guard.stdin is not None
-        self._guard.stdin.write(f"{self._process.pid}\n".encode())
-        self._guard.stdin.flush()
-        pipes = [(self._process.stdout, sink, error_sink is None), (self._process.stderr, error_sink, True)]
-        self._readers = [
-            threading.Thread(target=self._read, args=given, name=f"{name}-output", daemon=True)
-            for given in pipes
-            if given[0] is not None
-        ]
-        for reader in self._readers:
-            reader.start()
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
         # A child that has ended already shows in its exit status.
@@ -167,6 +162,11 @@ class ChildProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    def _start_reader(self, *given: object) -> threading.Thread:
+        reader = threading.Thread(target=self._read, args=given, name=f"{self.name}-output", daemon=True)
+        reader.start()
+        return reader
+
     def _read(self, pipe: IO[str], sink: LineSink | None, is_kept: bool) -> None:
         for line in iter(partial(pipe.readline, self._max_line_chars), ""):
             if len(line) == self._max_line_chars:
@@ -189,3 +189,9 @@ class ChildProcess:
         # Kill it before its standard input closes: the process group's id may belong to others by then.
         self._guard.kill()
         self._guard.communicate()
+
+
+def _start_guard(grace_s: int) -> subprocess.Popen[bytes]:
+    command = ["/bin/sh", "-c", _GUARD, "guard", str(grace_s)]
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_model.processes.children import MAX_LINE_CHARS, POLL_S, ChildProcess, LineSink, LocalStackError
+from kronos_model.processes.children import MAX_LINE_CHARS, POLL_S, ChildProcess, LineSink
 from kronos_model.processes.environment import own_environment
 
 FIRST_TO_KILL: Final = "1000"
@@ -38,7 +38,7 @@ class JsonChild(ChildProcess):
     """The parent's end of the pipe. If memory runs out, Linux kills the child first.
 
     ``error_sink`` receives all text: stderr, and lines of stdout that are no events. ``grace_s`` is 0 if the
-    child has nothing to save. Raises LocalStackError if a process or a thread cannot be started.
+    child has nothing to save. Raises LocalStackError, as ``ChildProcess``.
     """
 
     def __init__(
@@ -55,23 +55,18 @@ class JsonChild(ChildProcess):
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._text_sink = error_sink
         self._writer: threading.Thread | None = None
-        try:
-            super().__init__(
-                name,
-                command,
-                env=own_environment() if env is None else env,
-                cwd=cwd,
-                holds_stdin=True,
-                sink=self._take,
-                error_sink=error_sink,
-                grace_s=grace_s,
-                orphan_grace_s=ORPHAN_GRACE_S,
-                max_line_chars=max_line_chars,
-            )
-        except LocalStackError:
-            raise
-        except (OSError, RuntimeError) as error:  # from the guard or the reading threads
-            raise LocalStackError(f"{name} cannot be started: {error}") from error
+        super().__init__(
+            name,
+            command,
+            env=own_environment() if env is None else env,
+            cwd=cwd,
+            holds_stdin=True,
+            sink=self._take,
+            error_sink=error_sink,
+            grace_s=grace_s,
+            orphan_grace_s=ORPHAN_GRACE_S,
+            max_line_chars=max_line_chars,
+        )
         with suppress(OSError):  # it has ended already, or this is not Linux
             Path(f"/proc/{self.pid}/oom_score_adj").write_text(FIRST_TO_KILL)
 

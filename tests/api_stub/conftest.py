@@ -14,9 +14,8 @@ from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.examples import example
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.contract.worker_status import WORKER_STATUS
-from kronos_client.core.stored import result_key
 from kronos_client.redis.routing import announce
 
 ADDRESS = "http://127.0.0.1:8000"

@@ -43,7 +43,7 @@ PRICED: Final = ("small", "wide", "long", "heavy")
 def options_of(candles: pd.DataFrame, form: str, seed: int) -> dict[str, Any]:
     """What ``ForecastClient.submit`` takes."""
     options = dict(FORMS[form])
-    return {"candles": candles[: options.pop("lookback")], "seed": seed, **options}
+    return {"candles": candles[: options.pop("lookback")], "seed": seed, "sample_count": 1, **options}
 
 
 Forecasts = dict[tuple[str, int], Any]

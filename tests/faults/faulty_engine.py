@@ -5,6 +5,7 @@
 hang: the next step of one engine never ends.
 die: the next step of one engine raises. With ``HANGING_SHUTDOWN`` in the environment the jobs of that engine
 never come back from their wait, so that a warm shutdown waits for them for ever.
+lose-device: a kernel of one decode step fails in such a way that the device computes nothing more.
 out-of-memory: JSON, by phase (``decode`` or a chunk's): seeds whose work fails for want of memory.
 """
 
@@ -59,6 +60,14 @@ def fail(phase: str, sequences: Iterable[Sequence]) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
 
 
+def lose_device(device: str) -> None:
+    """On a GPU by a failed assertion in a kernel, else by saying so."""
+    if device == "cpu":
+        ModelRunner.is_lost = lambda _: True  # type: ignore[method-assign]
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`")
+    torch.zeros(1, device=device)[torch.ones(1, dtype=torch.int64, device=device)].item()
+
+
 def compute_or_fail(runner: ModelRunner, chunks: Any) -> None:
     for chunk in chunks:
         fail(chunk.phase.name, [chunk.sequence])
@@ -67,6 +76,8 @@ def compute_or_fail(runner: ModelRunner, chunks: Any) -> None:
 
 def decode_or_fail(runner: ModelRunner, sequences: Any) -> None:
     fail("decode", sequences)
+    if is_asked_for("lose-device"):
+        lose_device(os.environ.get("KRONOS_DEVICE", "cpu"))
     decode(runner, sequences)
 
 

@@ -12,17 +12,19 @@ SETTINGS = {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}
 
 @pytest.fixture
 def start_dying(start_worker: StartWorker, tmp_path):
-    def start(*arguments: str, **settings: str) -> WorkerUnderTest:
-        (tmp_path / "die").touch()
+    def start(*arguments: str, fault: str = "die", **settings: str) -> WorkerUnderTest:
+        (tmp_path / fault).touch()
         settings = SETTINGS | {"FAULTY_ENGINE": str(tmp_path)} | settings
         return start_worker(*INCLUDE, "--loglevel", "INFO", *arguments, **settings)
 
     return start
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_the_worker_ends_and_another_one_does_the_job(start_worker, start_dying, client, candles, pool):
-    dying = start_dying("--pool", pool).wait_until_ready()
+@pytest.mark.parametrize(("pool", "fault"), [("threads", "die"), ("solo", "die"), ("threads", "lose-device")])
+def test_the_worker_ends_and_another_one_does_the_job(
+    start_worker, start_dying, client, candles, pool, fault
+):
+    dying = start_dying("--pool", pool, fault=fault).wait_until_ready()
     handles = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(3)]
     assert dying.process.wait(WAIT_S) == EXIT_STATUS
     log = dying.log.read_text()

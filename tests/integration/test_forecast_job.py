@@ -67,6 +67,7 @@ def test_a_job_comes_back_equal_to_the_reference(worker, client, candles, case):
     future = [candles["timestamps"][start + lookback :][:pred_len].tolist() for start in case["starts"]]
     result = client.forecast(
         past,
+        lookback=lookback,
         future_timestamps=future,
         temperature=case["T"],
         top_k=case["top_k"],
@@ -93,6 +94,8 @@ def test_a_job_may_keep_a_rolling_context(worker, client, candles):
             future_timestamps=candles["timestamps"][120 : 120 + horizon].tolist(),
             seed=1,
             context_policy=policy,
+            lookback=120,
+            sample_count=1,
             timeout_s=WAIT_S,
         )
         return list(result.series[0].mean["close"])
@@ -122,7 +125,7 @@ def test_the_result_says_what_ran_where(worker, client, candles):
 
 def test_arrays_and_base64_give_the_same_forecast(worker, client, raw, candles):
     from_arrays = raw.send(job=raw_job(candles, sampling={"seed": 3})).get(timeout=WAIT_S)
-    from_base64 = client.forecast(candles[:40], pred_len=4, seed=3, timeout_s=WAIT_S)
+    from_base64 = client.forecast(candles[:40], pred_len=4, sample_count=1, seed=3, timeout_s=WAIT_S)
     assert from_arrays["series"][0]["mean"]["close"] == list(from_base64.series[0].mean["close"])
 
 

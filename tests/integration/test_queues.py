@@ -120,7 +120,7 @@ def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client,
         assert time.monotonic() < submitted_at + WAIT_S
         num_waiting.append(connection.llen(list_key("cpu", 3)))
         for _ in range(max(0, 20 - num_waiting[-1])):
-            client.submit(candles[:40], pred_len=4)
+            client.submit(candles[:40], pred_len=4, sample_count=1)
         time.sleep(0.01)
     assert low.wait(WAIT_S).timings_ms.queued > 2000
     assert min(num_waiting[1:]) > 0  # else it would have had its turn anyway

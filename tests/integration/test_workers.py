@@ -21,7 +21,7 @@ from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.testing import fake_worker
 from tests.integration.conftest import PACED, ROOT, StartWorker, WorkerUnderTest
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
 KRONOS = ("kronos_cli", "worker")
@@ -90,6 +90,15 @@ def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, clie
     busy.cancel()
     with contextlib.suppress(JobError):  # it may have come to its end meanwhile
         busy.wait(WAIT_S)
+    worker.stop()
+
+
+def test_jobs_of_one_path_fill_the_slots(start_worker, client, candles):
+    worker = start_worker(*PACED, KRONOS_MAX_SLOTS="96", PACE_S="0.2").wait_until_ready()
+    handles = [client.submit(candles[:40], pred_len=80, seed=seed) for seed in range(100)]
+    await_true(lambda: worker.announcements()[0]["sequences_running"] == 96, "the slots are full")
+    for handle in handles:
+        handle.cancel()
     worker.stop()
 
 

@@ -142,6 +142,16 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
 
 
+def test_status_shows_how_busy_a_gpu_is(redis: Redis) -> None:
+    memory = {"memory_total_bytes": 80 * 2**30, "memory_free_bytes": 19 * 2**30}
+    gpu = {"name": "AMD Instinct (ROCm)", "kind": "cuda", "index": 0, "utilisation_percent": 87, **memory}
+    announce(redis, status("celery@one", device="cuda:0", device_description=gpu))
+    announce(redis, status("celery@old", device="cuda:1", device_description={"name": "NVIDIA H200"}))
+    rows = [line.split() for line in run("status").output.splitlines()]
+    assert ["celery@one", "AMD", "Instinct", "(ROCm)", "87", "%", "61", "of", "80", "GiB"] in rows
+    assert ["celery@old", "NVIDIA", "H200", "?", "?"] in rows
+
+
 def test_status_without_workers_names_the_command_that_starts_one(redis: Redis) -> None:
     result = run("status")
     assert result.exit_code == 1
@@ -350,7 +360,14 @@ def test_check_of_the_worker_is_the_health_check(
 def test_devices_are_shown_with_the_device_that_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     warning = "CUDA device 'cuda' requested but CUDA not available. Falling back to CPU."
     what = {"name": "[red]CPU[/]", "memory_free_bytes": 2**30, "memory_total_bytes": None}
-    cpu = {"requested": "cpu", "device": "cpu", "warning": None, "description": what, "slots": 64}
+    cpu = {
+        "requested": "cpu",
+        "device": "cpu",
+        "warning": None,
+        "skipped": None,
+        "description": what,
+        "slots": 64,
+    }
     found = [
         cpu | {"slots_error": None},
         cpu | {"requested": "cuda", "warning": warning, "slots": None, "slots_error": "no model"},

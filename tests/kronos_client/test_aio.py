@@ -14,10 +14,10 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.names import result_key
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_client.core.result_store import RedisResultStore
-from kronos_client.core.stored import result_key
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench

@@ -66,7 +66,7 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     assert (message["content-type"], message["content-encoding"]) == ("application/json", "utf-8")
     job = kwargs["job"]
     assert job["schema_version"] == 1
-    assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 0.9, "sample_count": 3, "seed": 7}
+    assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "sample_count": 3, "seed": 7}
     assert job["output"] == {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
     assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
     assert job["context_policy"] == "rolling"
@@ -78,7 +78,7 @@ def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
     client.submit([CANDLES.as_dict()] * 5, pred_len=5, series_ids=["a", "b", "c", "d", "e"])
     headers = messages(redis)[0]["headers"]
     assert headers["argsrepr"] == "()"
-    assert headers["kwargsrepr"] == "{'series': 'a, b, c, … (5)', 'pred_len': 5, 'samples': 1}"
+    assert headers["kwargsrepr"] == "{'series': 'a, b, c, … (5)', 'pred_len': 5, 'samples': 30}"
     assert len(json.dumps(headers)) < 2000
 
 

@@ -13,7 +13,7 @@ from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.page.conftest import TINY, OpenPage, Visit, await_frame, wait_until
 
-LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 8, 7
+LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 20, 7
 SETTINGS = {"lookback": LOOKBACK, "horizon": HORIZON, "samples": SAMPLES, "seed": SEED}
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 WHITE = (255, 255, 255)

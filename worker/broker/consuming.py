@@ -39,7 +39,6 @@ class MessageConsumer:
     """Takes one process's messages off its queues.
 
     Args:
-        max_bytes: Size limit of a message.
         answer: Called with a job's id and error, to end the job with it. Returns False if it does not end
             because a worker has it.
     """

@@ -47,19 +47,15 @@ class CodedRedisBackend(RedisBackend):
 
         This replaces Celery's ``track_started``, which needs one more round trip.
         """
-        meta, key = self._encoded(task_id, info, states.STARTED, None, request), self._result_key(task_id)
-        return self._store.begin(task_id, key, meta, tag_of(request), timeout_s, content)
+        meta = self._encoded(task_id, info, states.STARTED, None, request)
+        return self._store.begin(task_id, meta, tag_of(request), timeout_s, content)
 
     def lose(self, request: Any) -> None:
         """Count that a job's process died, and end its claim."""
         self._store.release(request.id, tag_of(request), is_lost=True)
 
     def store_by(self, store: JobStore, request: Any, state: str, content: Any) -> bool:
-        """Store a state, or an outcome, over this store's connection and without retries.
-
-        Returns:
-            Whether it counts.
-        """
+        """Store a state, or an outcome, over this store's connection, once; returns whether it counts."""
         return self._put(store, request.id, self.encode_result(content, state), state, None, request)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
@@ -91,7 +87,6 @@ class CodedRedisBackend(RedisBackend):
     ) -> bool:
         return store.store(
             task_id,
-            self._result_key(task_id),
             self._encoded(task_id, content, state, traceback, request),
             is_outcome=state in states.READY_STATES,
             tag="" if over_claim else tag_of(request),
@@ -102,10 +97,6 @@ class CodedRedisBackend(RedisBackend):
         """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
         meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
         return to_json(meta | {"task_id": task_id})
-
-    def _result_key(self, task_id: str) -> str:
-        key: Any = self.get_key_for_task(task_id)
-        return str(key, "utf-8")
 
     def exception_safe_to_retry(self, exc: Exception) -> bool:
         return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))

@@ -15,7 +15,7 @@ from celery.worker import state
 
 from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.queues import rank_of
-from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.reports import EngineLoad, StepReport
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held. A parsed message may take ten times as much memory."""
@@ -110,8 +110,7 @@ class Capacity:
     def num_classes(self, unfinished: Container[str]) -> int:
         """How many priority classes, from the highest, another job may be of.
 
-        Args:
-            unfinished: Holds the ids of jobs that have not ended.
+        ``unfinished`` has the ids of jobs that have not ended.
         """
         with self._lock:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}

@@ -5,10 +5,10 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.errors import Cancelled, KronosError
 from worker.inference.job_run import HostedEngine, JobRun
 from worker.inference.watchdog import Watchdog
@@ -38,14 +38,13 @@ class EngineObserver(Protocol):
 class EngineThread:
     """Runs jobs on any number of engines. All methods may be called from any thread.
 
-    Each engine that has work gets one step in turn, so that none waits for another's queue to empty.
+    Each engine that has work gets one step in turn, so that none waits for another's queue to empty. While no
+    engine has work, they prepare for it, piece by piece.
 
     Args:
-        observers: Receive each step, and each series that ended.
         watchdog: Detects a step that hangs; by default there is no limit.
         on_admission: Called on the engines' thread with a job's id when an engine's load counts it.
         on_death: Called on the engines' thread when it dies, before its jobs end.
-        on_start: Called on the engines' thread first.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class EngineThread:
         self._on_start = on_start
         self._hosted: list[HostedEngine] = []  # replaced, never changed, so that any thread may read it
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_prepared = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kronos-engine", daemon=True)
 
     def start(self) -> None:
@@ -102,6 +102,7 @@ class EngineThread:
 
         def add() -> None:
             self._hosted = [*self._hosted, hosted]
+            self._is_prepared.clear()
 
         self._run_and_wait(add)
         return hosted
@@ -116,6 +117,10 @@ class EngineThread:
             hosted.engine = None
 
         self._run_and_wait(remove)
+
+    def wait_until_prepared(self) -> None:
+        """Wait until the engines are prepared as far as they can be, or a job needs them."""
+        self._await(self._is_prepared)
 
     def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
         """Send a job to an engine. Returns at once."""
@@ -132,6 +137,14 @@ class EngineThread:
     def cancel(self, run: JobRun) -> None:
         """End a job with Cancelled at the next step."""
         self._commands.put(lambda: self._end(run, Cancelled("the job was cancelled, as asked")))
+
+    def die(self, reason: str) -> None:
+        """End the thread as if an engine had failed: all jobs go back to the queue."""
+
+        def fail() -> NoReturn:
+            raise RuntimeError(reason)
+
+        self._commands.put(fail)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let the engines finish their jobs, then end their thread."""
@@ -156,11 +169,22 @@ class EngineThread:
             busy = [hosted for hosted in self._hosted if hosted.has_work]
             if stopping and not busy:
                 return
+            if not busy and self._commands.empty() and self._prepare():
+                continue
             stopping = self._take_commands(block=not busy) or stopping
             for hosted in self._hosted:
                 if hosted.has_work:
                     with self._watchdog.step(is_first=not hosted.has_stepped):
                         self._step(hosted)
+
+    def _prepare(self) -> bool:
+        """Let an engine use the idle time; False if none has anything to prepare."""
+        for hosted in self._hosted:
+            with self._watchdog.step(is_first=True):
+                if hosted.engine is not None and hosted.engine.prepare():
+                    return True
+        self._is_prepared.set()
+        return False
 
     def _take_commands(self, *, block: bool) -> bool:
         """Run the commands of other threads; True if one asks to stop."""
@@ -180,7 +204,10 @@ class EngineThread:
         done = threading.Event()
         self._commands.put(command)
         self._commands.put(done.set)
-        while not done.wait(CHECK_INTERVAL_S) and self.is_alive:
+        self._await(done)
+
+    def _await(self, event: threading.Event) -> None:
+        while not event.wait(CHECK_INTERVAL_S) and self.is_alive:
             pass
 
     def _admit(self, run: JobRun) -> None:
@@ -188,6 +215,7 @@ class EngineThread:
         if hosted.engine is None:
             run.end(EngineDied())
             return
+        self._is_prepared.set()
         hosted.runs.add(run)
         for index, request in enumerate(run.requests):
             try:

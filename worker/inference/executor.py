@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
-from kronos_client.contract.results import ForecastResult, Timings, series_result
+from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
@@ -79,6 +79,8 @@ def compute(
     with host.models.use(model) as entry:
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
+        num_bars = job.num_bars_read(served.lookback, served.max_context)
+        series = tuple(one.last(num_bars) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
         generations = wait_for_run(host.engine_thread, run, context)
@@ -91,7 +93,7 @@ def compute(
         forecasts.append(series_result(one, forecast, job.output))
     warnings = [] if device_warning is None else [device_warning]
     warnings += [warning for one in series for warning in one.warnings]
-    warnings += lookback_warnings(series, served)
+    warnings += lookback_warnings(series, served) + sampling_warnings(job)
     result = ForecastResult(
         series=tuple(forecasts),
         model=served.info,

@@ -8,11 +8,11 @@ import torch
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from worker.inference.capacity import Capacity
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
-from worker.inference.model_loader import LoadedModel
+from worker.inference.model_loader import LoadedModel, max_jobs_on
 from worker.monitoring.metrics import WorkerMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
@@ -33,7 +33,11 @@ class ForecastProcess(Host, WorkerProcess):
     def __init__(
         self, settings: WorkerSettings, node: str, *, on_engine_death: Callable[[], None] = lambda: None
     ) -> None:
-        self.metrics = WorkerMetrics(lambda: self.engine_thread.loads, lambda: self.engine_thread.num_jobs)
+        self.metrics = WorkerMetrics(
+            lambda: self.engine_thread.loads,
+            lambda: self.engine_thread.num_jobs,
+            lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
+        )
         # While a step seems to hang, the load is unknown, and no job is taken.
         self.capacity = Capacity(
             lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values()
@@ -49,7 +53,8 @@ class ForecastProcess(Host, WorkerProcess):
             on_death=self._die,
         )
         WorkerProcess.__init__(self, settings, node, self.metrics)
-        self.isolation = Isolation(settings.max_jobs, self._hello, lambda: self.state == "draining")
+        max_jobs = max_jobs_on(self.device, settings)
+        self.isolation = Isolation(max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 
     @property

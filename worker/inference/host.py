@@ -85,6 +85,7 @@ class Host:
         self.watchdog.start()
         further, max_models = self.settings.further_models, self.settings.max_models
         self._models = ModelCache(self.engine_thread, loader, own, further, max_models, loader.registry)
+        self.engine_thread.wait_until_prepared()
 
     def stop(self) -> None:
         if self.is_loaded:

@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Sequence
 
-from kronos_model.engine.engine import Engine, EngineLoad
+from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.reports import EngineLoad
 
 
 class HostedEngine:

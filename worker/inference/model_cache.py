@@ -13,7 +13,7 @@ from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_model.engine.engine import EngineLoad
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
@@ -65,6 +65,8 @@ class CacheEntry:
             id=self.name,
             revision=None if served is None else served.info.revision,
             state="loading" if served is None else "ready",
+            max_context=None if served is None else served.max_context,
+            lookback=None if served is None else served.lookback,
             jobs=self.num_jobs,
             **asdict(load),
         )
@@ -76,10 +78,6 @@ class ModelCache:
     Another model is loaded when a job first names it. The cache's thread loads one model at a time. If a
     place is needed, the cache drops the model that was used longest ago and that no job holds. It never drops
     the worker's own model.
-
-    Args:
-        further: Models that jobs may name in addition to the worker's own.
-        registry: Registered models, which jobs may name too.
     """
 
     def __init__(
@@ -214,6 +212,9 @@ class ModelCache:
         log.info("loading model %s", entry.name)
         outcome = self._try_to_load(entry.name, wanted)
         if isinstance(outcome, JobError):
+            if self._loader.is_device_lost():
+                self._engine_thread.die(f"the device failed while model {entry.name} was being loaded")
+                return  # those that wait for the model see that the thread has died
             self._loader.reclaim()
             with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:

@@ -12,6 +12,7 @@ from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import read_metadata
+from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, OutOfMemory
@@ -20,8 +21,10 @@ from worker.inference.job_run import HostedEngine
 from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
+MIN_JOBS: Final = 64
+"""Unless ``KRONOS_MAX_JOBS`` is set."""
 GPU_MEMORY_SHARE: Final = 0.8
-"""Of a GPU's free memory. The rest is for the steps' temporary tensors and for other processes."""
+"""Of a GPU's free memory. The rest is for other processes, the driver, and gaps between tensors."""
 
 Loadable = ModelSpec | RegisteredModel
 """A model from the settings, or a registered one."""
@@ -104,6 +107,10 @@ class ModelLoader:
             return min(setting or wanted.metadata.max_context, wanted.metadata.max_context)
         return setting or default_max_context(wanted.model or DEFAULT_MODEL)
 
+    def is_device_lost(self) -> bool:
+        """Whether the device no longer computes anything."""
+        return TorchProbe().is_lost(self.device)
+
     def reclaim(self) -> None:
         """Free the memory of models that are no longer used."""
         gc.collect()  # modules and their hooks may refer to each other
@@ -145,6 +152,11 @@ class ModelLoader:
             self.device, self.device_warning = placed, warning
             self.share_bytes = _share_bytes(self._settings, placed)
             pair.model.to(placed)
+
+
+def max_jobs_on(device: torch.device, settings: WorkerSettings) -> int:
+    """Jobs that a process holds: jobs of a single path fill one model's slots, and there are ``MIN_JOBS``."""
+    return settings.max_jobs or max(MIN_JOBS, settings.max_slots or default_slots(device))
 
 
 def num_models(settings: WorkerSettings) -> int:

@@ -31,10 +31,6 @@ def run_probe(
 ) -> dict[str, Any]:
     """Resolve these devices, and test if the worker's model loads on the first; see ``report_on``.
 
-    Args:
-        environment: Variables on top of this process's.
-        error_sink: As of ``JsonChild``.
-
     Raises:
         ProbeError: The process failed or took too long.
         ModuleNotFoundError: A package is missing.

@@ -6,11 +6,9 @@ It reads one message with the arguments of ``report_on``, and sends one event, `
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from kronos_client.settings import SettingsError
-from kronos_model.devices.probe import TorchProbe
-from kronos_model.devices.resolution import describe_device, resolve_device
+from kronos_model.devices.probe import TorchProbe, compute_on
+from kronos_model.devices.resolution import describe_device, resolve_device, skipped_gpu
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader
@@ -21,13 +19,13 @@ from worker.settings import WorkerSettings, explain, get_settings
 def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, Any]:
     """The resolved device with ``warning`` and ``description``, or ``error``.
 
+    ``skipped`` says why ``auto`` did not choose the GPU, if there is one.
     ``slots`` is the number of sample paths that the worker's model computes at once there. If that is
     unknown, it is None, and ``slots_error`` says why.
     """
     try:
         device, warning = resolve_device(name)
-        ones = torch.ones(2, 2, device=device)  # a GPU was already tested when it was resolved
-        if (ones @ ones).sum().item() != 8:
+        if compute_on(device) != 8:
             raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
     except (KronosError, RuntimeError) as error:
         return {"requested": name, "error": _text(error)}
@@ -35,6 +33,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         "requested": name,
         "device": str(device),
         "warning": warning,
+        "skipped": skipped_gpu(TorchProbe()) if name == "auto" and device.type == "cpu" else None,
         "description": describe_device(device).as_dict(),
     }
     if not with_slots:
@@ -70,7 +69,6 @@ def report_on(
     Args:
         devices: Values of ``KRONOS_DEVICE``; ``all`` alone means every device that this machine may have.
         with_slots: Report for each device how many sample paths the worker's model computes at once.
-        with_model: Load the worker's model on the first device.
 
     Returns:
         ``devices``, one report for each, and ``model``, which is None if not requested or without device.

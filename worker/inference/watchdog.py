@@ -31,10 +31,8 @@ class Watchdog:
     It counts time in ticks, so that a stopped process or a machine that slept does not count as hanging.
 
     Args:
-        limit_s: Seconds that a step may take.
         on_hang: Called with the seconds that the step has taken, to end the process.
         on_change: Called whenever ``is_stalled`` changes.
-        clock: Monotonic clock in seconds.
     """
 
     def __init__(

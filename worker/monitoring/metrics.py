@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
@@ -25,8 +26,9 @@ from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
-    from kronos_model.engine.engine import EngineLoad, StepReport
+    from kronos_model.devices.resolution import DeviceDescription
     from kronos_model.engine.generation import Generation
+    from kronos_model.engine.reports import EngineLoad, StepReport
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,11 @@ ENGINE_GAUGES: Final = {
     "kronos_sequences_waiting": ("waiting", "Sample paths that wait for a slot"),
     "kronos_slots": ("slots", "Sample paths that can run together"),
 }
+GPU_GAUGES: Final = {
+    "kronos_gpu_memory_total_bytes": ("memory_total_bytes", "Memory of the worker's GPU"),
+    "kronos_gpu_memory_free_bytes": ("memory_free_bytes", "Memory of it that no process uses"),
+    "kronos_gpu_utilisation_percent": ("utilisation_percent", "Share of time in which it computes"),
+}
 TRAINING_GAUGES: Final = {
     "kronos_training_step": ("step", "Steps that the stage has taken"),
     "kronos_training_steps": ("num_steps", "Steps that the stage has in all"),
@@ -48,6 +55,7 @@ TRAINING_GAUGES: Final = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class GaugesAtScrape(Collector):
     """Gauges that are read when they are scraped. After a cancelled job no step would update them.
 
@@ -56,20 +64,14 @@ class GaugesAtScrape(Collector):
         read: Returns the objects with these attributes by the values of ``labels``. None gives no sample.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[str],
-        gauges: Mapping[str, tuple[str, str]],
-        read: Callable[[], Mapping[tuple[str, ...], object]],
-    ) -> None:
-        self._labels = labels
-        self._gauges = gauges
-        self._read = read
+    labels: Sequence[str]
+    gauges: Mapping[str, tuple[str, str]]
+    read: Callable[[], Mapping[tuple[str, ...], object]]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        shown = self._read()
-        for name, (attribute, text) in self._gauges.items():
-            gauge = GaugeMetricFamily(name, text, labels=self._labels)
+        shown = self.read()
+        for name, (attribute, text) in self.gauges.items():
+            gauge = GaugeMetricFamily(name, text, labels=self.labels)
             for labels, one in shown.items():
                 if (value := getattr(one, attribute)) is not None:
                     gauge.add_metric(labels, value)
@@ -145,11 +147,22 @@ class JobMetrics:
 class WorkerMetrics(JobMetrics):
     """The metrics of a forecasting process; an ``EngineObserver``.
 
-    ``loads`` returns each engine's load by model id, in any thread.
+    Args:
+        loads: Returns each engine's load by model id, in any thread.
+        num_jobs: As of ``JobMetrics``.
+        gpus: Returns the descriptions of the process's GPU, if it has one, by its name.
     """
 
-    def __init__(self, loads: Callable[[], Mapping[str, "EngineLoad"]], num_jobs: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loads: Callable[[], Mapping[str, "EngineLoad"]],
+        num_jobs: Callable[[], int],
+        gpus: Callable[[], Mapping[str, "DeviceDescription"]] = dict,
+    ) -> None:
         super().__init__(num_jobs)
+        self.registry.register(
+            GaugesAtScrape(("device",), GPU_GAUGES, lambda: {(name,): gpu for name, gpu in gpus().items()})
+        )
         self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
         self._bars = self._steps = self._waits = 0
         self._waited_s = 0.0
@@ -173,13 +186,15 @@ class WorkerMetrics(JobMetrics):
         metrics = self._of(model_id)
         if report.num_prefill_bars:
             metrics.num_prefill_bars.inc(report.num_prefill_bars)
-            metrics.prefill_s.observe(report.prefill_s)
         if report.num_bars:
             metrics.num_bars.inc(report.num_bars)
-            metrics.decode_s.observe(report.decode_s)
             metrics.batch_size.observe(report.num_bars)
             self._bars += report.num_bars
             self._steps += 1
+        for seconds in report.prefill_s:
+            metrics.prefill_s.observe(seconds)
+        for seconds in report.decode_s:
+            metrics.decode_s.observe(seconds)
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
         queued_s = generation.timings.durations_s()["queued"]

@@ -69,10 +69,8 @@ class Training:
         saved_at: Returns when the state was last saved, in any unit. A killed process is started again unless
             the one before it was killed at the same save.
         lock_wait_s: Seconds to wait while another process holds the run's folder.
-        on_event: Called for each event.
         should_stop: Called several times a second. A reason stops the process, which may save first.
         must_end: Called as often. True kills the process at once.
-        on_start: Called before each start.
         on_end: Called with the end of each process, even if it is started again.
     """
 

@@ -5,12 +5,11 @@ Training runs in a separate process, one at a time. So this process uses no GPU 
 
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
@@ -22,24 +21,6 @@ from worker.training.job_folder import RUNS
 from worker.training.start_models import StartModels
 
 NO_PRED_LEN_LIMIT: Final = 2**31
-
-
-class SingleJobCapacity:
-    """The ``Capacity`` of a finetuning worker, which takes a job only if it holds none.
-
-    After a lost connection Celery counts only the jobs taken since. It would take a second job, which other
-    workers could train at once.
-    """
-
-    def take(self, job_id: str, num_paths: int, num_bytes: int = 0, rank: int = 0) -> None:
-        """Nothing: ``num_classes`` reads Celery's requests."""
-
-    def num_classes(self, unfinished: Collection[str]) -> int:
-        """How many priority classes it takes; ``unfinished`` holds the ids of jobs that have not ended."""
-        return 0 if unfinished else len(CELERY_PRIORITIES)
-
-    def wake_by(self, wake: Callable[[], object]) -> None:
-        """Nothing: only the end of a job makes room, and that already wakes Celery."""
 
 
 class FinetuneProcess(WorkerProcess):
@@ -58,8 +39,9 @@ class FinetuneProcess(WorkerProcess):
         self.device = str(device["device"])
         self.device_warning = device["warning"]
         self.is_draining = threading.Event()
-        self.capacity = SingleJobCapacity()
-        self._description = device["description"]
+        # Known only as of the start, since this process does not use the device.
+        unknown = dict.fromkeys(("memory_free_bytes", "utilisation_percent"))
+        self._description = device["description"] | unknown
         super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
 
     @property

@@ -53,7 +53,7 @@ class JobFiles:
             self.folder.write_candles(prepare_instruments(inline))
         elif self.data_folder.root is not None:
             self.folder.link(DATA_LINK, self.data_folder.root)
-        self.folder.write_config(config)
+        self.folder.write("config.json", config.model_dump(mode="json"))
         return notes
 
     def without_links(self, metadata: Mapping[str, Any], notes: JobNotes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from kronos_client.contract.preparing import PreparedInstrument
 from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
-from kronos_model.finetuning.config import FinetuneConfig, parse_config
+from kronos_model.finetuning.config import parse_config
 
 RUNS: Final = ".runs"
 DATA_LINK: Final = "data"
@@ -61,7 +61,6 @@ class JobFolder:
     def __init__(self, model_folder: Path, job_id: str) -> None:
         self.model_folder = model_folder
         self.root = model_folder / RUNS / hashlib.sha256(job_id.encode()).hexdigest()[:32]
-        self.config = self.root / "config.json"
         self.run = self.root / "run"
         self._checkpoint = self.run / "checkpoint"  # of a completed run; it appears whole
         self._best = self.run / "best"
@@ -69,18 +68,26 @@ class JobFolder:
     def notes(self, fingerprint: str) -> JobNotes | None:
         """An earlier worker's notes, if any. The files of another job are removed."""
         with suppress(TypeError):  # no notes, or of another release
-            notes = JobNotes(**(_read(self.root / "job.json") or {}))
+            notes = JobNotes(**(self.read("job.json") or {}))
             if notes.fingerprint == fingerprint:
                 return notes
         _remove(self.root)
         return None
 
     def write_notes(self, notes: JobNotes) -> None:
-        self.root.mkdir(parents=True, exist_ok=True)
-        _write(self.root / "job.json", asdict(notes))
+        self.write("job.json", asdict(notes))
 
-    def write_config(self, config: FinetuneConfig) -> None:
-        _write(self.config, config.model_dump(mode="json"))
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file; None if it is missing or damaged."""
+        try:
+            content = json.loads((self.root / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        with atomic_write(self.root / name) as staging:
+            staging.write_text(json.dumps(content), encoding="utf-8")
 
     def write_candles(self, instruments: Sequence[PreparedInstrument]) -> None:
         """Write one CSV file per instrument, with its name in a column: not every name can name a file."""
@@ -121,16 +128,6 @@ class JobFolder:
                 return kept.relative_to(self.model_folder).as_posix()
         return None
 
-    def data_report(self) -> dict[str, Any]:
-        return _read(self.run / "data.json") or {}
-
-    def result(self) -> dict[str, Any] | None:
-        """The result that an earlier worker wrote, if any."""
-        return _read(self.root / "result.json")
-
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        _write(self.root / "result.json", result)
-
     def keep_best(self) -> None:
         """Remove what only training needs, and keep the best checkpoint.
 
@@ -164,14 +161,14 @@ class JobFolder:
         if not staging.exists():
             return
         if (staging / "model").exists():
-            _write(staging / "metadata.json", {"trained": True} | self._max_context())
+            self.write("run/.best.tmp/metadata.json", {"trained": True} | self._max_context())
         _remove(self._best)
         staging.rename(self._best)
 
     def _max_context(self) -> dict[str, int]:
         """``max_context`` as in a completed run's metadata; empty if only the hub has it."""
         with suppress(KronosError):  # the checkpoint also loads without it
-            config = parse_config(_read(self.config) or {})
+            config = parse_config(self.read("config.json") or {})
             if config.max_context is not None:
                 return {"max_context": config.max_context}
             if not isinstance(config.start.model, str):
@@ -184,16 +181,3 @@ class JobFolder:
 def _remove(*folders: Path) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_write(path) as staging:
-        staging.write_text(json.dumps(content), encoding="utf-8")

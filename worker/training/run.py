@@ -130,7 +130,7 @@ class FinetuneRun:
 
     def _earlier_result(self) -> dict[str, Any] | None:
         """The result of a worker that died before it stored the job's outcome."""
-        if (content := self._folder.result()) is None:
+        if (content := self._folder.read("result.json")) is None:
             return None
         try:
             model = self._process.registry.resolve(content["model"]["id"])
@@ -218,7 +218,7 @@ class FinetuneRun:
             metrics=metadata["metrics"],
             evaluation=evaluation,
             verdict=tuple(evaluation.get("verdict", ())),
-            data=self._folder.data_report(),
+            data=self._folder.read("run/data.json") or {},
             device=self._device,
             device_warning=warning,
             queue=self._queue,
@@ -232,6 +232,6 @@ class FinetuneRun:
             num_attempts=self._book.notes.num_starts,
             resumed=self._is_resumed,
         ).model_dump(mode="json")
-        self._folder.write_result(result)
+        self._folder.write("result.json", result)
         self._folder.keep_result()
         return result

@@ -27,13 +27,11 @@ class InstrumentReport:
     """The report on one instrument.
 
     Attributes:
-        files: the files that it was read from, as given.
         first, last: the times of its first and last bar, with offsets if the data has them.
         spacing_s: the most frequent distance between neighbours.
         num_gaps: longer distances within one day, without breaks that most days have.
         longest_break_s: the longest distance between neighbours, nights and weekends included.
         num_sorted: rows that came after a later one and were sorted.
-        dropped: dropped rows, by reason.
     """
 
     name: str

@@ -24,7 +24,8 @@ def seed_step(seed: int, stage: str, step: int | str, process: int, device: torc
     value = seed_from_text(f"{seed}:{stage}:{step}:{process}")
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
-        torch.cuda.manual_seed(value)
+        with torch.cuda.device(device):  # it seeds the current device
+            torch.cuda.manual_seed(value)
     elif device.type == "mps":
         torch.mps.manual_seed(value)
 

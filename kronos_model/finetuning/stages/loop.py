@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from kronos_model.atomic_write import disk_errors
-from kronos_model.engine.failures import is_out_of_memory
+from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig, StageConfig
 from kronos_model.finetuning.reporting import Listener

@@ -15,6 +15,7 @@ DEVICE = {
     "requested": "cuda:1",
     "device": "cuda:1",
     "warning": None,
+    "skipped": None,
     "description": {"name": "GPU", "memory_free_bytes": None, "memory_total_bytes": None},
     "slots": 512,
     "slots_error": None,
@@ -103,6 +104,7 @@ def test_the_metrics_port_must_be_free_or_held_by_a_worker() -> None:
         ({}, MODEL, {"device": "ok", "model": "ok"}, "64 slots"),
         ({}, None, {"device": "ok"}, "cuda:1, GPU"),
         ({"warning": "no GPU"}, MODEL, {"device": "warning", "model": "ok"}, "no GPU"),
+        ({"skipped": "CUDA not usable"}, None, {"device": "warning"}, "GPU. CUDA not usable"),
         ({"error": "INVALID_DEVICE: what"}, None, {"device": "failed"}, "INVALID_DEVICE"),
         (
             {},

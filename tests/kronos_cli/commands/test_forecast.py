@@ -12,11 +12,12 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import DEFAULT_LOOKBACK, default_lookback, read_work
+from kronos_cli.files.bulk import default_lookback, read_work
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
@@ -111,7 +112,7 @@ def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) ->
         (["--pred-len", "3"], [20, 21, 22]),
         (["--seed", "1"], [20, 21, 22]),
         (["--model", "other"], [20, 21, 22]),
-        (["--lookback", "21"], [21]),  # of which a and b have no more
+        (["--lookback", "21"], [20, 21, 21]),
         (["--format", "json"], [20, 21, 22]),
         (["--plot"], [20, 21, 22]),
         (["--priority", "high", "--device", "cuda", "--deadline", "5"], []),
@@ -297,30 +298,22 @@ def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list
     assert "start one" not in forecast("in", "--output", "out").stderr
 
 
-def test_the_default_lookback_is_that_of_the_models_training_if_known() -> None:
-    trained_on = default_lookback("kronos-tiny", None, [])
-    assert trained_on != DEFAULT_LOOKBACK
-    assert default_lookback(None, None, [TRAINING, READY]) == trained_on
-    assert default_lookback("owner/other", None, [READY]) == DEFAULT_LOOKBACK
-    assert default_lookback(None, None, [fake_worker(model=None)]) == DEFAULT_LOOKBACK
+def test_by_default_as_many_bars_are_read_as_the_workers_models_need() -> None:
+    def needed(model: str | None, *workers: AnyWorkerStatus) -> int:
+        return default_lookback(model, 24, workers, 8192)
+
+    trained = {"id": "mine", "revision": "2", "max_context": 512, "lookback": 90}
+    plain = {"id": "owner/small", "revision": None, "max_context": 512, "lookback": None}
+    own, loading = with_models(plain, trained), with_models(plain | {"max_context": None})
+    assert needed(None, TRAINING, own) == 512 - 24
+    assert needed("mine", own) == needed("mine@2", own) == 90
+    assert needed(None, own, with_models(trained)) == 512 - 24, "whichever worker takes the job has enough"
+    assert needed("mine@1", own) == needed(None, loading) == needed(None) == 8192
 
 
-def test_the_default_lookback_of_a_registered_model_is_in_its_metadata(tmp_path: Path) -> None:
-    for version, lookback in ((1, 77), (2, 88)):
-        folder = tmp_path / "mine" / str(version)
-        folder.mkdir(parents=True)
-        metadata = {
-            "name": "mine", "version": version, "job_id": "j", "job_fingerprint": "f", "trained": True,
-            "created_at": "2026-01-01T00:00:00Z", "max_context": 512, "lookback": lookback, "sha256": {},
-        }  # fmt: skip
-        (folder / "metadata.json").write_text(json.dumps(metadata))
-    assert default_lookback("mine", tmp_path, [READY]) == 88
-    assert default_lookback("mine@1", tmp_path, [READY]) == 77
-    serving = [fake_worker(model=example("worker-status")["model"] | {"id": "mine@1"})]
-    assert default_lookback(None, tmp_path, serving) == 77
-    assert default_lookback("mine", None, []) == DEFAULT_LOOKBACK
-    (tmp_path / "mine" / "2" / "metadata.json").write_text("{")
-    assert default_lookback("mine", tmp_path, []) == DEFAULT_LOOKBACK
+def with_models(*models: dict[str, object]) -> AnyWorkerStatus:
+    (shape, *_) = example("worker-status")["models"]
+    return fake_worker(models=[shape | model for model in models])
 
 
 def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from kronos_cli.commands.up import keep_running, prefixed_lines
 from kronos_cli.main import cli
+from kronos_cli.settings import CliSettings
+from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, Restarts
 
@@ -27,8 +29,21 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
         for option in ("--api-port", "--flower-port"):
             outcome = CliRunner().invoke(cli, ["up", "--data", str(tmp_path), option, str(port)])
             assert outcome.exit_code == 1
-            assert f"port {port} is taken: give {option} another port" in outcome.stderr
+            assert f"port {port} of 127.0.0.1 cannot be used" in outcome.stderr
+            assert f"give {option} another port" in outcome.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_apis_port_is_tried_at_the_apis_address(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        settings = CliSettings.load(api_host="127.0.0.2", api_port=port)
+        monkeypatch.setattr("kronos_cli.commands.up.get_settings", lambda: settings)
+        outcome = CliRunner().invoke(cli, ["up", "--data", str(tmp_path), "--api-port", str(port)])
+        assert outcome.exit_code == 1
+        assert f"port {port} of 127.0.0.2 cannot be used" in outcome.stderr
+        assert free_port(port) == port
+        assert free_port(port, "127.0.0.2") != port
 
 
 def test_a_process_that_keeps_crashing_ends_the_stack():

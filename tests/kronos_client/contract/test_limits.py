@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kronos_client.client import ForecastClient
+from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import parse_job, prepare
@@ -18,7 +19,6 @@ CANDLES = candles(seed=1, bars=60).as_dict()
 MAX_PRED_LEN = 512
 BEYOND = {
     "max_series": (2, {"candles": [CANDLES] * 3}, ErrorCode.LIMIT_EXCEEDED),
-    "max_bars": (59, {}, ErrorCode.LIMIT_EXCEEDED),
     "max_sample_count": (4, {"sample_count": 5}, ErrorCode.LIMIT_EXCEEDED),
     "max_paths": (9, {"candles": [CANDLES] * 2, "sample_count": 5}, ErrorCode.LIMIT_EXCEEDED),
     "max_result_bytes": (5000, {"sample_count": 20, "paths": True}, ErrorCode.RESULT_TOO_LARGE),
@@ -61,6 +61,21 @@ def test_a_job_at_a_limit_is_accepted_on_both_sides(settings, redis, name):
     submit(at_limit, options)
     limits = at_limit.limits(MAX_PRED_LEN)
     prepare(parse_job(sent_job(redis, "cpu"), limits), "id", limits)
+
+
+def test_a_longer_series_is_refused_by_workers_and_cut_by_clients(settings, redis):
+    submit(settings, {})
+    (whole,) = sent_job(redis, "cpu")["series"]
+    narrow = settings.model_copy(update={"max_bars": 59})
+    submit(narrow, {})
+    limits = narrow.limits(MAX_PRED_LEN)
+    (cut,) = parse_job(sent_job(redis, "cpu"), limits).series
+    assert cut.timestamps == tuple(whole["timestamps"][1:])
+    assert decode_column(cut.close, "close").tolist() == decode_column(whole["close"], "close").tolist()[1:]
+    with pytest.raises(JobError, match=r"series\.0.* 60 is more than the worker's limit of 59 bars"):
+        parse_job({"series": [whole], "pred_len": 5}, limits)
+    with pytest.raises(JobError, match=ErrorCode.LIMIT_EXCEEDED):  # not cut, since the lengths differ
+        submit(narrow, {"timestamps": whole["timestamps"][1:]})
 
 
 def test_a_message_as_large_as_clients_may_send_is_read_by_workers(settings, redis):

@@ -30,7 +30,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert read.sampling.model_dump() == {
         "temperature": 1.0,
         "top_k": 0,
-        "top_p": 0.9,
+        "top_p": 1.0,
         "sample_count": 1,
         "seed": None,
     }

@@ -15,7 +15,7 @@ from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
-from kronos_client.contract.schemas import as_text, documents, main
+from kronos_client.contract.schemas import as_text, documents
 from tests.waiting import WAIT_S
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.mark.parametrize("name", documents())
 def test_docs_are_in_step_with_the_code(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == as_text(documents()[name]), (
-        "out of step: run `python -m kronos_client.contract.schemas docs`"
+        "out of step: run `make reference`"
     )
 
 
@@ -36,12 +36,6 @@ def test_nothing_else_is_published() -> None:
     }
 
     assert published == set(documents())
-
-
-def test_the_command_writes_all_documents(tmp_path: Path) -> None:
-    main([str(tmp_path)])
-
-    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == set(documents())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from kronos_client.contract.results import (
     SeriesForecast,
     Timings,
     quantile_key,
+    sampling_warnings,
     series_result,
 )
 from kronos_model.bars.columns import COLUMNS
@@ -120,3 +121,15 @@ def test_a_frame_over_a_clock_change_is_in_utc() -> None:
     )
 
     assert [at.hour for at in one.frame().index] == [5, 6, 7, 8, 9]
+
+
+def test_quantiles_of_few_paths_give_a_warning():
+    def warnings(sample_count: int, *quantiles: float) -> list[str]:
+        sampling = {"sample_count": sample_count}
+        return sampling_warnings(parse_job(job(sampling=sampling, output={"quantiles": quantiles}), Limits()))
+
+    assert warnings(1, 0.1) == [
+        "Quantiles of 1 sample path say little: set sampling.sample_count to 20 or more."
+    ]
+    assert warnings(19, 0.1)
+    assert warnings(20, 0.1) == warnings(1) == []

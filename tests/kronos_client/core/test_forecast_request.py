@@ -25,7 +25,7 @@ def test_every_option_is_one_of_the_contract():
 
 def test_defaults_are_the_contracts():
     job = ForecastJob.model_validate(forecast_payload(CANDLES, pred_len=5))
-    assert job == ForecastJob(series=job.series, pred_len=5)
+    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=30))
 
 
 def test_what_was_not_given_is_left_out():

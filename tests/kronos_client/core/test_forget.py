@@ -70,7 +70,7 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
     records = JobStore(redis, settings.result_ttl_s, "test.taken")
-    assert records.begin("done", "celery-task-meta-done", "{}", "tag", 60.0) is None
+    assert records.begin("done", "{}", "tag", 60.0) is None
     backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"
 

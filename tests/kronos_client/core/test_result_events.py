@@ -10,11 +10,11 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.core import result_events
 from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
-from kronos_client.core.stored import Stored, result_key
+from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import connect
 from kronos_client.settings import ClientSettings
 

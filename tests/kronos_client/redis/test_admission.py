@@ -65,7 +65,7 @@ def test_what_is_refused_leaves_nothing_behind(admission, redis):
 
 def test_a_job_that_has_its_outcome_needs_no_room(admission, records, redis):
     admit(admission, "a")
-    records.store("a", "result", DONE, is_outcome=True)
+    records.store("a", DONE, is_outcome=True)
     fill(redis)
     assert admit(admission, "a") is None
     redis.hset(job_key("a"), "ended_at", "1000")  # its result is no longer kept: it would be computed anew
@@ -76,7 +76,7 @@ def test_a_job_that_has_its_outcome_needs_no_room(admission, records, redis):
 
 def test_a_job_that_a_worker_has_begun_is_not_refused_and_not_sent_again(admission, records, redis):
     admit(admission, "a")
-    records.begin("a", "result", STARTED, "tag", 60.0)
+    records.begin("a", STARTED, "tag", 60.0)
     fill(redis)
     assert admit(admission, "a") is None
     redis.delete(CPU_QUEUE)

@@ -1,6 +1,7 @@
 """The connections of our own: strings, bounded waits, and a Redis that comes back."""
 
 import socket
+import threading
 
 import pytest
 from redis.backoff import NoBackoff
@@ -10,6 +11,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.ports import free_port
 from kronos_client.redis import connection
 from kronos_client.redis.connection import connect, refuses_writes
+from tests.waiting import WAIT_S
 
 
 def test_answers_are_strings(redis):
@@ -41,6 +43,22 @@ def test_a_redis_that_restarts_is_found_again(tmp_path):
     with LocalRedis(data=tmp_path, port=port):
         assert client.get("kept") == "yes"
     client.close()
+
+
+def test_more_threads_than_connections_wait_for_each_other(redis_server):
+    answers: list[bool] = []
+    with connect(redis_server.url) as client:
+        pool = client.connection_pool
+        in_use = [pool.get_connection() for _ in range(connection.MAX_CONNECTIONS)]
+        thread = threading.Thread(target=lambda: answers.append(client.ping()))
+        thread.start()
+        thread.join(0.2)
+        assert answers == []
+        pool.release(in_use.pop())
+        thread.join(WAIT_S)
+        assert answers == [True]
+        for one in in_use:
+            pool.release(one)
 
 
 def test_nobody_listening_is_an_error():

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import cancel_key, job_key
+from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import JobStore, Receipt
 from tests.waiting import WAIT_S
@@ -28,12 +28,12 @@ def redis_now_s(redis) -> float:
 
 
 def begin(records: JobStore, job_id: str) -> Receipt | None:
-    return records.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
+    return records.begin(job_id, '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
 
 
 def store(records: JobStore, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
     state, tag = json.dumps({"status": status}), f"tag-{job_id}"
-    return records.store(job_id, f"result-{job_id}", state, is_outcome=is_outcome, tag=tag)
+    return records.store(job_id, state, is_outcome=is_outcome, tag=tag)
 
 
 def end(records: JobStore, job_id: str) -> None:
@@ -41,7 +41,7 @@ def end(records: JobStore, job_id: str) -> None:
 
 
 def status(redis, job_id: str) -> str:
-    return json.loads(redis.get(f"result-{job_id}"))["status"]
+    return json.loads(redis.get(result_key(job_id)))["status"]
 
 
 def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
@@ -65,9 +65,9 @@ def test_the_wish_to_cancel_a_job_that_waits_for_days_is_kept_as_long(records, r
 def test_everything_kept_of_a_job_expires(records, redis):
     records.request_cancel("a")
     begin(records, "a")
-    assert 0 < redis.ttl("result-a") <= 50
+    assert 0 < redis.ttl(result_key("a")) <= 50
     end(records, "a")
-    assert 0 < redis.ttl("result-a") <= 50
+    assert 0 < redis.ttl(result_key("a")) <= 50
     assert 0 < redis.ttl(job_key("a")) <= 100
     assert not redis.exists(cancel_key("a"))
 
@@ -96,7 +96,7 @@ def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
 
 def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redis):
     with redis.pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe("result-a")
+        heard.subscribe(result_key("a"))
         heard.get_message(timeout=WAIT_S)
         assert begin(records, "a") is not None
         assert status(redis, "a") == "STARTED"
@@ -126,7 +126,7 @@ def test_of_outcomes_that_come_at_once_one_stands(records, redis):
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '"SUCCESS"', '{"state": 1}'])
 def test_what_is_no_state_counts_as_none(records, redis, text):
-    redis.set("result-a", text)
+    redis.set(result_key("a"), text)
     assert begin(records, "a") is not None
 
 
@@ -134,7 +134,7 @@ def test_a_record_that_is_broken_does_not_keep_the_outcome_away(records, redis):
     redis.set(job_key("a"), "not a hash")
     with pytest.raises(ResponseError):
         begin(records, "a")
-    assert redis.get("result-a") is None
+    assert redis.get(result_key("a")) is None
     assert store(records, "a", "FAILURE")
     assert status(redis, "a") == "FAILURE"
 
@@ -201,7 +201,7 @@ def test_a_job_sent_again_after_its_result_expired_begins_anew(records, redis):
     begin(records, "a")
     end(records, "a")
     redis.hset(job_key("a"), mapping={"received_at": "1.0", "ended_at": "2.0"})
-    redis.delete("result-a")
+    redis.delete(result_key("a"))
     records.request_cancel("a")
     again = begin(records, "a")
     assert again.waited_s(None) == pytest.approx(0, abs=1)

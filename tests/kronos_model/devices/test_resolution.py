@@ -8,9 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from kronos_model.devices import probe as probe_module
 from kronos_model.devices import resolution as device_module
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device, resolve_device
+from kronos_model.devices.resolution import (
+    describe_device,
+    empty_cache,
+    move_to_device,
+    resolve_device,
+    skipped_gpu,
+)
 from kronos_model.errors import DeviceError
 
 CPU = torch.device("cpu")
@@ -28,6 +35,7 @@ class FakeMachine:
     num_gpus: int = 0
     broken: dict[str, str] = field(default_factory=dict)
     has_mps: bool = False
+    gpu_platform: str = "CUDA"
     asked: list[str] = field(default_factory=list)
 
     def cuda_device_count(self) -> int:
@@ -42,6 +50,12 @@ class FakeMachine:
             self.has_mps if device.type == "mps" else device.index < self.num_gpus
         )
         return None if present else "not available"
+
+    def platform(self, kind: str) -> str:
+        return self.gpu_platform if kind == "cuda" else kind.upper()
+
+    def utilisation_percent(self, device: torch.device) -> int | None:
+        return 87 if device.type == "cuda" else None
 
     def name(self, device: torch.device) -> str:
         return f"Fake {device.type}"
@@ -278,6 +292,22 @@ def test_the_cache_is_emptied_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert emptied == ["cuda"]
 
 
+def test_the_gpu_that_auto_skips_is_named() -> None:
+    assert skipped_gpu(machine("old driver")) == "CUDA not usable (driver too old)"
+    assert skipped_gpu(machine("one GPU")) is None
+    assert skipped_gpu(machine("no GPU")) is None
+
+
+def test_a_build_for_rocm_is_named_in_warnings() -> None:
+    """Such a build calls its devices cuda too."""
+    amd = FakeMachine(num_gpus=1, gpu_platform="ROCm")
+    assert resolve_device("cuda", probe=amd) == (cuda(0), None)
+    beyond = "ROCm device 'cuda:1' requested but only 1 ROCm device was found. Falling back to cuda:0."
+    assert resolve_device("cuda:1", probe=amd) == (cuda(0), beyond)
+    absent = "ROCm device 'cuda' requested but ROCm not available. Falling back to CPU."
+    assert resolve_device("cuda", probe=FakeMachine(gpu_platform="ROCm")) == (CPU, absent)
+
+
 @pytest.mark.usefixtures("no_cuda_calls")
 def test_cpu_paths_never_call_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("cpu") == (CPU, None)
@@ -289,6 +319,7 @@ def test_cpu_paths_never_call_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     empty_cache(MPS)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(probe_module, "driver_version", lambda: None)
     assert resolve_device("auto") == (CPU, None)
     assert resolve_device("cuda:0") == (CPU, ABSENT.format("cuda:0"))
 
@@ -309,6 +340,8 @@ class TestTorchProbe:
     @pytest.fixture(autouse=True)
     def _cuda_build(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        monkeypatch.setattr(probe_module, "driver_version", lambda: "580.65.06")
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
 
     @pytest.mark.parametrize(
         ("message", "failure"),
@@ -338,6 +371,66 @@ class TestTorchProbe:
         monkeypatch.setattr(torch, "ones", fail)
         assert TorchProbe().failure(cuda(0)) == failure
 
+    def test_an_old_driver_is_named_with_what_is_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_args: object) -> None:
+            raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")
+
+        monkeypatch.setattr(probe_module, "compute_on", fail)
+        monkeypatch.setattr(probe_module, "driver_version", lambda: "535.104.05")
+        _, warning = resolve_device("cuda")
+        assert warning == (
+            "CUDA device 'cuda' requested but CUDA not usable (driver 535.104.05 found, but CUDA 13.0 of "
+            "this PyTorch needs 580 or newer: update the driver, or install torch from "
+            "https://download.pytorch.org/whl/cu126). Falling back to CPU."
+        )
+
+    def test_a_driver_without_a_build_of_pytorch_for_it_is_named(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+        assert TorchProbe().failure(cuda(0)) == (
+            "not usable (driver 580.65.06 found, but this PyTorch is built for the CPU: install "
+            "requirements-cuda.txt)"
+        )
+
+    def test_a_build_for_rocm_names_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.version, "hip", "7.2.0")
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "AMD Instinct MI300X")
+        assert TorchProbe().platform("cuda") == "ROCm"
+        assert TorchProbe().name(cuda(0)) == "AMD Instinct MI300X (ROCm)"
+
+    def test_utilisation_is_unknown_without_the_library_that_reads_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(device: torch.device) -> int:
+            raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+
+        monkeypatch.setattr(torch.cuda, "utilization", fail)
+        assert TorchProbe().utilisation_percent(cuda(0)) is None
+        monkeypatch.setattr(torch.cuda, "utilization", lambda device: 87 + device.index)
+        assert TorchProbe().utilisation_percent(cuda(1)) == 88
+        assert TorchProbe().utilisation_percent(CPU) is None
+
+    @pytest.mark.parametrize(
+        ("error", "is_lost"),
+        [
+            (None, False),
+            (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+            (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`"), True),
+            (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512 bytes"), False),
+        ],
+    )
+    def test_a_device_is_lost_if_it_computes_nothing_more(
+        self, error: Exception | None, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def compute(device: torch.device) -> None:
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(probe_module, "compute_on", compute)
+        assert TorchProbe().is_lost(cuda(1)) is is_lost
+        assert not TorchProbe().is_lost(CPU)
+
     def test_a_gpu_that_died_has_no_memory_figures(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_args: object) -> None:
             raise RuntimeError("CUDA error: unspecified launch failure")
@@ -353,7 +446,7 @@ class TestTorchProbe:
 
 
 @pytest.mark.gpu
-def test_the_real_gpu() -> None:
+def test_the_real_gpu(first_gpu: str) -> None:
     device, warning = resolve_device("cuda:0")
     assert (device, warning) == (cuda(0), None)
     beyond = resolve_device(f"cuda:{torch.cuda.device_count()}")

@@ -1,11 +1,15 @@
 """How many slots an engine gets."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from kronos_model.engine import build, network, stack
 from kronos_model.engine.build import (
     build_engine,
+    default_chunk_bars,
+    default_slots,
     memory_of_weights,
     num_slots_on,
     slot_bytes,
@@ -14,6 +18,7 @@ from kronos_model.engine.kv_cache import KVCache
 from kronos_model.engine.slots import num_prompt_slots
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.test_engine import ScriptedRunner
 
 
 def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
@@ -22,6 +27,13 @@ def test_slots_are_what_is_asked_for_or_what_the_memory_holds(pair):
     memory = memory_of_weights(*pair) + 5 * per_slot + per_slot // 2  # two for paths, two for their prompts
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=5, memory_bytes=memory)
     assert engine.load.slots == 2
+
+
+def test_slots_on_mps_are_as_few_as_on_the_cpu():
+    """They share one memory: 512 would take 6.5 GB for each of keys and values."""
+    slots = [default_slots(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
+    chunks = [default_chunk_bars(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
+    assert (slots, chunks) == ([64, 64, 512], [512, 2048, 8192])
 
 
 def test_the_slots_of_another_device_are_reckoned_without_it(pair):
@@ -65,3 +77,38 @@ def test_without_room_for_one_slot_there_is_no_engine(pair):
     memory = memory_of_weights(*pair) + 2 * slot_bytes(pair[0], MAX_CONTEXT) - 1
     with pytest.raises(OutOfMemory, match=str(memory)):
         build_engine(*pair, max_context=MAX_CONTEXT, memory_bytes=memory)
+
+
+def test_on_a_gpu_slots_are_fitted_to_the_memory_and_phases_timed_by_events(monkeypatch):
+    gpu, weight = torch.device("cuda", 0), torch.zeros(100)
+    attention = SimpleNamespace(n_heads=2, head_dim=8)
+    model = SimpleNamespace(
+        head=SimpleNamespace(proj_s1=SimpleNamespace(weight=SimpleNamespace(device=gpu))),
+        transformer=[SimpleNamespace(self_attn=attention)],
+        dep_layer=SimpleNamespace(cross_attn=attention),
+        parameters=lambda: [weight],
+        buffers=lambda: [],
+    )
+    fitted, marked = {}, []
+
+    def fit(make: object, num_slots: int, **given: object) -> ScriptedRunner:
+        fitted.update(given)
+        return ScriptedRunner(num_slots - 2)
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: object) -> None:
+            marked.append(stream)
+
+    monkeypatch.setattr(build, "fitting_runner", fit)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    per_slot = slot_bytes(model, MAX_CONTEXT)
+    engine = build_engine(model, model, max_context=MAX_CONTEXT, memory_bytes=1600 + 20 * per_slot)
+    assert engine.load.slots == 8
+    assert fitted["budget_bytes"] == 800 + 20 * per_slot  # without the weights as loaded, twice 400 bytes
+    assert (fitted["slot_bytes"], fitted["chunk_bars"]) == (2 * per_slot, 8192)
+    engine.step()
+    assert set(marked) == {gpu}

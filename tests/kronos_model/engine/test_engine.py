@@ -8,8 +8,10 @@ import pytest
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine, EngineLoad
+from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.path_table import Batch
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
@@ -32,6 +34,10 @@ class ScriptedRunner:
         self.poisoned: dict[int, Exception] = {}  # by seed: what its steps raise
         self.poisoned_phase: dict[int, Phase] = {}  # by seed: the phase whose chunks fail
         self.max_paths = 1 << 30  # more in one step are out of memory
+        self.is_device_lost = False
+
+    def prepare(self) -> bool:
+        return False
 
     def compute(self, chunks: tuple[Chunk, ...]) -> None:
         for chunk in chunks:
@@ -39,7 +45,8 @@ class ScriptedRunner:
                 raise RuntimeError("a kernel failed")
         self.chunks.append([(seed_of(one.sequence), one.phase, one.num_bars) for one in chunks])
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
+        sequences = batch.sequences
         for sequence in sequences:
             if seed_of(sequence) in self.poisoned:
                 raise self.poisoned[seed_of(sequence)]
@@ -64,6 +71,9 @@ class ScriptedRunner:
 
     def forget(self, generation: Generation) -> None:
         self.forgotten.append(generation.request.sampling.seed)
+
+    def is_lost(self) -> bool:
+        return self.is_device_lost
 
 
 def seed_of(sequence: Sequence) -> int:
@@ -270,16 +280,42 @@ def test_bars_that_cannot_be_had_end_that_series_only(runner, monkeypatch):
     assert good.paths.shape == (1, 2, 6)
 
 
-def test_a_device_that_is_lost_ends_the_engine_not_the_series(runner):
-    class AcceleratorError(RuntimeError):
-        """Named as PyTorch names its own."""
+class AcceleratorError(RuntimeError):
+    """Named as PyTorch names its own."""
 
-    runner.poisoned = {1: AcceleratorError("CUDA error: an illegal memory access was encountered")}
+
+DEVICE_ERRORS = [
+    AcceleratorError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+]
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS)
+def test_a_device_that_is_lost_ends_the_engine_not_the_series(runner, error):
+    runner.poisoned, runner.is_device_lost = {1: error}, True
     engine = engine_for(runner)
     generations = [engine.submit(request(seed)) for seed in (1, 2)]
-    with pytest.raises(AcceleratorError):
+    with pytest.raises(type(error)):
         finish(engine)
     assert not any(generation.done for generation in generations)
+
+
+@pytest.mark.parametrize("error", DEVICE_ERRORS)
+def test_after_an_error_from_which_the_device_recovers_only_its_series_ends(runner, error):
+    runner.poisoned = {1: error}
+    engine = engine_for(runner)
+    bad, good = (engine.submit(request(seed)) for seed in (1, 2))
+    finish(engine)
+    assert bad.error.code == "INTERNAL"
+    assert good.paths.shape == (1, 2, 6)
+
+
+def test_a_device_without_memory_is_not_lost(runner):
+    runner.poisoned, runner.is_device_lost = {1: OutOfMemoryError("CUDA out of memory")}, True
+    generation = (engine := engine_for(runner)).submit(request(1))
+    finish(engine)
+    assert generation.error.code == "OUT_OF_MEMORY"
 
 
 def test_a_chunk_that_is_out_of_memory_is_tried_in_parts(runner, monkeypatch):
@@ -371,7 +407,7 @@ def test_a_step_returns_what_ended_with_it_once():
     good, bad = engine.submit(request(1, horizon=1)), engine.submit(request(2))
     assert engine.step() == []
     engine.cancel(bad)
-    assert engine.step() == [good, bad]
+    assert engine.step() == [bad, good]
     assert engine.step() == []
     assert not engine.has_work
 
@@ -382,11 +418,50 @@ def test_a_step_reports_its_work(runner):
     engine.step()
     report = engine.last_step
     assert (report.num_prefill_bars, report.num_bars) == (8, 3)
-    assert report.prefill_s >= 0
-    assert report.decode_s >= 0
+    assert [len(times) for times in (report.prefill_s, report.decode_s)] == [1, 1]
     finish(engine)
     engine.step()
-    assert (engine.last_step.num_prefill_bars, engine.last_step.num_bars) == (0, 0)
+    assert engine.last_step == StepReport()
+
+
+class LateMark:
+    """Of a device that comes to each mark a second after the one before, and only when time has passed."""
+
+    now_s = 0.0
+    made = 0
+
+    def __init__(self) -> None:
+        LateMark.made += 1
+        self.due_s = float(LateMark.made)
+
+    def query(self) -> bool:
+        return self.due_s <= LateMark.now_s
+
+    def elapsed_time(self, end: "LateMark") -> float:
+        assert end.query()
+        return 1000 * (end.due_s - self.due_s)
+
+
+def test_a_phase_lasts_until_the_device_has_finished_it(runner, monkeypatch):
+    """And the engine does not wait for that: it reports the time with a later step."""
+    monkeypatch.setattr(LateMark, "made", 0)
+    monkeypatch.setattr(LateMark, "now_s", 0.0)
+    engine = Engine(runner, new_mark=LateMark)
+    generation = engine.submit(request(1, lookback=8, horizon=5))
+    engine.step()  # marks 1 to 3
+    assert (engine.last_step.prefill_s, engine.last_step.decode_s) == ((), ())
+    LateMark.now_s = 2.0
+    engine.step()  # and two that begin a phase
+    assert (engine.last_step.prefill_s, engine.last_step.decode_s) == ((1.0,), ())
+    assert generation.timings.first_bar is None
+    LateMark.now_s = 6.0
+    before = time.monotonic()
+    engine.step()
+    assert (engine.last_step.prefill_s, engine.last_step.decode_s) == ((), (1.0, 1.0))
+    # It finished the first bar three seconds before the second one, which it has just finished.
+    assert generation.timings.first_bar == pytest.approx(before - 3, abs=1)
+    finish(engine)
+    assert generation.timings.ended > generation.timings.first_bar
 
 
 def test_timings_add_up(runner):

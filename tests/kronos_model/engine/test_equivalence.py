@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
-from kronos_model.engine import static_inputs
+from kronos_model.engine import network, stack, static_inputs, static_steps
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.draws import draw
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
+from kronos_model.engine.graphs import GraphCache
+from kronos_model.engine.kernels import Kernels, read_by_row
 from kronos_model.engine.network import Network
 from kronos_model.engine.noise import counter_noise
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.static_inputs import Shape, usual_shapes
 from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.engine.steps import EagerSteps
 from kronos_model.model import Kronos
@@ -41,10 +45,7 @@ def new_engine(pair) -> Callable[..., Engine]:
 
 
 def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
-    return [generation.paths for generation in generations]
+    return [generation.paths for generation in engine.run(requests)]
 
 
 @pytest.mark.parametrize(
@@ -154,14 +155,25 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
 
 
 @settings(max_examples=8)
-@given(mix=mixes, num_slots=st.integers(1, 8), bar_block=st.sampled_from([4, 128]))
-def test_steps_of_fixed_shapes_give_what_eager_steps_give(pair, mix, num_slots, bar_block):
+@given(
+    mix=mixes,
+    num_slots=st.integers(1, 8),
+    bar_block=st.sampled_from([4, 128]),
+    max_chunk_bars=st.sampled_from([20, 512]),
+    kernels=st.sampled_from([None, Kernels(draw, read_by_row)]),
+)
+def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
+    pair, mix, num_slots, bar_block, max_chunk_bars, kernels
+):
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
-            runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
-            engine = Engine(runner)
+            patch.setattr(static_steps, "kernels_on", lambda device: kernels)
+            runner = ModelRunner(
+                *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
+            )
+            engine = Engine(runner, max_chunk_bars=max_chunk_bars)
             generations = []
             for request, policy, priority, steps_before, _ in mix:
                 for _ in range(steps_before):
@@ -248,11 +260,36 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
     before = run(Engine(runner), [request])
     runner.warm_up()
     assert np.array_equal(run(Engine(runner), [request])[0], before[0])
-    new_shapes: list[object] = []
-    monkeypatch.setattr(static_inputs.StepInputs, "of", new_shapes.append)
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
     run(Engine(runner), [request])
     run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
-    assert new_shapes == []
+    assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))
+
+
+def test_heads_that_are_padded_for_a_gpu_change_nothing(pair, monkeypatch):
+    requests = [series_request(seed, 20, 6, SamplingParams(sample_count=3, seed=seed)) for seed in range(2)]
+    expected = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
+    for module in (network, stack):
+        monkeypatch.setattr(module, "cached_head_dim", lambda device, head_dim: head_dim + 6)
+    padded = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
+    for ours, theirs in zip(padded, expected, strict=True):
+        assert_same_bars(ours, theirs)
+
+
+def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(pair, monkeypatch):
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=128, steps=StaticSteps)
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
+    for num_series in (2, 4):
+        requests = [
+            series_request(seed, 20, 2, SamplingParams(sample_count=30)) for seed in range(num_series)
+        ]
+        run(Engine(runner), requests)
+    assert len(set(shapes)) == 2
+    assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):

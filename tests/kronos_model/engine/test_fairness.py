@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from kronos_model.engine import allocation
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
-from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Job, set_shares, set_targets, weight_of
+from kronos_model.engine.shares import (
+    CLASS_RATIO,
+    QUANTUM_BARS,
+    Job,
+    Service,
+    set_shares,
+    set_targets,
+    weight_of,
+)
 from tests.kronos_model.engine.test_engine import ScriptedRunner, finish, request
 
 
@@ -307,3 +315,23 @@ def test_shares_are_max_min_fair(wanted, num_slots):
                     sum(one.share for one in jobs if one.rank == rank) for rank in (other.rank, job.rank)
                 ]
                 assert members[0] * CLASS_RATIO <= members[1] + 1e-6
+
+
+def test_while_there_are_slots_for_all_no_job_falls_behind_a_new_one():
+    service = Service()
+    for job in ("small", "large"):
+        service.join(job, rank=1)
+    service.count("large", 100)
+    assert service["small"] < service["large"]
+    service.catch_up_all()
+    service.join("new", rank=1)
+    assert service["small"] == service["new"] < service["large"]
+
+
+def test_accounts_of_jobs_that_left_are_used_again_from_the_average():
+    service = Service()
+    for number in range(200):
+        service.join(number, rank=2)
+        service.count_paths(np.array([service.account_of(number)] * 3))
+        assert service[number] == 3 * (number + 1)
+        service.leave(number)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from kronos_model.engine import linear
 from kronos_model.engine.linear import Affine, FusedLinear
@@ -41,13 +42,13 @@ def test_no_other_numbers_of_rows_reach_onednn(monkeypatch):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("PyTorch was built without oneDNN: run it on x86-64")
     fused, met = FusedLinear(Affine.of(nn.Linear(4, 4))), set()
-    multiply = torch.ops.mkldnn._linear_pointwise
+    multiply = linear._multiply
 
     def note(x, *more):
         met.add(x.shape[0])
         return multiply(x, *more)
 
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", note)
+    monkeypatch.setattr(linear, "_multiply", note)
     for num_rows in range(1, 3000, 7):
         assert fused(torch.ones(num_rows, 4)).shape == (num_rows, 4)
     assert met <= {linear.num_rows_for(n) for n in range(1, linear.MAX_ROWS + 1)}
@@ -83,6 +84,21 @@ def test_a_scale_and_an_order_of_outputs_can_be_folded_in():
 def test_bfloat16_multiplies_rounded_inputs_by_rounded_weights(reordering):
     layer, x = nn.Linear(32, 8), torch.randn(5, 32)
     ours = FusedLinear(Affine.of(layer), dtype=torch.bfloat16)(x)
-    assert ours.dtype is torch.float32
-    torch.testing.assert_close(ours, layer(x), rtol=0.02, atol=0.02)
-    assert not torch.equal(ours, layer(x))
+    assert ours.dtype is torch.bfloat16
+    torch.testing.assert_close(ours.float(), layer(x), rtol=0.02, atol=0.02)
+    assert not torch.equal(ours.float(), layer(x))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 17, 1100])
+def test_what_is_done_to_a_product_is_part_of_it(reordering, rows, dtype):
+    layer, x = nn.Linear(32, 8), torch.randn(rows, 32)
+    product, other = layer(x), torch.randn(rows, 8)
+    ours = FusedLinear(Affine.of(layer), dtype=dtype)
+    close = {} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.03}
+    torch.testing.assert_close(ours.silu(x).float(), F.silu(product), **close)
+    torch.testing.assert_close(ours.times(x, other.to(dtype)).float(), product * other, **close)
+    total = ours.added_to(x, other)
+    assert total.dtype is torch.float32
+    torch.testing.assert_close(total, product + other, **close)

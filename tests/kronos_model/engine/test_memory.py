@@ -12,6 +12,7 @@ from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
 from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.network import Network
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.tokens import TokenCoder
@@ -87,9 +88,9 @@ class CrowdedRunner(ModelRunner):
         self.fail_if_crowded()
         super().compute(chunks)
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
         self.fail_if_crowded()
-        super().decode(sequences)
+        super().decode(batch)
 
     def release(self, sequence: Sequence) -> None:
         self.held.discard(sequence)
@@ -101,9 +102,13 @@ class CrowdedRunner(ModelRunner):
 
 
 TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
-    "lookback": (TokenCoder, "encode", lambda bars, parts: len(bars) > 70),
+    "lookback": (TokenCoder, "encode", lambda bars, *_: len(bars) > 70),
     "prompt": (Network, "fill", lambda tokens, *_: len(tokens) > 64),
-    "paths": (TokenCoder, "decode_paths", lambda own, *_: own.shape[0] * own.shape[1] > 64),
+    "paths": (
+        TokenCoder,
+        "decode",
+        lambda series: sum(len(own) for _, paths in series for own in paths) > 64,
+    ),
     "decode": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 3),
     "decode-alone": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 2),
 }
@@ -137,7 +142,7 @@ def test_what_cannot_fit_fails_alone_and_frees_its_slots(phase):
 
     compute, decode = runner.compute, runner.decode
     runner.compute = lambda chunks: [*map(refuse, [one.sequence for one in chunks]), compute(chunks)]
-    runner.decode = lambda sequences: [*map(refuse, sequences), decode(sequences)]
+    runner.decode = lambda batch: [*map(refuse, batch.sequences), decode(batch)]
     engine = engine_for(runner)
     generations = [engine.submit(request(seed, lookback=16, horizon=4, paths=2)) for seed in range(12)]
     exhaust(engine)
@@ -152,10 +157,10 @@ def test_the_first_that_came_is_never_put_off_for_the_others_and_new_ones_keep_c
     engine = engine_for(runner)
     decode = runner.decode
 
-    def decode_first_alone(sequences: tuple[Sequence, ...]) -> None:
-        if any(seed_of(one) == 0 for one in sequences) and engine.load.running > 1:
+    def decode_first_alone(batch: Batch) -> None:
+        if any(seed_of(one) == 0 for one in batch.sequences) and engine.load.running > 1:
             raise MemoryError
-        decode(sequences)
+        decode(batch)
 
     runner.decode = decode_first_alone
     runner.max_context = 4 * STEPS_UNTIL_MORE
@@ -207,7 +212,7 @@ def test_cancelling_what_was_put_off_frees_it():
     engine = engine_for(runner)
     first, second = engine.submit(request(1, horizon=9)), engine.submit(request(2, horizon=9))
     engine.step()
-    runner.decode = lambda sequences: (_ for _ in ()).throw(MemoryError)
+    runner.decode = lambda batch: (_ for _ in ()).throw(MemoryError)
     engine.step()
     assert (engine.load.running, engine.load.waiting) == (1, 1)
     engine.cancel(second)

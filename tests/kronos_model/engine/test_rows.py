@@ -16,6 +16,7 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.engine.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
+from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sampling import RowParams
 from kronos_model.engine.sequence import Sequence
@@ -65,10 +66,10 @@ class LoggingSteps(EagerSteps):
         super().__init__(*args)
         self.steps: list[tuple[list[tuple[Generation, int]], list[Tensor]]] = []
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
-        rows = [(one.generation, one.first_path + path) for one in sequences for path in range(one.num_paths)]
+    def decode(self, batch: Batch) -> None:
+        rows = [(one.generation, path) for one in batch.sequences for path in one.paths]
         self.steps.append((rows, []))
-        super().decode(sequences)
+        super().decode(batch)
 
     def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
         self.steps[-1][1].append(logits)
@@ -97,9 +98,7 @@ def forecast(
     """Each request's logits, path by path, and its bars; all requests run together."""
     runner, log = logging_runner(pair, dtype, num_slots)
     engine = Engine(runner, max_chunk_bars=max_chunk_bars)
-    generations = [engine.submit(request) for request in requests]
-    while engine.has_work:
-        engine.step()
+    generations = engine.run(requests)
     logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
     for rows, both in log.steps:
         for row, path in enumerate(rows):
@@ -160,10 +159,13 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype
     runner.compute(chunks)
     for one, chunk in zip(sequences, chunks, strict=True):
         one.complete(chunk)
+    table = PathTable(MAX_ROWS, MAX_CONTEXT)
+    for one in sequences:
+        table.join(one)
 
     def logits(batch: list[Sequence]) -> list[Tensor]:
         """A step may be repeated."""
-        runner.decode(tuple(batch))
+        runner.decode(table.batch_of(tuple(batch)))
         return log.steps.pop()[1]
 
     together = logits(sequences)

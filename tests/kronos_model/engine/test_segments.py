@@ -8,12 +8,14 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.kernels import read_by_row
 from kronos_model.engine.kv_cache import DecodeSegment, KVCache
-from kronos_model.engine.reads import newest_bar, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.path_table import PathTable
+from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_inputs import RowTable, StepInputs, shape_for
-from kronos_model.engine.static_steps import StaticSegment
+from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for
+from kronos_model.engine.static_segment import KernelSegment, StaticSegment
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
 
@@ -54,6 +56,13 @@ STEPS = {
 }
 
 
+def table_of(running: list[Sequence]) -> PathTable:
+    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
+    for one in running:
+        table.join(one)
+    return table
+
+
 def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """Attention (H, head_dim) of a path's query to its window, bar by bar from each bar's slot."""
     newest, prompt_length = one.newest_position, one.cached_prompt_length
@@ -72,7 +81,7 @@ def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch
 
 
 @pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("kind", ["eager", "static"])
+@pytest.mark.parametrize("kind", ["eager", "static", "kernel"])
 def test_each_row_gets_attention_to_its_own_window(running, kind):
     generator = torch.Generator().manual_seed(1)
     num_slots = NUM_SLOTS + num_prompt_slots(NUM_SLOTS)
@@ -80,21 +89,58 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)
     by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
-    slots = [slot for one in running for slot in one.slots]
+    table = table_of(running)
+    batch = table.batch_of(table.sequences)
     if kind == "eager":
-        bars = torch.tensor([newest_bar(one) for one in running for _ in one.slots])
-        segment = DecodeSegment(
-            torch.tensor(slots), bars, plan_own_reads(running), plan_prompt_reads(running)
-        )
+        slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
+        segment = DecodeSegment(slots, bars, plan_own_reads(running), plan_prompt_reads(running))
         mixed = segment.read(cache, 0, by_slot[slots])
     else:
-        shape = shape_for(tuple(running), NUM_SLOTS, MAX_CONTEXT)
-        table = RowTable(tuple(running), shape, NUM_SLOTS, MAX_CONTEXT)
-        inputs = StepInputs.of(table, torch.device("cpu"))
-        static = StaticSegment(shape, inputs.columns(), inputs, NUM_SLOTS)
-        mixed = static.read(cache, 0, by_slot[: shape.rows])[slots]
+        shape = shape_for(batch)
+        inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
+        inputs.fill(batch, shape)
+        if kind == "kernel":
+            columns = inputs.columns(shape)
+            static = KernelSegment(columns, NUM_SLOTS, MAX_CONTEXT, read_by_row)
+        else:
+            static = StaticSegment(shape, inputs, torch.float32)
+        mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
     owners = [(one, slot) for one in running for slot in one.slots]
     for row, (one, slot) in enumerate(owners):
         torch.testing.assert_close(
             mixed[row], expected(one, slot, by_slot[slot], cache), rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("num_steps", [1, 3, 25])
+def test_inputs_that_advanced_on_the_device_are_those_of_the_host(running, num_steps):
+    table = table_of(running)
+    batch = table.batch_of(table.sequences)
+    shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)
+    advanced, filled = (StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu")) for _ in range(2))
+    advanced.fill(batch, shape)
+    for _ in range(num_steps):
+        advanced.advance(shape)
+        table.advance(batch.sequences)
+    assert table.batch_of(table.sequences) is batch
+    filled.fill(batch, shape)
+    for ours, theirs in zip(advanced.columns(shape).items(), filled.columns(shape).items(), strict=True):
+        assert ours[0] == theirs[0]
+        assert torch.equal(ours[1], theirs[1]), ours[0]
+    used = slice(1 + int(filled.columns(shape)["block"].max()))
+    assert torch.equal(advanced.prompts(shape)[:, used], filled.prompts(shape)[:, used])
+
+
+@pytest.mark.parametrize("running", [STEPS["single paths and shared prompts"]])
+def test_a_part_of_what_decodes_leaves_the_other_rows_unused(running):
+    table = table_of(running)
+    inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
+    batch = table.batch_of((running[0], running[2]))
+    shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)
+    inputs.fill(batch, shape)
+    assert inputs.columns(shape)["is_used"].nonzero().flatten().tolist() == [0, 5, 7]
+    table.leave(running[0])
+    inputs.fill(table.batch_of(table.sequences), shape)
+    assert inputs.columns(shape)["is_used"].nonzero().flatten().tolist() == [2, 3, 4, 5, 7, 8]
+    assert inputs.columns(shape)["bar"][0] == MAX_CONTEXT  # where nothing reads

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SeriesRequest
+from kronos_model.engine.path_table import Batch
 from kronos_model.engine.sampling import RowParams, filter_probabilities
-from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.steps import EagerSteps
 
 TOLERANCE = 1e-5
@@ -34,12 +34,12 @@ class TracingSteps(EagerSteps):
         self.traces: dict[tuple[Generation, int], Trace] = {}
         self._margins: list[list[float]] = []
 
-    def decode(self, sequences: tuple[Sequence, ...]) -> None:
+    def decode(self, batch: Batch) -> None:
         self._margins = []
-        super().decode(sequences)
+        super().decode(batch)
         s1_margins, s2_margins = self._margins
         row = 0
-        for sequence in sequences:
+        for sequence in batch.sequences:
             tokens = self._own.tokens[list(sequence.slots), sequence.num_generated + 1].tolist()
             for path, pair in enumerate(tokens, start=sequence.first_path):
                 trace = self.traces.setdefault((sequence.generation, path), Trace())
@@ -61,9 +61,7 @@ def traces_of(steps: TracingSteps, generation: Generation) -> list[Trace]:
 
 def finished(engine: Engine, request: SeriesRequest) -> Generation:
     """A series forecast alone."""
-    generation = engine.submit(request)
-    while engine.has_work:
-        engine.step()
+    (generation,) = engine.run([request])
     return generation
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from kronos_cli.stack.ports import free_port
+from kronos_model.errors import DeviceLost
 from kronos_model.finetuning import finetune
+from kronos_model.finetuning.__main__ import main
 from tests.waiting import WAIT_S
 
 from .tiny_runs import MODEL, TOKENIZER, tiny_config
@@ -57,6 +59,19 @@ def test_errors_end_the_command_with_one_line(config_file, tmp_path):
     assert done.returncode == 1
     error = events_of(done.stdout)[-1]
     assert (error["event"], error["code"], error["field"]) == ("error", "TRAINING_DATA_INVALID", "data.path")
+
+
+def test_a_device_that_fails_ends_the_command_without_an_event(config_file, tmp_path, monkeypatch, capsys):
+    """Its parent then starts training again, in a process that can still use the device."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise DeviceLost("cuda:0 failed")
+
+    monkeypatch.setattr("kronos_model.finetuning.run.finetune", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    arguments = ["--config", str(config_file), "--output", str(tmp_path), "--progress", "json"]
+    assert main(arguments) == 70
+    assert tuple(capsys.readouterr()) == ("", "cuda:0 failed\n")
 
 
 def start(*arguments: object) -> "subprocess.Popen[str]":

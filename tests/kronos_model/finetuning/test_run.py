@@ -11,7 +11,15 @@ import torch
 
 from kronos_model import Kronos, KronosTokenizer
 from kronos_model.checkpoints.source import is_trained
-from kronos_model.errors import DiskFull, FinetuningConfigError, RunLocked, TrainingDataError, TrainingStopped
+from kronos_model.devices.probe import TorchProbe
+from kronos_model.errors import (
+    DeviceLost,
+    DiskFull,
+    FinetuningConfigError,
+    RunLocked,
+    TrainingDataError,
+    TrainingStopped,
+)
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.stage import PredictorStage
@@ -194,6 +202,17 @@ def test_a_failed_start_leaves_the_folder_free(data, tmp_path):
         finetune(tiny_config(data), tmp_path / "run", should_stop=lambda: True)
     assert not stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
     assert stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_lost_device_is_no_defect(data, tmp_path, monkeypatch, is_lost):
+    def fail(event):
+        if event["event"] == "step":
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED. More of it")
+
+    monkeypatch.setattr(TorchProbe, "is_lost", lambda self, device: is_lost)
+    with pytest.raises(DeviceLost if is_lost else RuntimeError, match="CUBLAS_STATUS_EXECUTION_FAILED"):
+        finetune(tiny_config(data), tmp_path / "run", listeners=[fail])
 
 
 def test_files_of_killed_saves_are_removed(data, tmp_path):

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,24 @@ def test_secrets_are_passed_on_standard_input() -> None:
 def test_a_missing_command_is_an_error() -> None:
     with ProcessStack() as stack, pytest.raises(LocalStackError, match="nothing cannot be started"):
         stack.start("nothing", ["/no/such/program"])
+
+
+def test_no_child_stays_if_a_thread_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        started.append(popen(*args, **kwargs))
+        return started[-1]
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(LocalStackError, match="sleeper cannot be started: can't start new thread"):
+        ChildProcess("sleeper", SLEEPER)
+    assert [process.returncode for process in started] == [-signal.SIGKILL, -signal.SIGKILL]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

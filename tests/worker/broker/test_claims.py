@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
@@ -33,11 +33,11 @@ def claims(store) -> Claims:
 
 
 def begin(store: JobStore, tag: str, job_id: str = "a"):
-    return store.begin(job_id, f"result-{job_id}", '{"status": "STARTED"}', tag, TIMEOUT_S)
+    return store.begin(job_id, '{"status": "STARTED"}', tag, TIMEOUT_S)
 
 
 def end(store: JobStore, tag: str, **more: bool) -> bool:
-    return store.store("a", "result-a", '{"status": "SUCCESS"}', is_outcome=True, tag=tag, **more)
+    return store.store("a", '{"status": "SUCCESS"}', is_outcome=True, tag=tag, **more)
 
 
 def renew(store: JobStore, tag: str) -> bool:
@@ -51,9 +51,9 @@ def put_back(redis, tag: str) -> None:
 
 def test_only_the_holder_can_store_an_outcome(store, redis):
     assert begin(store, "x").held_s == 0
-    redis.set("result-a", '{"status": "PROGRESS"}')
+    redis.set(result_key("a"), '{"status": "PROGRESS"}')
     assert 0 < begin(store, "y").held_s <= TIMEOUT_S
-    assert redis.get("result-a") == '{"status": "PROGRESS"}'
+    assert redis.get(result_key("a")) == '{"status": "PROGRESS"}'
     assert not end(store, "y")
     assert not end(store, "")
     assert not renew(store, "y")
@@ -134,7 +134,7 @@ def test_deliveries_are_renewed_in_one_script_each_claim_with_its_own_answer(sto
 
 
 def test_a_received_job_has_no_claim_before_it_begins(store, redis):
-    store.begin("a", "result-a", "{}", "x", TIMEOUT_S)
+    store.begin("a", "{}", "x", TIMEOUT_S)
     store.release("a", "x")
     put_back(redis, "x")  # handed back; Celery has not forgotten the request yet
     assert renew(store, "x")
@@ -189,7 +189,7 @@ def test_a_job_sent_again_after_its_outcome_expired_is_not_a_suspect(store, redi
         put_back(redis, "y")
         begin(store, "x")
     end(store, "x")
-    redis.delete("result-a")
+    redis.delete(result_key("a"))
     receipt = begin(store, "z")
     assert (receipt.lost, receipt.lost_alone, receipt.is_suspect) == (0, 0, False)
 
@@ -209,7 +209,7 @@ def test_a_holder_finds_out_that_another_worker_has_or_finished_its_job(store, r
 def test_an_outcome_over_the_claim_repeats_nothing(store, repeated):
     begin(store, "x")
     failure = '{"status": "FAILURE"}'
-    assert store.store("a", "result-a", failure, is_outcome=True, over_claim=True)
+    assert store.store("a", failure, is_outcome=True, over_claim=True)
     assert not renew(store, "x")
     assert not end(store, "x")
     assert repeated == []
@@ -219,8 +219,8 @@ def test_without_a_claim_an_outcome_counts_after_the_holder_is_gone(store, redis
     begin(store, "x")
     put_back(redis, "x")
     failure = '{"status": "FAILURE"}'
-    assert not JobStore(redis, 50).store("a", "result-a", failure, is_outcome=True)
-    assert store.store("a", "result-a", failure, is_outcome=True)
+    assert not JobStore(redis, 50).store("a", failure, is_outcome=True)
+    assert store.store("a", failure, is_outcome=True)
 
 
 def hold(claims: Claims, store: JobStore, job_id: str, tag: str, **more) -> Claim:

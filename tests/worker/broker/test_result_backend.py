@@ -14,6 +14,7 @@ from kombu.utils.uuid import uuid
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from tests.waiting import WAIT_S
@@ -86,6 +87,11 @@ def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, r
     message = assert_coded(meta, ErrorCode.INTERNAL)
     assert "ZeroDivisionError" in message[1]
     assert "path.py" not in json.dumps(meta)
+
+
+def test_states_are_where_celerys_own_clients_look(app):
+    backend: Any = app.backend
+    assert backend.get_key_for_task("a") == result_key("a").encode()
 
 
 def test_a_success_is_stored_as_it_is(app, redis):

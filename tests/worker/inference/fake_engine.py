@@ -4,8 +4,8 @@ import threading
 import time
 from collections import deque
 
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 from tests.waiting import WAIT_S
 
@@ -39,6 +39,8 @@ class FakeEngine:
         defect: Raised from ``step`` itself if not None.
         steps: The seeds that ran in each step.
         log: Names of engines in the order of their steps; several engines may share it.
+        num_to_prepare: Pieces of work that idle time is used for.
+        prepared_by: The thread that prepared each piece.
     """
 
     def __init__(self, name: str = "", log: list[str] | None = None) -> None:
@@ -51,6 +53,8 @@ class FakeEngine:
         self.defect: Exception | None = None
         self.steps: list[list[int]] = []
         self.last_step = StepReport()
+        self.num_to_prepare = 0
+        self.prepared_by: list[threading.Thread] = []
         self._waiting: deque[FakeGeneration] = deque()
         self._running: list[FakeGeneration] = []
 
@@ -64,6 +68,15 @@ class FakeEngine:
 
     def num_steps(self, seed: int) -> int:
         return sum(seed in seeds for seeds in self.steps)
+
+    def prepare(self) -> bool:
+        assert not self.has_work
+        if len(self.prepared_by) == self.num_to_prepare:
+            return False
+        self.in_step.set()
+        assert self.gate.wait(WAIT_S)
+        self.prepared_by.append(threading.current_thread())
+        return True
 
     def submit(self, request: SeriesRequest) -> FakeGeneration:
         if request.horizon > MAX_CONTEXT:

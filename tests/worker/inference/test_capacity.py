@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from kronos_model.engine.engine import EngineLoad, StepReport
 from kronos_model.engine.generation import PRIORITIES
+from kronos_model.engine.reports import EngineLoad, StepReport
 from worker.broker.transport import QoS
 from worker.inference.capacity import (
     LATE_S,

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine.engine import EngineLoad
 from kronos_model.engine.generation import SeriesRequest
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 from tests.waiting import await_true
 from tests.worker.inference.fake_engine import (
@@ -129,6 +129,32 @@ def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, en
     for run in busy:
         ended(engine_thread, run)
     assert "".join(engine.log) == "a" + "ab" * 10 + "a" * 29
+
+
+def test_idle_engines_prepare_on_their_thread_until_they_are_ready(engine_thread):
+    engines = [FakeEngine("a"), FakeEngine("b")]
+    for engine in engines:
+        engine.num_to_prepare = 3
+        engine_thread.add(HostedEngine(engine.name, engine))
+    engine_thread.wait_until_prepared()
+    names = {thread.name for engine in engines for thread in engine.prepared_by}
+    assert ([len(engine.prepared_by) for engine in engines], names) == ([3, 3], {"kronos-engine"})
+
+
+def test_a_job_waits_for_one_piece_of_preparation_at_most(engine_thread, engine):
+    other, engine.num_to_prepare = FakeEngine("b"), 3
+    hosted_other = engine_thread.add(HostedEngine("model-b", other))
+    engine.gate.clear()
+    engine_thread.add(HostedEngine("model-a", engine))
+    assert engine.in_step.wait(WAIT_S)
+    run = engine_thread.submit("job", [request(1, horizon=LONG)], hosted_other)
+    num_prepared, step = [], other.step
+    other.step = lambda: (num_prepared.append(len(engine.prepared_by)), step())[1]
+    engine.gate.set()
+    engine_thread.wait_until_prepared()
+    ended(engine_thread, run)
+    assert num_prepared == [1] * LONG
+    await_true(lambda: len(engine.prepared_by) == 3)
 
 
 def test_the_load_of_all_engines_can_be_read(engine_thread, engine, hosted):

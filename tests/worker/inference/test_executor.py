@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.engine.engine import EngineLoad
+from kronos_client.contract.forecast import ForecastJob
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled
 from tests.waiting import WAIT_S
 from worker.inference import executor
@@ -95,6 +96,9 @@ class RefusingEngine:
     has_work = False
     load = EngineLoad(0, 0, 1)
 
+    def prepare(self) -> bool:
+        return False
+
     def submit(self, request):
         raise Cancelled("for a reason")
 
@@ -131,6 +135,9 @@ class RaisingEngine:
 
     has_work = False
 
+    def prepare(self) -> bool:
+        return False
+
     def submit(self, request: object) -> None:
         raise SystemExit
 
@@ -159,3 +166,16 @@ def test_a_lookback_unlike_the_trained_one_gives_a_warning():
     assert "128 bars" in warnings[0]
     assert "400" in warnings[0]
     assert executor.lookback_warnings(series, SimpleNamespace(lookback=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "read"),
+    [("auto", 128, 128), ("auto", None, 512 - 24), (300, 128, 300), (300, None, 300)],
+)
+def test_the_last_bars_are_read_as_the_job_asks_or_the_model_was_trained(asked, trained, read):
+    job = ForecastJob.model_construct(lookback=asked, pred_len=24, series=())
+    assert job.num_bars_read(trained, 512) == read
+
+
+def test_a_context_that_the_horizon_nearly_fills_leaves_half_of_it_to_the_lookback():
+    assert ForecastJob.model_construct(pred_len=500, series=()).num_bars_read(None, 512) == 256

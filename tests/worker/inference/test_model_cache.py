@@ -16,7 +16,7 @@ from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
 from worker.inference.engine_thread import EngineThread
 from worker.inference.job_run import HostedEngine
@@ -42,6 +42,7 @@ class FakeLoader:
         self.errors: dict[str, Exception] = {}
         self.engines: dict[str, weakref.ref] = {}
         self.alive_at_reclaim: list[list[str]] = []
+        self.has_lost_device = False
 
     def load(self, wanted) -> LoadedModel:
         registered = wanted if isinstance(wanted, RegisteredModel) else None
@@ -60,6 +61,9 @@ class FakeLoader:
         if wanted.model == "d":
             raise CheckpointError("its metadata.json is damaged")
         return len(wanted.model)
+
+    def is_device_lost(self) -> bool:
+        return self.has_lost_device
 
     def reclaim(self) -> None:
         gc.collect()
@@ -154,13 +158,16 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
             "id": "own",
             "revision": "abc",
             "state": "ready",
+            "max_context": 64,
+            "lookback": None,
             "jobs": 0,
             "slots": 0,
             "running": 0,
             "waiting": 0,
         }
         assert own["slots"] == MAX_SLOTS
-        assert loading == own | {"id": "b", "revision": None, "state": "loading", "jobs": 1, "slots": 0}
+        unknown = dict.fromkeys(("revision", "max_context", "lookback"))
+        assert loading == own | unknown | {"id": "b", "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
         assert entry.wait(WAIT_S)
     assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
@@ -195,6 +202,14 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
     assert ids(pool) == ["own"]
     use_once(pool, "b")
     assert loader.started == ["b", "b"]
+
+
+def test_a_device_that_fails_during_a_load_ends_the_engines_and_not_the_job(pool, loader, engine_thread):
+    loader.errors["b"] = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED")
+    loader.has_lost_device = True
+    with use(pool, "b") as entry:
+        await_true(lambda: not engine_thread.is_alive)
+        assert not entry.wait(0)  # the job goes back, because the engines' thread is dead
 
 
 def test_a_full_cache_drops_the_model_that_was_used_longest_ago(pool, loader, engine_thread):

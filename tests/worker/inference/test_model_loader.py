@@ -15,7 +15,7 @@ from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
 from kronos_model.model import Kronos
 from worker.inference import model_loader
 from worker.inference.engine_thread import EngineThread
-from worker.inference.model_loader import ModelLoader, num_models
+from worker.inference.model_loader import ModelLoader, max_jobs_on, num_models
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -271,3 +271,18 @@ def test_a_registered_model_goes_before_a_folder_of_its_name_and_behind_a_bundle
 def test_a_registered_model_has_a_tokenizer_and_versions_of_its_own(registering, registered, changes):
     with pytest.raises(CheckpointError, match="KRONOS_TOKENIZER"):
         ModelLoader(registering.model_copy(update={"model": "desk"} | changes), CPU).load()
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("cpu", {}, 64),
+        ("cpu", {"max_slots": 8}, 64),
+        ("cpu", {"max_slots": 96}, 96),
+        ("cuda:0", {}, 512),
+        ("cuda:0", {"max_slots": 100}, 100),
+        ("cuda:0", {"max_jobs": 3}, 3),
+    ],
+)
+def test_jobs_of_one_path_can_fill_the_slots(settings, device, given, expected):
+    assert max_jobs_on(torch.device(device), settings.model_copy(update=given)) == expected

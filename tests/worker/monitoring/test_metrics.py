@@ -12,7 +12,7 @@ from kronos_cli.stack.ports import free_port
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
-from kronos_model.engine.engine import EngineLoad, StepReport
+from kronos_model.engine.reports import EngineLoad, StepReport
 from tests.waiting import WAIT_S
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
@@ -47,6 +47,16 @@ def test_loads_are_read_at_the_scrape(metrics, loads):
     assert [value(metrics, name, model=MODEL) for name in names] == [0, 0, 64]
     assert [value(metrics, name, model="other") for name in names] == [1, 0, 8]
     assert value(metrics, "kronos_jobs_running") == 2
+
+
+def test_a_gpu_is_described_at_the_scrape(loads):
+    gpu = SimpleNamespace(memory_total_bytes=80, memory_free_bytes=19, utilisation_percent=None)
+    metrics = WorkerMetrics(lambda: loads, lambda: 2, lambda: {"cuda:0": gpu})
+    assert value(metrics, "kronos_gpu_memory_total_bytes", device="cuda:0") == 80
+    assert value(metrics, "kronos_gpu_memory_free_bytes", device="cuda:0") == 19
+    assert value(metrics, "kronos_gpu_utilisation_percent", device="cuda:0") is None
+    gpu.utilisation_percent = 87
+    assert value(metrics, "kronos_gpu_utilisation_percent", device="cuda:0") == 87
 
 
 @pytest.mark.parametrize(
@@ -85,12 +95,12 @@ def test_an_unknown_wait_is_not_observed(metrics, submitted_at, receipt):
 
 def test_steps_are_counted_by_model_and_phase(metrics, loads):
     for report in (
-        StepReport(num_prefill_bars=400, num_bars=0, prefill_s=0.03, decode_s=0.0),
-        StepReport(num_prefill_bars=100, num_bars=10, prefill_s=0.01, decode_s=0.004),
-        StepReport(num_prefill_bars=0, num_bars=20, prefill_s=0.0, decode_s=0.006),
+        StepReport(num_prefill_bars=400, num_bars=0, prefill_s=(0.03,)),
+        StepReport(num_prefill_bars=100, num_bars=10, prefill_s=(0.01,), decode_s=(0.004,)),
+        StepReport(num_prefill_bars=0, num_bars=20, decode_s=(0.006,)),
     ):
         metrics.observe_step(MODEL, report, loads[MODEL])
-    metrics.observe_step("other", StepReport(num_bars=1, decode_s=0.001), loads[MODEL])
+    metrics.observe_step("other", StepReport(num_bars=1, decode_s=(0.001,)), loads[MODEL])
     assert value(metrics, "kronos_bars_generated_total", model=MODEL) == 30
     assert value(metrics, "kronos_bars_generated_total", model="other") == 1
     assert value(metrics, "kronos_prefill_bars_total", model=MODEL) == 500
@@ -142,7 +152,7 @@ def test_a_worker_says_what_it_is_once(metrics):
 
 def test_two_registries_in_one_process_are_independent(metrics, loads):
     other = WorkerMetrics(lambda: {}, lambda: 0)
-    metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=0.1), loads[MODEL])
+    metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=(0.1,)), loads[MODEL])
     assert value(other, "kronos_bars_generated_total", model=MODEL) is None
 
 
@@ -177,7 +187,7 @@ def test_an_unusable_address_is_a_warning(metrics, caplog, host, port):
 def test_the_status_has_the_means_of_the_last_seconds(metrics, loads):
     assert metrics.recently() == {"bars_per_s": 0.0, "mean_batch_size": None, "queue_wait_s": None}
     for num_bars in (64, 32):
-        metrics.observe_step(MODEL, StepReport(num_bars=num_bars, decode_s=0.1), loads[MODEL])
+        metrics.observe_step(MODEL, StepReport(num_bars=num_bars, decode_s=(0.1,)), loads[MODEL])
     recently = metrics.recently()
     assert (recently["mean_batch_size"], recently["queue_wait_s"]) == (48, None)
     assert recently["bars_per_s"] > 0

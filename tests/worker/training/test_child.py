@@ -184,7 +184,7 @@ def test_a_failure_to_start_a_process_is_raised(supervised, monkeypatch, error):
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("kronos_model.processes.json_child.ChildProcess.__init__", refuse)
+    monkeypatch.setattr("kronos_model.processes.children.subprocess.Popen", refuse)
     with pytest.raises(LocalStackError, match=str(error)):
         supervised.run("")
 

@@ -10,10 +10,14 @@ from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError
 from tests.waiting import await_true
-from worker.training.finetune_process import FinetuneProcess, SingleJobCapacity
+from worker.training.finetune_process import FinetuneProcess
 
 CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
-GPU = {"device": "cuda:0", "warning": "slow", "description": {"name": "a GPU"}}
+GPU = {
+    "device": "cuda:0",
+    "warning": "slow",
+    "description": {"name": "a GPU", "memory_total_bytes": 80, "memory_free_bytes": 79},
+}
 
 
 @pytest.fixture
@@ -34,6 +38,8 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     process = FinetuneProcess(folders, "f@host", GPU)
     assert process.queue == "gpu.finetune"
     assert "finetuning, idle" in shown([process.status()])
+    described = process.status().device_description
+    assert (described["memory_total_bytes"], described["memory_free_bytes"]) == (80, None)
     process.start()
     process.training = TrainingStatus(
         job_id="a", name="mine", stage="predictor", epoch=2, num_epochs=10, step=120, num_steps=1000, loss=5.1
@@ -72,9 +78,3 @@ def test_without_its_folders_it_does_not_start(folders, tmp_path, field, value, 
     path = None if value is None else tmp_path / value
     with pytest.raises(SettingsError, match=variable):
         FinetuneProcess(folders.model_copy(update={field: path}), "f@host", CPU)
-
-
-def test_one_job_at_a_time():
-    capacity = SingleJobCapacity()
-    assert capacity.num_classes({})
-    assert not capacity.num_classes({"a": object()})

@@ -67,7 +67,7 @@ def test_a_completed_run_keeps_its_checkpoint_and_a_registered_one_its_report(fo
     assert sorted(path.name for path in folder.run.iterdir()) == ["checkpoint", "data.json"]
     folder.keep_result()
     assert [path.name for path in folder.run.iterdir()] == ["data.json"]
-    assert folder.data_report() == {"report": {}}
+    assert folder.read("run/data.json") == {"report": {}}
 
 
 def best_of(folder: JobFolder, stage: str, part: str) -> None:
@@ -89,7 +89,7 @@ def test_the_best_of_both_stages_is_one_checkpoint_that_loads_by_its_path(folder
     best_of(folder, "tokenizer", "tokenizer")
     best_of(folder, "predictor", "model")
     data = {"path": "x", "lookback": 16, "pred_len": 4}
-    folder.config.write_text(json.dumps(config | {"data": data}))
+    (folder.root / "config.json").write_text(json.dumps(config | {"data": data}))
     folder.keep_best()
     best = folder.best_so_far()
     assert best == f".runs/{folder.root.name}/run/best"

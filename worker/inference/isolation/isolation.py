@@ -61,10 +61,8 @@ class Isolation:
     """Computes suspects. All methods may be called from any thread.
 
     Args:
-        max_jobs: Most jobs that the worker holds.
         hello: Returns the first message to the child.
         is_draining: Returns whether the worker shuts down; then no more suspects begin.
-        start: Starts a child.
     """
 
     def __init__(

@@ -1,0 +1,138 @@
+"""Segments of a batch whose attention is computed together: a few operations, however many series there are.
+
+For devices on which a kernel's launch costs more than the padding. Results depend on the batch.
+"""
+
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kronos_model.engine.kv_cache import ChunkSegment, KVCache
+from kronos_model.engine.runs import Run, SlotSpan, group_runs
+
+KEY_BLOCK = 16
+"""PyTorch copies masks whose rows are no multiple of this."""
+
+
+class RunGroup(NamedTuple):
+    """B runs, padded to n rows and m keys. All int64."""
+
+    rows: Tensor  # (B, n), of the batch
+    num_seen: Tensor  # (B, n), keys that each row sees, from the first
+    slots: Tensor  # (B, m), of the keys
+    bars: Tensor  # (B, m), of the keys
+
+    @classmethod
+    def of(cls, runs: Many[Run]) -> Self:
+        """Padding repeats a run's last row and first key."""
+        rows = np.arange(max(run.num_rows for run in runs))
+        num_keys = -(-max(run.num_keys for run in runs) // KEY_BLOCK) * KEY_BLOCK
+        places = torch.stack([_padded(places_of(run.spans)[:, : run.num_keys], num_keys) for run in runs], 1)
+        last = np.array([[run.num_rows - 1] for run in runs])
+        first_rows = np.array([[run.first_row] for run in runs])
+        num_keys_before = np.array([[run.num_keys - run.num_rows + 1] for run in runs])
+        own = np.minimum(rows, last)
+        return cls(torch.from_numpy(first_rows + own), torch.from_numpy(num_keys_before + own), *places)
+
+
+class RunPlan(NamedTuple):
+    """The groups of N rows, where each row's result is among theirs, and where its keys and values go."""
+
+    groups: tuple[RunGroup, ...]
+    results: Tensor  # (N,)
+    places: Tensor  # (2, N), slots and bars
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], stored: Iterable[SlotSpan] = ()) -> Self:
+        """In the host's memory. ``stored``: where the rows go, in their order."""
+        grouped = group_runs(runs)
+        groups = tuple(map(RunGroup.of, grouped))
+        results = np.empty(sum(run.num_rows for group in grouped for run in group), dtype=np.int64)
+        first = 0
+        for group, (rows, *_) in zip(grouped, groups, strict=True):
+            for run in group:
+                results[run.first_row : run.first_row + run.num_rows] = first + np.arange(run.num_rows)
+                first += rows.shape[1]
+        return cls(groups, torch.from_numpy(results), places_of(stored))
+
+    @classmethod
+    def of_segments(cls, segments: Iterable[ChunkSegment]) -> Self:
+        """The same for segments, one after the other."""
+        runs: list[Run] = []
+        stored: list[SlotSpan] = []
+        num_rows = 0
+        for segment in segments:
+            runs += segment.runs(num_rows)
+            stored += segment.stored
+            num_rows += segment.num_tokens
+        return cls.of(runs, stored)
+
+
+class PackedSegment:
+    """Rows of a batch with the runs of a plan, which is on their device; multiplies in ``dtype``."""
+
+    def __init__(self, plan: RunPlan, dtype: torch.dtype) -> None:
+        self._plan, self._dtype = plan, dtype
+        self._masks = [_mask(group, dtype) for group in plan.groups]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._plan.results)
+
+    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
+        slots, bars = self._plan.places
+        cache.k[layer, slots, :, bars] = k.to(cache.k.dtype)
+        cache.v[layer, slots, :, bars] = v.to(cache.v.dtype)
+
+    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(cache, layer, k, v)
+        keys_and_values = (
+            [x[layer, group.slots, :, group.bars] for x in (cache.k, cache.v)] for group in self._plan.groups
+        )
+        return self._attend(q, keys_and_values)
+
+    def _attend(self, q: Tensor, keys_and_values: Iterable[list[Tensor]]) -> Tensor:
+        """The results (N, H, hd) of queries (N, H, hd) over each group's keys and values (B, m, H, hd)."""
+        q = q.to(self._dtype)
+        outs = []
+        for group, mask, (k, v) in zip(self._plan.groups, self._masks, keys_and_values, strict=True):
+            queries, keys, values = (x.transpose(1, 2) for x in (q[group.rows], k, v))
+            out = F.scaled_dot_product_attention(queries, keys, values, mask)  # (B, H, n, hd)
+            outs.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outs)[self._plan.results]
+
+
+class FlatSegment(PackedSegment):
+    """Rows that see rows of the same batch only, which are its "bars"; nothing is kept."""
+
+    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
+        """Nothing to do."""
+
+    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = k.to(self._dtype), v.to(self._dtype)
+        return self._attend(q, ([k[group.bars], v[group.bars]] for group in self._plan.groups))
+
+
+def places_of(spans: Iterable[SlotSpan]) -> Tensor:
+    """Slots and bars (2, number of bars) of spans, one after the other, in the host's memory."""
+    parts = [np.empty((2, 0), dtype=np.int64)]
+    parts += [np.stack(np.broadcast_arrays(slot, np.arange(first, last))) for slot, first, last in spans]
+    return torch.from_numpy(np.concatenate(parts, axis=1))
+
+
+def _padded(places: Tensor, count: int) -> Tensor:
+    """Places (2, n) and as many times the first one as make ``count``."""
+    return torch.cat((places, places[:, :1].expand(2, count - places.shape[1])), dim=1)
+
+
+def _mask(group: RunGroup, dtype: torch.dtype) -> Tensor:
+    """(B, 1, n, m), −inf where a row does not see a key."""
+    hidden = torch.arange(group.bars.shape[1], device=group.bars.device) >= group.num_seen.unsqueeze(-1)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, -math.inf).unsqueeze(1)

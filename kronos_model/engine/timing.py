@@ -1,0 +1,69 @@
+"""``PhaseTimer``: how long a device takes for the phases of a step, without waiting for it. No torch."""
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Mark(Protocol):
+    """A moment in a device's work: a ``torch.cuda.Event`` that was recorded."""
+
+    def query(self) -> bool:
+        """Whether the device has come so far."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds until another mark that the device has come to."""
+
+
+class HostMark:
+    """For a device that has finished its work when a call returns."""
+
+    def __init__(self) -> None:
+        self._moment = time.monotonic()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: "HostMark") -> float:
+        return 1000 * (end._moment - self._moment)
+
+
+class PhaseTimer:
+    """Times phases that follow each other. Moments are those of ``time.monotonic``.
+
+    Args:
+        new_mark: Marks what the device has been sent so far.
+    """
+
+    def __init__(self, new_mark: Callable[[], Mark] = HostMark) -> None:
+        self._new_mark = new_mark
+        self._began: Mark = HostMark()
+        self._running: deque[tuple[str, Mark, Mark, Callable[[float], object]]] = deque()
+        self._finished_s: defaultdict[str, list[float]] = defaultdict(list)
+
+    def begin_phase(self) -> None:
+        self._began = self._new_mark()
+
+    def end_phase(self, name: str | None, on_end: Callable[[float], object] = lambda moment: None) -> None:
+        """End a phase, and begin the next. ``on_end`` later gets the moment when the device finished it.
+
+        A phase without a name had no work.
+        """
+        began, self._began = self._began, self._new_mark()
+        if name is not None:
+            self._running.append((name, began, self._began, on_end))
+
+    def collect(self) -> None:
+        """Note the phases that the device has finished meanwhile."""
+        finished = []
+        while self._running and self._running[0][2].query():
+            finished.append(self._running.popleft())
+        now = time.monotonic()
+        for name, began, ended, on_end in finished:
+            self._finished_s[name].append(began.elapsed_time(ended) / 1000)
+            on_end(now - ended.elapsed_time(finished[-1][2]) / 1000)
+
+    def take(self, name: str) -> tuple[float, ...]:
+        """Seconds of each phase of this name that was finished since the last call."""
+        return tuple(self._finished_s.pop(name, ()))

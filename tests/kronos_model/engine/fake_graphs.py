@@ -1,0 +1,86 @@
+"""A fake of the calls of ``torch.cuda`` that record graphs, with the rules of PyTorch 2.13."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class FakeStream:
+    def wait_stream(self, other: "FakeStream") -> None:
+        pass
+
+
+class FakeGraph:
+    """A graph without a content."""
+
+    def __init__(self) -> None:
+        self.num_replays = 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+
+
+class FakeCuda:
+    """In place of the module.
+
+    Attributes:
+        failing: Numbers of recordings that fail, from 0 on.
+        threads: The thread of each recording.
+        on_begin: Called while a recording begins.
+    """
+
+    def __init__(self, failing: set[int] = frozenset()) -> None:
+        self.failing = failing
+        self.threads: list[threading.Thread] = []
+        self.on_begin: Callable[[], None] = lambda: None
+        self._recording = threading.Lock()
+        self._default = FakeStream()
+        self._of_thread = threading.local()
+        self._pools = itertools.count()
+        self._stream_of_pool: dict[int, FakeStream] = {}
+        self._broken_pools: set[int] = set()
+        self.graph_pool_handle = lambda: next(self._pools)
+        self.Stream, self.CUDAGraph = FakeStream, FakeGraph
+
+    @property
+    def is_recording(self) -> bool:
+        return self._recording.locked()
+
+    def current_stream(self) -> FakeStream:
+        return getattr(self._of_thread, "stream", self._default)
+
+    @contextmanager
+    def device(self, device: object) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self._of_thread.stream = self.current_stream(), stream
+        try:
+            yield
+        finally:
+            self._of_thread.stream = before
+
+    @contextmanager
+    def graph(
+        self, graph: FakeGraph, *, pool: int, stream: FakeStream, capture_error_mode: str
+    ) -> Iterator[None]:
+        fails = len(self.threads) in self.failing
+        self.threads.append(threading.current_thread())
+        assert self.current_stream() is self._default
+        assert capture_error_mode == "thread_local"  # others may move models meanwhile
+        assert self._stream_of_pool.setdefault(pool, stream) is stream, "the pool is not shared"
+        if pool in self._broken_pools:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+        assert self._recording.acquire(blocking=False), "two recordings at once"
+        self._of_thread.stream = stream  # and stays so if the recording fails
+        try:
+            self.on_begin()
+            yield
+        finally:
+            self._recording.release()
+        if fails:
+            self._broken_pools.add(pool)
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self._of_thread.stream = self._default
