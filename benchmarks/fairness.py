@@ -51,8 +51,8 @@ def alone_s(engine: Engine, clock: Clock, count: int) -> list[tuple[float, float
         while engine.has_work:
             step_start = clock()
             engine.step()
-            step = engine.last_step
-            chunks_s += (clock() - step_start) * step.prefill_s / (step.prefill_s + step.decode_s)
+            prefill_s, decode_s = sum(engine.last_step.prefill_s), sum(engine.last_step.decode_s)
+            chunks_s += (clock() - step_start) * prefill_s / (prefill_s + decode_s)
         times.append((clock() - start, chunks_s))
     return times
 
