@@ -83,7 +83,7 @@ class StaticSteps:
         """Nothing to do."""
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing to do."""
+        self._filled = None
 
     def _fill_with_nothing(self, shape: Shape) -> None:
         """Make a step one without paths, which can be repeated without effect."""

@@ -135,6 +135,7 @@ class EagerSteps:
 
     def release(self, sequence: Sequence) -> None:
         self._noise.pop(sequence, None)
+        self._rows = None
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:

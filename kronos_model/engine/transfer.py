@@ -26,9 +26,12 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         places = [place for place, leaf in enumerate(leaves) if leaf.dtype is dtype]
         flat = torch.cat([leaves[place].flatten() for place in places])
-        if device.type == "cuda" and len(flat):
-            flat = flat.pin_memory()  # else the host would wait
-        flat = flat.to(device, non_blocking=True) if len(flat) else flat.new_empty(0, device=device)
+        if not len(flat):
+            flat = flat.new_empty(0, device=device)
+        elif device.type == "cuda":  # only there PyTorch keeps pinned memory until it is copied
+            flat = flat.pin_memory().to(device, non_blocking=True)
+        else:
+            flat = flat.to(device)
         parts = torch.split(flat, [leaves[place].numel() for place in places])
         moved |= {place: part.view(leaves[place].shape) for place, part in zip(places, parts, strict=True)}
     result: Tree = pytree.tree_unflatten([moved[place] for place in range(len(leaves))], structure)

@@ -1,5 +1,7 @@
 """Cached equals recomputed; batched, in any order and in rounds, equals alone."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -210,6 +212,19 @@ def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy,
     assert len(suspended) >= 4
     for generation in generations:
         assert_same_bars(generation.paths, undisturbed)
+
+
+@pytest.mark.parametrize("steps", [EagerSteps, StaticSteps])
+def test_an_idle_engine_holds_nothing_of_a_series_that_ended(pair, steps):
+    engine = Engine(ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=4, steps=steps))
+    (generation,) = engine.run([replace(series_request(3, 12, 3), job="a")])
+    ended = weakref.ref(generation)
+    gc.disable()
+    try:
+        del generation
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("steps", [EagerSteps, StaticSteps])

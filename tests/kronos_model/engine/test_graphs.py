@@ -12,9 +12,10 @@ from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.static_inputs import usual_shapes
+from kronos_model.engine.static_inputs import Shape, usual_shapes
 from kronos_model.engine.static_steps import StaticSteps
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on
 from tests.kronos_model.engine.fake_graphs import FakeCuda
 from tests.waiting import await_true
 from worker.inference.engine_thread import EngineThread
@@ -206,3 +207,29 @@ def test_an_engine_with_work_records_nothing(engine, cuda):
     while engine.prepare():
         pass
     assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT))
+
+
+def test_what_is_recorded_copies_nothing_and_waits_for_nothing():
+    """CUDA records no copy from pageable memory, and no step for which the host waits."""
+    traces: list[Trace] = []
+    cuda = FakeCuda()
+    with fake_device() as fake:
+        runner = runner_on(fake, shape="mini", num_slots=16, max_context=200)
+        cache = runner._steps._graphs
+        cache._cuda, step = cuda, cache._step
+
+        def traced(shape: Shape) -> None:
+            with fake.traced() as trace:
+                step(shape)
+            if cuda.is_recording:
+                traces.append(trace)
+
+        cache._step = traced
+        runner.warm_up()
+        while runner.prepare():
+            pass
+    assert len(traces) == len(usual_shapes(16, 200)) == 8
+    for trace in traces:
+        assert trace.num_kernels
+        assert not trace.transfers
+        assert not trace.waits

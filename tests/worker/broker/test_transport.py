@@ -14,7 +14,7 @@ from celery.worker.request import Request
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
-from redis import ConnectionPool, Redis
+from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
@@ -165,7 +165,7 @@ def test_a_channel_forgets_a_message_even_if_redis_is_away(redis, receiver, monk
     send(redis, "a")
     (one,) = receiver.receive()
     with monkeypatch.context() as patch:
-        patch.setattr(ConnectionPool, "get_connection", away)
+        patch.setattr(BlockingConnectionPool, "get_connection", away)
         one.ack()
     assert holds_nothing(receiver)
     assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again, and found to be done
