@@ -3,14 +3,16 @@
 Large low-priority jobs keep the engine full: 256 paths of 140 bars each. Every second or so comes a high job
 of one path and 3 bars. Its time is compared with the same job alone, and the bars per second of all jobs with
 those of the large ones alone. Each round measures all three in turn. No scheduling can avoid the small jobs'
-chunks: their lookbacks, and their tokens turned back into bars.
+chunks: their lookbacks, and their tokens turned back into bars. With ``--clock cpu`` seconds are CPU time
+of one thread, which other programs change little.
 
-    python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40]
+    python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40] [--clock wall|cpu]
 """
 
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -28,6 +30,8 @@ NUM_LARGE = 2
 PAUSE_S = 1.0
 """Between the end of a small job and the next."""
 
+Clock = Callable[[], float]
+
 
 def large(seed: int) -> SeriesRequest:
     sampling = SamplingParams(sample_count=LARGE_PATHS, seed=seed)
@@ -38,42 +42,44 @@ def small(seed: int) -> SeriesRequest:
     return replace(series_request(seed, LOOKBACK, SMALL_HORIZON, SamplingParams(seed=seed)), priority="high")
 
 
-def alone_s(engine: Engine, count: int) -> list[tuple[float, float]]:
+def alone_s(engine: Engine, clock: Clock, count: int) -> list[tuple[float, float]]:
     """Seconds of small jobs, one after the other, in an idle engine; and those in chunks."""
     times = []
     for seed in range(count):
-        start, chunks_s = time.perf_counter(), 0.0
+        start, chunks_s = clock(), 0.0
         engine.submit(small(seed))
         while engine.has_work:
+            step_start = clock()
             engine.step()
-            chunks_s += sum(engine.last_step.prefill_s)
-        times.append((time.perf_counter() - start, chunks_s))
+            prefill_s, decode_s = sum(engine.last_step.prefill_s), sum(engine.last_step.decode_s)
+            chunks_s += (clock() - step_start) * prefill_s / (prefill_s + decode_s)
+        times.append((clock() - start, chunks_s))
     return times
 
 
-def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[float, list[float]]:
+def saturated(engine: Engine, clock: Clock, seconds: float, *, with_small: bool) -> tuple[float, list[float]]:
     """Bars per second of all jobs while large ones fill the engine, and the seconds of the small ones."""
     running = [engine.submit(large(seed)) for seed in range(NUM_LARGE)]
     for _ in range(20):
         engine.step()
     times: list[float] = []
     num_bars, seed = 0, NUM_LARGE
-    start = time.perf_counter()
+    start = clock()
     following, submitted, waiting = start + PAUSE_S, 0.0, None
-    while (now := time.perf_counter()) < start + seconds:
+    while (now := clock()) < start + seconds:
         if with_small and waiting is None and now >= following:
             waiting, submitted = engine.submit(small(len(times))), now
         engine.step()
         num_bars += engine.last_step.num_bars
         if waiting is not None and waiting.done:
-            following = time.perf_counter() + PAUSE_S
+            following = clock() + PAUSE_S
             times.append(following - PAUSE_S - submitted)
             waiting = None
         for one in [one for one in running if one.done]:
             running.remove(one)
             running.append(engine.submit(large(seed)))
             seed += 1
-    rate = num_bars / (time.perf_counter() - start)
+    rate = num_bars / (clock() - start)
     for one in running if waiting is None else [*running, waiting]:
         engine.cancel(one)
     engine.step()
@@ -81,15 +87,18 @@ def saturated(engine: Engine, seconds: float, *, with_small: bool) -> tuple[floa
 
 
 def main() -> None:
-    given = options(__doc__, shape="small", rounds=3, seconds=40.0)
+    given = options(__doc__, shape="small", rounds=3, seconds=40.0, clock="wall")
+    clock = {"wall": time.perf_counter, "cpu": time.process_time}[given.clock]
+    if given.clock == "cpu":
+        torch.set_num_threads(1)
 
     engine = build_engine(*random_pair(given.shape), max_context=MAX_CONTEXT)
-    alone_s(engine, 5)  # warm up
+    alone_s(engine, clock, 5)  # warm up
     alone, rates, rates_with_small, times = [], [], [], []
     for _ in range(given.rounds):
-        alone += alone_s(engine, 20)
-        rates.append(saturated(engine, given.seconds, with_small=False)[0])
-        rate, waited = saturated(engine, given.seconds, with_small=True)
+        alone += alone_s(engine, clock, 20)
+        rates.append(saturated(engine, clock, given.seconds, with_small=False)[0])
+        rate, waited = saturated(engine, clock, given.seconds, with_small=True)
         rates_with_small.append(rate)
         times += waited
     print(
