@@ -10,7 +10,7 @@ claim that ended without a release was lost with its holder; the record counts t
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -133,11 +133,14 @@ class JobStore:
             int(lost_alone),
         )
 
-    def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> dict[str, bool]:
+    def renew(
+        self, claims: Mapping[str, str], others: Iterable[str] = (), held: Container[str] | None = None
+    ) -> dict[str, bool]:
         """Restart the timeout of deliveries, which renews their claims.
 
         Args:
-            claims: Job ids by the tags of the deliveries that have claims.
+            claims: Job ids by the tags of the deliveries that have claims, or will soon.
+            held: Tags of the claims that are known to be granted, if not all are. Only these can be lost.
 
         Returns:
             By tag, whether each claim lives. False if another has it, or the job ended otherwise.
@@ -148,7 +151,7 @@ class JobStore:
         records = map(job_key, claims.values())
         answers = self._run["renew_claims"](keys=[*self._taken_keys, *records], args=[MAX_WAIT_S, *tags])
         for tag, answer in zip(claims, answers, strict=True):
-            if answer < 0:
+            if answer < 0 and (held is None or tag in held):
                 self._on_repeated(tag)
         return {tag: answer > 0 for tag, answer in zip(claims, answers, strict=True)}
 

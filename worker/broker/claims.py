@@ -107,12 +107,16 @@ class Claims:
 
     def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> None:
         """As ``JobStore.renew``. Also renews claims that prefork children of this worker hold."""
+        with self._lock:
+            held = dict(self._held)  # the answer says nothing of a claim that is granted after the request
         asked_at = time.monotonic()
-        for tag, lives in self._store.renew(claims, others).items():
-            if not lives:
+        for tag, lives in self._store.renew(claims, others, held).items():
+            if tag not in held:
+                continue
+            if lives:
+                held[tag].renew(asked_at)
+            else:
                 self.take_away(tag)
-            elif (claim := self._held.get(tag)) is not None:
-                claim.renew(asked_at)
 
     def do_chores(self) -> None:
         """Call the chore of each claim; to be called about once a second."""

@@ -270,6 +270,27 @@ def test_a_lost_claim_is_reported_once(claims, store, redis):
     assert not claims.take_away("unknown")
 
 
+def test_a_claim_that_is_granted_during_a_renewal_is_kept(store, redis, repeated, monkeypatch):
+    """The record still named the former holder when the renewal ran. It used to cost the job its outcome."""
+    begin(store, "former")
+    put_back(redis, "former")
+    claims = Claims(store, TIMEOUT_S)
+    ask, granted = store.renew, []
+
+    def renew_amid_the_beginning(*arguments):
+        answers = ask(*arguments)
+        assert answers == {"next": False}
+        begin(store, "next")
+        granted.append(claims.hold("a", "next", time.monotonic()))
+        return answers
+
+    monkeypatch.setattr(store, "renew", renew_amid_the_beginning)
+    claims.renew({"next": "a"})
+    assert not granted[0].is_taken_away
+    assert repeated == []
+    assert end(store, "next")
+
+
 def test_without_redis_a_claim_ends_here_before_it_ends_in_redis():
     now = time.monotonic()
     claim = Claim("a", 10.0, now - 5)
