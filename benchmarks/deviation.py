@@ -25,11 +25,11 @@ from benchmarks.support.options import options
 from benchmarks.support.shapes import MODELS, random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
+from kronos_model.engine.decoding.sampling import RowParams, filter_probabilities
+from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.sampling import RowParams, filter_probabilities
-from kronos_model.engine.steps import EagerSteps
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer

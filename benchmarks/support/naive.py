@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
+from kronos_model.engine.decoding.sampling import RowParams, sample
 from kronos_model.engine.generation import SeriesRequest
-from kronos_model.engine.sampling import RowParams, sample
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 

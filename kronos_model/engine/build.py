@@ -7,13 +7,13 @@ import torch
 
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.kv_cache import cache_dtype, cached_head_dim
+from kronos_model.engine.gpu.static_steps import StaticSteps
+from kronos_model.engine.gpu.timing import HostMark
 from kronos_model.engine.memory import GpuMemory, fitting_runner
-from kronos_model.engine.reads import padded_bars
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.slots import num_prompt_slots, num_slots_among
-from kronos_model.engine.static_steps import StaticSteps
-from kronos_model.engine.timing import HostMark
+from kronos_model.engine.scheduling.reads import padded_bars
+from kronos_model.engine.scheduling.slots import num_prompt_slots, num_slots_among
+from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.errors import OutOfMemory
 from kronos_model.layers import TransformerBlock
 from kronos_model.model import Kronos

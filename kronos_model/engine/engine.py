@@ -8,14 +8,14 @@ from functools import partial
 from typing import TypeVar
 
 from kronos_model.devices.failures import is_out_of_memory
-from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.failures import as_kronos_error
 from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
+from kronos_model.engine.gpu.timing import HostMark, Mark, PhaseTimer
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.runner_protocol import Runner
-from kronos_model.engine.scheduler import Scheduler
+from kronos_model.engine.scheduling.allocation import Suspension
+from kronos_model.engine.scheduling.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.timing import HostMark, Mark, PhaseTimer
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)

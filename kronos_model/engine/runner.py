@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.columns import Scaling
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.engine.allocation import Suspension
-from kronos_model.engine.attention import has_kernel
-from kronos_model.engine.context import ContextPart, ContextPlan
+from kronos_model.engine.chunks.context import ContextPart, ContextPlan
+from kronos_model.engine.chunks.generation_state import GenerationState, SuspendedPath
+from kronos_model.engine.chunks.lookbacks import LookbackPart, LookbackPlan
+from kronos_model.engine.chunks.packed import PackedSegment
+from kronos_model.engine.chunks.placing import PlacingPlan
+from kronos_model.engine.chunks.tokens import TokenCoder
+from kronos_model.engine.chunks.transfer import to_device
+from kronos_model.engine.decoding.steps import EagerSteps, SlotTokens, Steps
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.generation_state import GenerationState, SuspendedPath
-from kronos_model.engine.kv_cache import Segment
-from kronos_model.engine.lookbacks import LookbackPart, LookbackPlan
-from kronos_model.engine.network import Network
-from kronos_model.engine.packed import PackedSegment
-from kronos_model.engine.path_table import Batch
-from kronos_model.engine.placing import PlacingPlan
+from kronos_model.engine.gpu.static_steps import StaticSteps
+from kronos_model.engine.scheduling.allocation import Suspension
+from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.scheduling.slots import num_prompt_slots
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_steps import StaticSteps
-from kronos_model.engine.steps import EagerSteps, SlotTokens, Steps
-from kronos_model.engine.tokens import TokenCoder
-from kronos_model.engine.transfer import to_device
+from kronos_model.engine.transformer.attention import has_kernel
+from kronos_model.engine.transformer.kv_cache import Segment
+from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 

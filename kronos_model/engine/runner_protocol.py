@@ -5,9 +5,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.engine.allocation import Suspension
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.path_table import Batch
+from kronos_model.engine.scheduling.allocation import Suspension
+from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Chunk, Sequence
 
 

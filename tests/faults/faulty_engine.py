@@ -20,6 +20,7 @@ import torch
 
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Sequence
 from worker.inference import shutdown
 from worker.inference.engine_thread import EngineThread
@@ -74,11 +75,11 @@ def compute_or_fail(runner: ModelRunner, chunks: Any) -> None:
     compute(runner, chunks)
 
 
-def decode_or_fail(runner: ModelRunner, sequences: Any) -> None:
-    fail("decode", sequences)
+def decode_or_fail(runner: ModelRunner, batch: Batch) -> None:
+    fail("decode", batch.sequences)
     if is_asked_for("lose-device"):
         lose_device(os.environ.get("KRONOS_DEVICE", "cpu"))
-    decode(runner, sequences)
+    decode(runner, batch)
 
 
 Engine.step = step_or_fail  # type: ignore[method-assign]

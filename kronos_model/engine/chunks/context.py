@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.engine.generation_state import GenerationState
-from kronos_model.engine.kv_cache import PathsSegment, PromptSegment
-from kronos_model.engine.packed import RunPlan, places_of
-from kronos_model.engine.runs import SlotSpan
+from kronos_model.engine.chunks.generation_state import GenerationState
+from kronos_model.engine.chunks.packed import RunPlan, places_of
+from kronos_model.engine.chunks.transfer import joined
+from kronos_model.engine.scheduling.runs import SlotSpan
 from kronos_model.engine.sequence import Chunk, Phase
-from kronos_model.engine.transfer import joined
+from kronos_model.engine.transformer.kv_cache import PathsSegment, PromptSegment
 
 
 @dataclass(frozen=True)

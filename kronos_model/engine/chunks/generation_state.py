@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
-from kronos_model.engine.kv_cache import KVCache
-from kronos_model.engine.tokens import DecodedPrompt
+from kronos_model.engine.chunks.tokens import DecodedPrompt
+from kronos_model.engine.transformer.kv_cache import KVCache
 
 
 @dataclass(eq=False)

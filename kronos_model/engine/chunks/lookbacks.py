@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.engine.generation_state import GenerationState
-from kronos_model.engine.kv_cache import KVCache, PromptSegment
+from kronos_model.engine.chunks.generation_state import GenerationState
+from kronos_model.engine.chunks.tokens import CodingPlan, TokenCoder
+from kronos_model.engine.chunks.transfer import joined
 from kronos_model.engine.sequence import Chunk
-from kronos_model.engine.tokens import CodingPlan, TokenCoder
-from kronos_model.engine.transfer import joined
+from kronos_model.engine.transformer.kv_cache import KVCache, PromptSegment
 
 
 @dataclass(frozen=True)

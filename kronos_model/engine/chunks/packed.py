@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kronos_model.engine.kv_cache import ChunkSegment, KVCache
-from kronos_model.engine.runs import Run, SlotSpan, group_runs
+from kronos_model.engine.scheduling.runs import Run, SlotSpan, group_runs
+from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache
 
 KEY_BLOCK = 16
 """PyTorch copies masks whose rows are no multiple of this."""

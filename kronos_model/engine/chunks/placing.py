@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kronos_model.engine.chunks.generation_state import GenerationState
+from kronos_model.engine.chunks.packed import places_of
+from kronos_model.engine.chunks.transfer import joined
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.generation_state import GenerationState
-from kronos_model.engine.packed import places_of
 from kronos_model.engine.sequence import Phase, Sequence
-from kronos_model.engine.transfer import joined
 
 
 class PlacingPlan(NamedTuple):

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
-from kronos_model.engine.linear import Affine, FusedLinear
-from kronos_model.engine.packed import FlatSegment, RunPlan
-from kronos_model.engine.runs import Run, SlotSpan
-from kronos_model.engine.stack import BlockStack
-from kronos_model.engine.transfer import joined, to_device
+from kronos_model.engine.chunks.packed import FlatSegment, RunPlan
+from kronos_model.engine.chunks.transfer import joined, to_device
+from kronos_model.engine.scheduling.runs import Run, SlotSpan
+from kronos_model.engine.transformer.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
+from kronos_model.engine.transformer.linear import Affine, FusedLinear
+from kronos_model.engine.transformer.stack import BlockStack
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_BARS = 1024

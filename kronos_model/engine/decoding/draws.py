@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kronos_model.engine.decoding.noise import counter_noise
+from kronos_model.engine.decoding.sampling import RowParams, sample
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.noise import counter_noise
-from kronos_model.engine.sampling import RowParams, sample
 
 Draw = Callable[[Tensor, RowParams, Tensor, Tensor, Tensor, int], Tensor]
 """Tokens (R,) from logits (R, V), parameters, and seed, path and step of each row, each (R,) int64; last is

@@ -7,13 +7,13 @@ from typing import Final, Protocol, Self
 import torch
 from torch import Tensor
 
-from kronos_model.engine.kv_cache import DecodeSegment
-from kronos_model.engine.network import Network
-from kronos_model.engine.noise import NoiseSource
-from kronos_model.engine.path_table import Batch
-from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
-from kronos_model.engine.sampling import RowParams, sample
+from kronos_model.engine.decoding.noise import NoiseSource
+from kronos_model.engine.decoding.sampling import RowParams, sample
+from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.transformer.kv_cache import DecodeSegment
+from kronos_model.engine.transformer.network import Network
 
 
 class SlotTokens:

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kronos_model.engine import noise
-from kronos_model.engine.sampling import RowParams
+from kronos_model.engine.decoding import noise
+from kronos_model.engine.decoding.sampling import RowParams
 
 _GAMMA = tl.constexpr(noise.GAMMA)
 _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = (tl.constexpr(one) for one in noise.MULTIPLIERS)

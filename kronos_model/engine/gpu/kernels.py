@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kronos_model.engine.draws import Draw, check_draw
+from kronos_model.engine.decoding.draws import Draw, check_draw
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def kernels_on(device: torch.device) -> Kernels | None:
     if device.type != "cuda":
         return None
     try:
-        from kronos_model.engine import draw_kernel, read_kernel
+        from kronos_model.engine.gpu import draw_kernel, read_kernel
 
         with torch.cuda.device(device):
             check_draw(draw_kernel.draw, device)

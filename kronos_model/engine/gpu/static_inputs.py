@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.engine.path_table import CHANGING_COLUMNS, COLUMNS, Batch
+from kronos_model.engine.scheduling.path_table import CHANGING_COLUMNS, COLUMNS, Batch
 
 BAR_BLOCK: Final = 128
 """Rows read at least so many bars, or twice as many, and so on."""

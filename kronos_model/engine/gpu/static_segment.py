@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from kronos_model.engine.attention import attend, merge
-from kronos_model.engine.kernels import Read
-from kronos_model.engine.kv_cache import KVCache
-from kronos_model.engine.static_inputs import Shape, StepInputs
+from kronos_model.engine.gpu.kernels import Read
+from kronos_model.engine.gpu.static_inputs import Shape, StepInputs
+from kronos_model.engine.transformer.attention import attend, merge
+from kronos_model.engine.transformer.kv_cache import KVCache
 
 
 class _Rows:

@@ -10,16 +10,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kronos_model.engine.draws import draw
-from kronos_model.engine.graphs import GraphCache
-from kronos_model.engine.kernels import kernels_on
-from kronos_model.engine.network import Network
-from kronos_model.engine.path_table import Batch, PathTable
-from kronos_model.engine.sampling import RowParams
+from kronos_model.engine.decoding.draws import draw
+from kronos_model.engine.decoding.sampling import RowParams
+from kronos_model.engine.decoding.steps import SlotTokens
+from kronos_model.engine.gpu.graphs import GraphCache
+from kronos_model.engine.gpu.kernels import kernels_on
+from kronos_model.engine.gpu.static_inputs import Shape, StepInputs, shape_for, usual_shapes
+from kronos_model.engine.gpu.static_segment import KernelSegment, StaticSegment
+from kronos_model.engine.scheduling.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for, usual_shapes
-from kronos_model.engine.static_segment import KernelSegment, StaticSegment
-from kronos_model.engine.steps import SlotTokens
+from kronos_model.engine.transformer.network import Network
 
 
 class StaticSteps:

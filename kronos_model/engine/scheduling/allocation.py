@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.prompts import Prompts
+from kronos_model.engine.scheduling.prompts import Prompts
+from kronos_model.engine.scheduling.shares import Job, Service, set_targets
+from kronos_model.engine.scheduling.slots import SlotLedger
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.shares import Job, Service, set_targets
-from kronos_model.engine.slots import SlotLedger
 
 MAX_SUSPENDED_AT_ONCE: Final = 8
 """Paths that are suspended before one step: to copy the state of one takes some milliseconds."""

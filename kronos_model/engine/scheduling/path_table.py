@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.engine.generation import MIN_TEMPERATURE
-from kronos_model.engine.reads import newest_bar
+from kronos_model.engine.scheduling.reads import newest_bar
 from kronos_model.engine.sequence import Sequence
 
 CHANGING_COLUMNS: Final = (

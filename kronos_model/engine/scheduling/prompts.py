@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from kronos_model.engine.generation import Generation
+from kronos_model.engine.scheduling.slots import SlotLedger, num_prompt_slots
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.slots import SlotLedger, num_prompt_slots
 
 
 @dataclass(eq=False)

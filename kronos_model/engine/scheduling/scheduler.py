@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kronos_model.engine.allocation import Allocation, Suspension
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.path_table import Batch, PathTable
+from kronos_model.engine.scheduling.allocation import Allocation, Suspension
+from kronos_model.engine.scheduling.path_table import Batch, PathTable
+from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS, Service
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
-from kronos_model.engine.shares import CLASS_RATIO, QUANTUM_BARS, Service
 
 LOWER_CLASS_CHUNKS = 4
 """While a higher class runs, a step computes at most this part of ``max_chunk_bars`` for lower ones."""

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.attention import (
+from kronos_model.engine.scheduling.reads import OwnRead, PromptRead, Span, padded_bars
+from kronos_model.engine.scheduling.runs import Run, SlotSpan
+from kronos_model.engine.transformer.attention import (
     attend,
     attend_by_group,
     attend_so_far,
     attend_together,
     merge,
 )
-from kronos_model.engine.reads import OwnRead, PromptRead, Span, padded_bars
-from kronos_model.engine.runs import Run, SlotSpan
 
 
 class KVCache:

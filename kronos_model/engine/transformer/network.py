@@ -11,10 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kronos_model.engine.embedding import BarEmbedding
-from kronos_model.engine.kv_cache import DecodeRows, KVCache, Segment, cache_dtype, cached_head_dim
-from kronos_model.engine.linear import Affine, FusedLinear
-from kronos_model.engine.stack import BlockStack, normalise
+from kronos_model.engine.transformer.embedding import BarEmbedding
+from kronos_model.engine.transformer.kv_cache import (
+    DecodeRows,
+    KVCache,
+    Segment,
+    cache_dtype,
+    cached_head_dim,
+)
+from kronos_model.engine.transformer.linear import Affine, FusedLinear
+from kronos_model.engine.transformer.stack import BlockStack, normalise
 from kronos_model.model import DEPENDENCY_HEADS, Kronos
 
 Choose = Callable[[int, Tensor], Tensor]

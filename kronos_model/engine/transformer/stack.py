@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.engine.kv_cache import KVCache, Segment, cache_dtype, cached_head_dim
-from kronos_model.engine.linear import Affine, FusedLinear
+from kronos_model.engine.transformer.kv_cache import KVCache, Segment, cache_dtype, cached_head_dim
+from kronos_model.engine.transformer.linear import Affine, FusedLinear
 from kronos_model.layers import NORM_EPSILON, TransformerBlock
 
 _EPSILON = torch.tensor(NORM_EPSILON)

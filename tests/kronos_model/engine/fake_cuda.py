@@ -29,8 +29,8 @@ from benchmarks.support.shapes import random_pair
 from kronos_model.engine.build import GPU_CHUNK_BARS
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SeriesRequest
-from kronos_model.engine.path_table import Batch
 from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Chunk, Sequence
 
 KEPT_WHOLE = {"rms_norm", "scaled_dot_product_attention"}

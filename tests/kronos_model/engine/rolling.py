@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.support.naive import NaiveForecaster
+from kronos_model.engine.decoding.sampling import sample
 from kronos_model.engine.generation import SeriesRequest
-from kronos_model.engine.sampling import sample
 from kronos_model.layers import TransformerBlock, rotate
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer

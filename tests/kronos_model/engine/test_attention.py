@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kronos_model.engine import attention
-from kronos_model.engine.attention import attend, merge
+from kronos_model.engine.transformer import attention
+from kronos_model.engine.transformer.attention import attend, merge
 
 
 @pytest.fixture(params=["kernel", "products", pytest.param("cuda", marks=pytest.mark.gpu)], autouse=True)

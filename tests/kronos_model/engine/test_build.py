@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kronos_model.engine import build, network, stack
+from kronos_model.engine import build
 from kronos_model.engine.build import (
     build_engine,
     default_chunk_bars,
@@ -14,8 +14,9 @@ from kronos_model.engine.build import (
     num_slots_on,
     slot_bytes,
 )
-from kronos_model.engine.kv_cache import KVCache
-from kronos_model.engine.slots import num_prompt_slots
+from kronos_model.engine.scheduling.slots import num_prompt_slots
+from kronos_model.engine.transformer import network, stack
+from kronos_model.engine.transformer.kv_cache import KVCache
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.test_engine import ScriptedRunner

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.engine import linear
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.transformer import linear
 
 
 class Calls(TorchDispatchMode):

@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
-from kronos_model.engine import network, stack, static_inputs, static_steps
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.draws import draw
+from kronos_model.engine.decoding.draws import draw
+from kronos_model.engine.decoding.noise import counter_noise
+from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
-from kronos_model.engine.graphs import GraphCache
-from kronos_model.engine.kernels import Kernels, read_by_row
-from kronos_model.engine.network import Network
-from kronos_model.engine.noise import counter_noise
+from kronos_model.engine.gpu import static_inputs, static_steps
+from kronos_model.engine.gpu.graphs import GraphCache
+from kronos_model.engine.gpu.kernels import Kernels, read_by_row
+from kronos_model.engine.gpu.static_inputs import Shape, usual_shapes
+from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.static_inputs import Shape, usual_shapes
-from kronos_model.engine.static_steps import StaticSteps
-from kronos_model.engine.steps import EagerSteps
+from kronos_model.engine.transformer import network, stack
+from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 from tests.kronos_model.engine.conftest import MAX_CONTEXT

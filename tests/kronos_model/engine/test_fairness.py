@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos_model.engine import allocation
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
-from kronos_model.engine.shares import (
+from kronos_model.engine.scheduling import allocation
+from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
     Job,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kronos_model.engine import memory
+from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.memory import GpuMemory, fitting_runner, run_largest_steps
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.static_steps import StaticSteps
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 

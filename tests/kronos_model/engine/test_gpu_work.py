@@ -5,10 +5,10 @@ import torch
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.engine import static_steps
 from kronos_model.engine.build import slot_bytes
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.kernels import Kernels
+from kronos_model.engine.gpu import static_steps
+from kronos_model.engine.gpu.kernels import Kernels
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, mps_kernels, runner_on, traces_of
 
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine import graphs
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
+from kronos_model.engine.gpu import graphs
+from kronos_model.engine.gpu.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
+from kronos_model.engine.gpu.static_inputs import Shape, usual_shapes
+from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.static_inputs import Shape, usual_shapes
-from kronos_model.engine.static_steps import StaticSteps
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on
 from tests.kronos_model.engine.fake_graphs import FakeCuda

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kronos_model.engine import linear
-from kronos_model.engine.linear import Affine, FusedLinear
+from kronos_model.engine.transformer import linear
+from kronos_model.engine.transformer.linear import Affine, FusedLinear
 
 
 @pytest.fixture(params=[True, False], ids=["reordered", "fallback"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.decoding.noise import NoiseSource, counter_noise
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.noise import NoiseSource, counter_noise
 from kronos_model.engine.sequence import Sequence
 
 S1, S2 = 8, 5

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kronos_model.engine import runs as runs_module
-from kronos_model.engine.kv_cache import KVCache, PathsSegment, PromptSegment
-from kronos_model.engine.packed import FlatSegment, PackedSegment, RunPlan
-from kronos_model.engine.runs import MAX_KEYS, Run, group_runs
+from kronos_model.engine.chunks.packed import FlatSegment, PackedSegment, RunPlan
+from kronos_model.engine.scheduling import runs as runs_module
+from kronos_model.engine.scheduling.runs import MAX_KEYS, Run, group_runs
+from kronos_model.engine.transformer.kv_cache import KVCache, PathsSegment, PromptSegment
 
 HEADS = 2
 RUNS = [

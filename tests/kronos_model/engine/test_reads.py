@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine import reads
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.reads import OwnRead, PromptRead, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling import reads
+from kronos_model.engine.scheduling.reads import OwnRead, PromptRead, plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 
 MAX_CONTEXT = 32

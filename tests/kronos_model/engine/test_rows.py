@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.decoding.sampling import RowParams
+from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
-from kronos_model.engine.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
-from kronos_model.engine.path_table import Batch, PathTable
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.sampling import RowParams
+from kronos_model.engine.scheduling.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.steps import EagerSteps
+from kronos_model.engine.transformer.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.sampling import (
+from kronos_model.engine.decoding.sampling import (
     RowParams,
     filter_probabilities,
     sample,
     sort_descending,
 )
+from kronos_model.engine.generation import SamplingParams
 
 CPU = torch.device("cpu")
 

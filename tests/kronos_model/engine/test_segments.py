@@ -8,14 +8,14 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.kernels import read_by_row
-from kronos_model.engine.kv_cache import DecodeSegment, KVCache
-from kronos_model.engine.path_table import PathTable
-from kronos_model.engine.reads import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.gpu.kernels import read_by_row
+from kronos_model.engine.gpu.static_inputs import Shape, StepInputs, shape_for
+from kronos_model.engine.gpu.static_segment import KernelSegment, StaticSegment
+from kronos_model.engine.scheduling.path_table import PathTable
+from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling.slots import num_prompt_slots
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.slots import num_prompt_slots
-from kronos_model.engine.static_inputs import Shape, StepInputs, shape_for
-from kronos_model.engine.static_segment import KernelSegment, StaticSegment
+from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
 
 MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_model.engine.slots import SlotLedger, num_prompt_slots, num_slots_among
+from kronos_model.engine.scheduling.slots import SlotLedger, num_prompt_slots, num_slots_among
 
 
 def test_lowest_first_and_side_by_side():

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from kronos_model.engine.decoding.steps import SlotTokens
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.path_table import Batch
+from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.reports import EngineLoad
-from kronos_model.engine.static_steps import StaticSteps
-from kronos_model.engine.steps import SlotTokens
+from kronos_model.engine.scheduling.path_table import Batch
 from tests.kronos_model.engine.test_engine import ScriptedRunner, request
 
 MAX_CONTEXT = 512

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from kronos_model.engine.decoding.sampling import RowParams, filter_probabilities
+from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SeriesRequest
-from kronos_model.engine.path_table import Batch
-from kronos_model.engine.sampling import RowParams, filter_probabilities
-from kronos_model.engine.steps import EagerSteps
+from kronos_model.engine.scheduling.path_table import Batch
 
 TOLERANCE = 1e-5
 """Of a column's range: what rounding may do to bars whose tokens are the same."""

@@ -1,0 +1,1 @@
+"""From the newest token of every path to the next one."""
