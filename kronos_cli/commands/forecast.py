@@ -9,7 +9,6 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from kronos_cli.commands import options
-from kronos_cli.files.bulk import default_lookback
 from kronos_cli.files.inputs import find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
 from kronos_cli.files.record import KINDS, Kind
@@ -136,10 +135,9 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        num_bars = lookback or default_lookback(given["model"], given["pred_len"], workers, settings.max_bars)
-        sent: Any = given | {"allow_fallback": not no_fallback, "lookback": lookback or "auto"}
+        sent: Any = given | {"allow_fallback": not no_fallback} | ({"lookback": lookback} if lookback else {})
         run = ForecastRun(
-            client, inputs, target, num_bars, sent,
+            client, inputs, target, lookback or settings.max_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
         )  # fmt: skip
         try:

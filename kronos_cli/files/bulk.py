@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,8 +9,6 @@ from typing import Final
 import pandas as pd
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.forecast import auto_lookback
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_model.bars.files.lookback import read_candles
 from kronos_model.errors import KronosError
@@ -28,20 +25,6 @@ class ForecastWork:
     file: Path
     candles: pd.DataFrame
     fingerprint: str
-
-
-def default_lookback(
-    model: str | None, horizon: int, workers: Sequence[AnyWorkerStatus], max_bars: int
-) -> int:
-    """The bars that workers' models read if a job does not say; ``max_bars`` if no worker announces it."""
-    needed = [
-        auto_lookback(served.lookback, served.max_context, horizon)
-        for worker in workers
-        if isinstance(worker, ForecastWorkerStatus)
-        for served in (worker.models[:1] if model is None else worker.models)
-        if served.max_context is not None and model in (None, served.id, f"{served.id}@{served.revision}")
-    ]
-    return max(needed, default=max_bars)
 
 
 def read_work(name: str, file: Path, lookback: int, options: ForecastOptions) -> ForecastWork:

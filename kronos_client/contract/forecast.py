@@ -1,7 +1,7 @@
 """A forecast job: its fields, their defaults and ranges."""
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -9,6 +9,8 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
+    PlainValidator,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -34,9 +36,20 @@ def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
     return levels
 
 
+def _lookback(value: Any) -> Any:
+    if value != "auto" and not (type(value) is int and 1 <= value <= MAX_COUNT):
+        raise PydanticCustomError("lookback", "a number of bars, at least 1, or 'auto'")
+    return value
+
+
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Lookback = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_lookback),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}]}),
+]
 TimestampTexts = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
@@ -129,7 +142,7 @@ class ForecastJob(WireModel):
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
-    lookback: Literal["auto"] | Count = Field(
+    lookback: Lookback = Field(
         default="auto",
         description="the last bars of each series that the model reads; auto: as many as in its training, "
         "else what its context leaves",

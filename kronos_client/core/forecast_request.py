@@ -6,13 +6,14 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 import numpy as np
 
 from kronos_client.contract.forecast import Output, Sampling
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.series import CandleSource, job_series
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
 SAMPLE_COUNT: Final = 30
 """Paths for each series by default: enough for quantiles from 0.1 to 0.9."""
-LEFT_OUT_IF_NONE: Final = ("pred_len", "model", "deadline_s")
+LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 
 
 class ForecastOptions(TypedDict, total=False):
@@ -35,7 +36,7 @@ class ForecastOptions(TypedDict, total=False):
     """
 
     pred_len: int | None
-    lookback: int | Literal["auto"]
+    lookback: int | Literal["auto"] | None
     series_ids: Sequence[str] | None
     timestamps: Iterable[Any] | None
     future_timestamps: Iterable[Any] | None
@@ -64,9 +65,12 @@ class SubmitOptions(ForecastOptions, total=False):
 
 
 def forecast_payload(
-    candles: CandleSource, *, max_bars: int | None = None, **options: Unpack[ForecastOptions]
+    candles: CandleSource, *, limits: Limits | None = None, **options: Unpack[ForecastOptions]
 ) -> dict[str, Any]:
-    """Make a job as JSON has it, of each series' last ``max_bars``. The contract checks its values later.
+    """Make a job as JSON has it. The contract checks its values later.
+
+    Args:
+        limits: To which longer series are cut, and the default of ``sample_count`` is lowered.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.
@@ -75,11 +79,13 @@ def forecast_payload(
     check_options(options, ForecastOptions)
     given: dict[str, Any] = {**options}
     own = {name: given.pop(name, None) for name in SERIES_OPTIONS}
-    series = job_series(candles, max_bars=max_bars, **own)
+    limits = limits or Limits()
+    series = job_series(candles, max_bars=limits.max_bars, **own)
     if "quantiles" in given:
         given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
-    sampling, output = Sampling(sample_count=SAMPLE_COUNT).model_dump(), Output().model_dump(mode="json")
+    num_paths = min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, len(series))))
+    sampling, output = Sampling(sample_count=num_paths).model_dump(), Output().model_dump(mode="json")
     return {
         "schema_version": SCHEMA_VERSION,
         "series": series,

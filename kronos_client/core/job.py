@@ -45,7 +45,8 @@ class Job:
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
     """Make and check a forecast of candles. Raises JobError."""
-    return forecast_job(forecast_payload(candles, max_bars=settings.max_bars, **options), job_id, settings)
+    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    return forecast_job(forecast_payload(candles, limits=limits, **options), job_id, settings)
 
 
 def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:

@@ -116,7 +116,7 @@ def test_a_finetuned_model_has_a_version_each_time(fake):
 
 
 def test_limits_are_those_of_the_settings():
-    fake = FakeForecastClient(settings=ClientSettings.model_construct(max_sample_count=10))
+    fake = FakeForecastClient(settings=ClientSettings.model_construct(max_message_bytes=100))
     with pytest.raises(JobError, match="LIMIT_EXCEEDED"):
         forecast(fake)
 

@@ -12,12 +12,11 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import default_lookback, read_work
+from kronos_cli.files.bulk import read_work
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
-from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
@@ -296,24 +295,6 @@ def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list
     assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
     played.alive = [TRAINING, READY]
     assert "start one" not in forecast("in", "--output", "out").stderr
-
-
-def test_by_default_as_many_bars_are_read_as_the_workers_models_need() -> None:
-    def needed(model: str | None, *workers: AnyWorkerStatus) -> int:
-        return default_lookback(model, 24, workers, 8192)
-
-    trained = {"id": "mine", "revision": "2", "max_context": 512, "lookback": 90}
-    plain = {"id": "owner/small", "revision": None, "max_context": 512, "lookback": None}
-    own, loading = with_models(plain, trained), with_models(plain | {"max_context": None})
-    assert needed(None, TRAINING, own) == 512 - 24
-    assert needed("mine", own) == needed("mine@2", own) == 90
-    assert needed(None, own, with_models(trained)) == 512 - 24, "whichever worker takes the job has enough"
-    assert needed("mine@1", own) == needed(None, loading) == needed(None) == 8192
-
-
-def with_models(*models: dict[str, object]) -> AnyWorkerStatus:
-    (shape, *_) = example("worker-status")["models"]
-    return fake_worker(models=[shape | model for model in models])
 
 
 def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:

@@ -78,6 +78,16 @@ def test_a_longer_series_is_refused_by_workers_and_cut_by_clients(settings, redi
         submit(narrow, {"timestamps": whole["timestamps"][1:]})
 
 
+def test_the_default_number_of_paths_keeps_to_lowered_limits(settings, redis):
+    for limits, num_series, expected in (
+        ({"max_sample_count": 16}, 1, 16),
+        ({"max_paths": 20}, 2, 10),
+        ({}, 1, 30),
+    ):
+        submit(settings.model_copy(update=limits), {"candles": [CANDLES] * num_series})
+        assert sent_job(redis, "cpu")["sampling"]["sample_count"] == expected
+
+
 def test_a_message_as_large_as_clients_may_send_is_read_by_workers(settings, redis):
     submit(settings, {})
     payload = sent_job(redis, "cpu")

@@ -208,6 +208,11 @@ def test_a_timestamp_that_is_no_string_is_named_with_its_row(name: str, value: o
         (job(deadline_s=float("inf")), "deadline_s"),
         (job(submitted_at=-1), "submitted_at"),
         (job(model=""), "model"),
+        (job(lookback=0), "lookback"),
+        (job(lookback=None), "lookback"),
+        (job(lookback=True), "lookback"),
+        (job(lookback=4.0), "lookback"),
+        (job(lookback="all"), "lookback"),
     ],
 )
 def test_values_out_of_range_are_named(payload: dict[str, Any], field: str) -> None:
