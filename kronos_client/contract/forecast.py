@@ -79,11 +79,6 @@ class CandleInput(WireModel):
         return {name: column for name, column in values.items() if column is not None}
 
 
-def auto_lookback(trained_lookback: int | None, max_context: int, horizon: int) -> int:
-    """The lookback of a model's training if known, else what its context leaves: at least half of it."""
-    return trained_lookback or max(max_context - horizon, max_context // 2, 1)
-
-
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:
     """Refuse two instruments of one job, in its field ``place``, with the same id."""
     seen: set[str] = set()
@@ -193,12 +188,10 @@ class ForecastJob(WireModel):
         return self
 
     def num_bars_read(self, trained_lookback: int | None, max_context: int) -> int:
-        """The most bars of a series that a model reads, by its lookback in training and its context."""
-        return (
-            auto_lookback(trained_lookback, max_context, self.horizon)
-            if self.lookback == "auto"
-            else self.lookback
-        )
+        """The most bars of a series that a model reads: of its context, "auto" leaves at least half."""
+        if self.lookback != "auto":
+            return self.lookback
+        return trained_lookback or max(max_context - self.horizon, max_context // 2, 1)
 
     @property
     def horizon(self) -> int:

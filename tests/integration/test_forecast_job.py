@@ -86,6 +86,20 @@ def test_a_job_comes_back_equal_to_the_reference(worker, client, candles, case):
         assert list(series.timestamps) == future[number]
 
 
+def test_the_last_bars_are_read_that_the_job_asks_for_or_the_context_leaves(worker, client, candles):
+    def series(first: int, **options: object):
+        future = candles["timestamps"][200:208].tolist()
+        options |= {"future_timestamps": future, "sample_count": 2, "seed": 1, "timeout_s": WAIT_S}
+        return client.forecast(candles[first:200], **options).series[0]
+
+    assert series(0, lookback=40) == series(160)
+    assert series(0) == series(
+        200 - (128 - 8)
+    )  # of a context of 128; how long it was trained with is unknown
+    assert (series(0).lookback, series(0, lookback=40).lookback) == (120, 40)
+    assert series(0, lookback=150).mean != series(0).mean
+
+
 def test_a_job_may_keep_a_rolling_context(worker, client, candles):
     # The context of 128 is full after 9 bars; up to there both are the same.
     def close(policy: str, horizon: int) -> list[float]:
