@@ -117,9 +117,17 @@ class RedisUnderFault:
         return False
 
     def queued(self) -> dict[str, int]:
-        """The length of each list but our own notes: messages that wait."""
+        """The length of each list but our own notes: messages that wait.
+
+        An answer to a control command whose sender was killed stays: kombu gives it no end, and it is no job.
+        """
         names = [str(key) for key in self.connection.scan_iter(count=1000, _type="list")]
-        return {name: int(self.connection.llen(name)) for name in names if not name.startswith("kronos:")}
+        waiting = [
+            name
+            for name in names
+            if not name.startswith("kronos:") and not name.endswith(".reply.celery.pidbox")
+        ]
+        return {name: int(self.connection.llen(name)) for name in waiting}
 
     def held(self) -> dict[str, int]:
         """Unacknowledged deliveries, by key."""
