@@ -190,6 +190,7 @@ def test_an_odd_callback_does_not_end_the_worker_nor_hide_the_jobs_end(
         for job_id in list(waiting):
             meta = json.loads(redis.connection.get(f"celery-task-meta-{job_id}") or "{}")
             if meta.get("status") in ("SUCCESS", "FAILURE"):
+                assert meta["status"] == "SUCCESS", meta
                 waiting.remove(job_id)
         time.sleep(0.05)
     assert waiting == set()
