@@ -192,7 +192,7 @@ class Demo:
         show = self.console.print
         show(f"\nDevice   {result.device}")
         # Results repeat the worker's device warning. Each text is printed once.
-        warnings = [result.device_warning, status.device_warning, *result.warnings]
+        warnings = [result.device_warning, status.device_warning, *result.all_warnings()]
         for text in dict.fromkeys(filter(None, warnings)):
             show(f"Warning  {text}", style="yellow", soft_wrap=True)
         show(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
