@@ -141,8 +141,6 @@ def test_quantiles_of_few_paths_give_a_warning():
         sampling = {"sample_count": sample_count}
         return sampling_warnings(parse_job(job(sampling=sampling, output={"quantiles": quantiles}), Limits()))
 
-    assert warnings(1, 0.1) == [
-        "Quantiles of 1 sample path say little: draw 20 or more."
-    ]
+    assert warnings(1, 0.1) == ["Quantiles of 1 sample path say little: draw 20 or more."]
     assert warnings(19, 0.1)
     assert warnings(20, 0.1) == warnings(1) == []
