@@ -43,7 +43,7 @@ def test_the_series_of_a_file_can_be_forecast(http, settings, jobs):
     assert (found["instruments"], found["rows"]) == (["A", "B"], [4])
     assert found["dropped"] == {"unreadable_time": 1}
     assert found["bad_rows"][0].startswith("my market.csv.gz, line 5, column date: there is 'soon'")
-    job = {"series": [found["series"]], "pred_len": 2}
+    job = {"series": [found["series"] | {"future_timestamps": ["2024-06-20"]}]}
     assert http.post("/v1/forecasts", json=job).status_code == 202
     assert jobs.sent()[0]["series"][0]["id"] == "B"
     assert not list(settings.data_folder.glob("*"))
