@@ -32,7 +32,7 @@ def start_redis(
     exits.enter_context(stack)
     if redis is not None:
         # The stack stops Redis last, since workers write to it until they end.
-        stack.adopt(redis.child)
+        stack.adopt(redis.child, redis.restart)
     return redis
 
 
