@@ -62,10 +62,11 @@ def make_report(
         first += len(batch.actual)
     models: dict[str, Any] = {}
     for name in names:
-        others = [other for other in totals if other != name]
+        lags = math.ceil(horizon / stride) - 1
         against = {
-            other: compare(totals[name], totals[other], times, groups, horizon=horizon, stride=stride, seed=seed)
-            for other in others
+            other: compare(totals[name], theirs, times, groups, lags=lags, seed=seed)
+            for other, theirs in totals.items()
+            if other != name
         }
         scores = totals[name].scores(times)
         by_horizon = scores.pop("by_horizon")
@@ -85,8 +86,7 @@ def compare(
     times: NDArray[np.datetime64],
     groups: NDArray[np.int64],
     *,
-    horizon: int,
-    stride: int,
+    lags: int,
     seed: int,
 ) -> dict[str, Any]:
     """How much lower our scaled CRPS is, in per cent of theirs, with a 95 % interval and a test."""
@@ -100,9 +100,7 @@ def compare(
         "low": _finite(by.low),
         "high": _finite(by.high),
         "verdict": by.outcome,
-        "dm": diebold_mariano(
-            (our_loss - their_loss)[is_scaled], times[is_scaled], lags=math.ceil(horizon / stride) - 1
-        ),
+        "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times[is_scaled], lags=lags),
     }
 
 
@@ -112,9 +110,10 @@ def diebold_mariano(
     """Test of equal accuracy: ``statistic``, below 0 if we are better, and the two-sided ``p_value``.
 
     Diebold and Mariano, Comparing predictive accuracy, JBES 13 (1995), with the correction for few windows of
-    Harvey, Leybourne and Newbold, International Journal of Forecasting 13 (1997). The instruments' differences
-    at one time count as one, their mean. ``lags``: how many windows before it overlap a window's future. The
-    weights of their covariances fall to 0 (Newey and West, Econometrica 55, 1987), so the variance is positive.
+    Harvey, Leybourne and Newbold, International Journal of Forecasting 13 (1997). The instruments'
+    differences at one time count as one, their mean. ``lags``: how many windows before it overlap a window's
+    future. The weights of their covariances fall to 0 (Newey and West, Econometrica 55, 1987), which keeps
+    the variance positive.
 
     None for fewer than 8 times, or if all differences are equal.
     """
@@ -150,7 +149,10 @@ def verdict(scores: Mapping[str, Any], against: Mapping[str, Any], num_windows: 
     covered = scores["coverage"]["0.8"]
     low, high = GOOD_COVERAGE
     too = ": too narrow" if covered < low else ": too wide" if covered > high else ""
-    shares = ", ".join(f"the {100 * float(share):.0f} % interval {100 * scores['coverage'][share]:.0f} %" for share in INTERVALS)
+    shares = ", ".join(
+        f"the {100 * float(share):.0f} % interval {100 * scores['coverage'][share]:.0f} %"
+        for share in INTERVALS
+    )
     lines.append(f"Closes held by {shares}{too}.")
     if num_windows < 30:
         lines.append(f"{num_windows} windows are few: intervals are wide, and some luck remains.")
@@ -160,6 +162,8 @@ def verdict(scores: Mapping[str, Any], against: Mapping[str, Any], num_windows: 
 def _compared(other: str, by: Mapping[str, Any]) -> str:
     if by["difference"] is None:
         return f"Not comparable with {other}."
+    if by["low"] == by["high"] == 0:
+        return f"The same as {other}."
     size = f"{abs(by['difference']):.1f} % {'better' if by['difference'] >= 0 else 'worse'}"
     if by["low"] is None:
         return f"{size} than {other}, on too few windows to be sure."

@@ -35,8 +35,7 @@ def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
     - ``quantile_loss``: pinball loss, mean over ``LEVELS``.
     - ``error``: absolute error of the median.
     - ``inside_P``, ``width_P``: whether the central interval of P holds the close, and its width.
-    - ``pit``: probability integral transform, the share of paths below the close, a tie counting half
-      (Gneiting, Balabdaoui and Raftery, Probabilistic forecasts, calibration and sharpness, JRSS B 69, 2007).
+    - ``rank``: number of paths below the close; of equal ones, half count.
     - ``direction``: whether the median is on the close's side of the last close; NaN if either is on none.
     """
     last = past[:, -1:]
@@ -50,7 +49,7 @@ def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
         "crps": np.asarray(crps_ensemble(actual, samples, m_axis=1, estimator="pwm", backend="numpy")),
         "quantile_loss": np.maximum(level * error, (level - 1) * error).mean(axis=0),
         "error": np.abs(actual - median),
-        "pit": (below + 0.5) / (samples.shape[1] + 1),
+        "rank": np.floor(below),
         "direction": np.where(sides == 0, np.nan, sides > 0),
     }
     for share in INTERVALS:
@@ -88,7 +87,7 @@ class ScoreTotals:
         self._has_paths = has_paths
         self._sums: dict[str, Array] = {}  # (H,) each
         self._counts: dict[str, NDArray[np.int64]] = {}
-        self._pit = np.zeros((NUM_PIT_BINS, horizon), dtype=np.int64)
+        self._ranks: NDArray[np.int64] | None = None  # (S + 1,)
         self._by_window: dict[str, list[Array]] = {}
         self.num_windows = 0
 
@@ -104,15 +103,15 @@ class ScoreTotals:
             zeros = np.zeros(values.shape[1])
             self._sums[name] = self._sums.get(name, zeros) + np.where(is_known, values, 0).sum(axis=0)
             self._counts[name] = self._counts.get(name, zeros.astype(np.int64)) + is_known.sum(axis=0)
-        bins = np.minimum((scores["pit"] * NUM_PIT_BINS).astype(int), NUM_PIT_BINS - 1)
-        for step in range(bins.shape[1]):
-            self._pit[:, step] += np.bincount(bins[:, step], minlength=NUM_PIT_BINS)
+        ranks = np.bincount(scores["rank"].astype(int).ravel(), minlength=samples.shape[1] + 1)
+        self._ranks = ranks if self._ranks is None else self._ranks + ranks
         last, median = past[:, -1], np.median(samples[..., -1], axis=1)
+        errors = volatility_error(samples, actual, past) if self._has_paths else scale * np.nan
         each = {
             "crps_scaled": scores["crps_scaled"].mean(axis=1),
             "predicted_return": median / last - 1,
             "actual_return": actual[:, -1] / last - 1,
-            "volatility_error": volatility_error(samples, actual, past) if self._has_paths else scale * np.nan,
+            "volatility_error": errors,
         }
         for name, values in each.items():
             self._by_window.setdefault(name, []).append(values)
@@ -129,7 +128,7 @@ class ScoreTotals:
             return _ratio(self._sums[name].sum(), self._counts[name].sum())
 
         def by_step(name: str) -> list[float | None]:
-            return [_ratio(*pair) for pair in zip(self._sums[name], self._counts[name], strict=True)]
+            return list(map(_ratio, self._sums[name], self._counts[name]))
 
         def summary(of: Callable[[str], Any]) -> dict[str, Any]:
             return {
@@ -147,15 +146,26 @@ class ScoreTotals:
         loss, size = self._sums["quantile_loss"], self._sums["size"]
         errors = self.by_window("volatility_error")
         predicted, actual = self.by_window("predicted_return"), self.by_window("actual_return")
-        pit = self._pit.sum(axis=1)
         return {
             **summary(overall),
             "wql": _ratio(2 * loss.sum(), size.sum()),
-            "pit": (pit / pit.sum()).tolist(),
-            "volatility_error": _finite(np.nanmean(errors)) if np.isfinite(errors).any() else None,
+            "pit": self._pit(),
+            "volatility_error": _finite(float(np.nanmean(errors))) if np.isfinite(errors).any() else None,
             **information_coefficients(predicted, actual, times),
-            "by_horizon": summary(by_step) | {"wql": [_ratio(*pair) for pair in zip(2 * loss, size, strict=True)]},
+            "by_horizon": summary(by_step)
+            | {"wql": [_ratio(*pair) for pair in zip(2 * loss, size, strict=True)]},
         }
+
+    def _pit(self) -> list[float]:
+        """Shares of closes by probability integral transform, in ``NUM_PIT_BINS`` bins: all equal at best.
+
+        A rank among S paths stands for a probability anywhere in 1/(S + 1) of the range (Czado, Gneiting and
+        Held, Predictive model assessment for count data, Biometrics 65, 2009).
+        """
+        assert self._ranks is not None, "scores of no windows"
+        below = np.concatenate([[0], np.cumsum(self._ranks)]) / self._ranks.sum()
+        edges = np.linspace(0, 1, NUM_PIT_BINS + 1)
+        return list(np.diff(np.interp(edges, np.linspace(0, 1, len(below)), below)).tolist())
 
 
 def information_coefficients(
