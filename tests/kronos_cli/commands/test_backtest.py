@@ -1,4 +1,4 @@
-"""``kronos backtest``: options become those of the client, and the verdict is printed. A fake client answers."""
+"""``kronos backtest``: its options, and what it prints and writes. A fake client answers."""
 
 import json
 
