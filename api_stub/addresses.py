@@ -7,6 +7,7 @@ from starlette.types import Scope
 
 PROBES: Final = ("/v1/healthz", "/v1/readyz")
 UPLOADS: Final = "/v1/datasets"
+PREDICTIONS: Final = "/v1/predict/"
 METRICS: Final = ("/metrics", "/v1/metrics")
 
 

@@ -58,6 +58,7 @@ class Ready(BaseModel):
     )
     model: str | None = None
     queues: dict[str, QueueView] = {}
+    detail: str | None = Field(default=None, description="why no worker is ready")
 
 
 class ModelCheck(BaseModel):
@@ -149,11 +150,13 @@ async def _ready(backend: Backend) -> Ready:
     try:
         pool = await backend.pool()
     except JobError:  # Redis does not answer; /v1/workers reports it
-        return Ready(status="loading", model_loaded=False)
+        detail = "Redis does not answer; check it, and KRONOS_REDIS_URL"
+        return Ready(status="loading", model_loaded=False, detail=detail)
     # A GPU comes first, as it does for jobs on any device.
     shown = max(pool.forecasting, key=lambda one: (one.is_ready, one.queue == GPU_QUEUE), default=None)
     if shown is None:
-        return Ready(status="loading", model_loaded=False, queues=queue_views(pool))
+        detail = "no forecast worker is alive; start one"
+        return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
     return Ready(
         status="ok" if shown.is_ready else "loading",
         model_loaded=shown.is_ready,
@@ -161,6 +164,7 @@ async def _ready(backend: Backend) -> Ready:
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
         queues=queue_views(pool),
+        detail=None if shown.is_ready else f"no forecast worker is ready yet; {shown.node} is {shown.state}",
     )
 
 

@@ -110,7 +110,7 @@ def test_without_redis_the_service_lives_and_reports_the_cause(settings):
         assert (ready.status_code, ready.headers["content-type"]) == (503, "application/json")
         assert ready.json() == {
             "status": "loading", "model_loaded": False, "device": None, "device_warning": None, "model": None,
-            "queues": {},
+            "queues": {}, "detail": "Redis does not answer; check it, and KRONOS_REDIS_URL",
         }  # fmt: skip
         workers = http.get("/v1/workers")
         assert (workers.status_code, workers.json()["code"]) == (503, "BROKER_UNREACHABLE")
