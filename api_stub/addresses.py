@@ -6,6 +6,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 PROBES: Final = ("/v1/healthz", "/v1/readyz")
+DESCRIPTIONS: Final = ("/openapi.json", "/v1/openapi.json")
 UPLOADS: Final = "/v1/datasets"
 PREDICTIONS: Final = "/v1/predict/"
 METRICS: Final = ("/metrics", "/v1/metrics")

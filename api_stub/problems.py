@@ -81,7 +81,7 @@ _CODES_OF_KINDS: Final = {
     "length_mismatch": ErrorCode.LENGTH_MISMATCH,
 }
 _DETAILS_OF_STATUSES: Final = {
-    404: "nothing is at this address; see /v1/openapi.json for the addresses that exist",
+    404: "nothing is at this address; see /docs for the addresses that exist",
     405: "this address does not take that method; see the Allow header",
 }
 
@@ -212,7 +212,9 @@ def _methods(request: Request) -> list[str]:
     address = address_of(request.scope)
     for template, operations in request.app.openapi()["paths"].items():
         if compile_path(template)[0].match(address):
-            return sorted(method.upper() for method in operations)
+            found = {method.upper() for method in operations}
+            is_headed = "GET" in found and not template.endswith("/events")
+            return sorted(found | {"HEAD"} if is_headed else found)
     return []
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api_stub.addresses import PROBES, UPLOADS, address_of
+from api_stub.addresses import DESCRIPTIONS, PROBES, UPLOADS, address_of
 from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
@@ -54,14 +54,15 @@ def read_keys(settings: ApiSettings) -> tuple[bytes, ...]:
 class Keys:
     """Admits requests that send a key as ``Authorization: Bearer KEY``.
 
-    The probes and the page's files need no key. If there are no keys at all, only this machine is served, and
-    only under its local names. A web page can point its own name at this machine; that name is refused.
+    The probes, the page's files and the API's description need no key. If there are no keys at all, only this
+    machine is served, and only under its local names. A web page can point its own name at this machine; that
+    name is refused.
     """
 
     def __init__(self, app: ASGIApp, keys: Sequence[bytes], page: Collection[str]) -> None:
         self._app = app
         self._keys = keys
-        self._open = frozenset({*PROBES, *page})
+        self._open = frozenset({*PROBES, *DESCRIPTIONS, *page})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency, Pool
 from api_stub.routes.predictions import version_of
+from kronos_client import __version__
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import GPU_QUEUE
+from kronos_client.contract.names import GPU_QUEUE, SCHEMA_VERSION
 from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -30,6 +31,13 @@ class Alive(BaseModel):
     """The answer of a live service."""
 
     status: Literal["ok"] = "ok"
+
+
+class Version(BaseModel):
+    """Which release this service is."""
+
+    version: str = Field(default=__version__, examples=["0.1.0"])
+    schema_version: int = Field(default=SCHEMA_VERSION, description="newest layout of jobs that it reads")
 
 
 class QueueView(BaseModel):
@@ -116,6 +124,12 @@ async def workers(backend: BackendDependency) -> WorkersView:
 async def healthz() -> Alive:
     """Whether this service answers. Redis and the workers are not checked."""
     return Alive()
+
+
+@router.get("/version")
+async def version() -> Version:
+    """The versions of this service and of the contract. `/v1/workers` has those of the workers."""
+    return Version()
 
 
 @router.get(

@@ -69,7 +69,7 @@ def test_each_key_is_accepted(guarded, key):
     "header", [None, "", KEY, f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", "Bearer é"]
 )
 @pytest.mark.parametrize(
-    "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/v1/openapi.json"]
+    "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/openapi.json/"]
 )
 def test_a_request_without_a_valid_key_is_refused(guarded, header, path):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -101,7 +101,7 @@ def below(request, settings):
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/openapi.json", "/else"],
+    ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/version", "/else"],
 )
 def test_below_a_prefix_keys_are_needed(below, path):
     answer = below.get(path.removeprefix("/"))
@@ -144,6 +144,14 @@ def test_other_addresses_than_the_pages_need_a_key(guarded):
     assert guarded.get("/").status_code == guarded.get("/index.html").status_code == 200
     for path in ("/nothing.js", "/vendor", "/v2/workers", "//v1/workers", "/v1%2Fworkers", "/main.js/"):
         assert guarded.get(f"http://api.example{path}").status_code == 401, path
+
+
+@pytest.mark.parametrize(
+    "path", ["docs", "openapi.json", "v1/openapi.json", "swagger-ui/swagger-ui-bundle.js"]
+)
+def test_the_documentation_needs_no_key(below, path):
+    """A browser cannot send one with the address that it opens."""
+    assert below.get(path).status_code == 200
 
 
 def test_probes_need_no_key(guarded):

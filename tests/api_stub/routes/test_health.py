@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+import kronos_client
 from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
@@ -24,6 +25,10 @@ QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 def test_the_service_is_alive(http):
     answer = http.get("/v1/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_the_service_names_its_version(http):
+    assert http.get("/v1/version").json() == {"version": kronos_client.__version__, "schema_version": 1}
 
 
 def test_the_service_is_not_ready_without_a_worker(http):
