@@ -9,7 +9,7 @@ from tests.api_stub.conftest import series
     ("path", "allowed"),
     [
         ("/v1/predict/single", "POST"),
-        ("/v1/forecasts", "POST"),
+        ("/v1/forecasts", "GET, HEAD, POST"),
         ("/v1/forecasts/some-id", "DELETE, GET, HEAD"),
         ("/v1/datasets", "GET, HEAD, POST"),
         ("/v1/healthz", "GET, HEAD"),

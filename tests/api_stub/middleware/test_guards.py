@@ -116,7 +116,7 @@ def test_below_a_prefix_requests_are_answered_as_without(below, caplog):
         assert below.get("v1/healthz").status_code == 200
         assert below.get("").status_code == below.get("main.js").status_code == 200
     assert "/v1/healthz" not in caplog.text
-    answer = below.put("v1/forecasts", headers=key)
+    answer = below.put("v1/predict/single", headers=key)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     large = below.post(
         "v1/datasets?name=a.txt", content=b"x" * 4096, headers=key | {"Content-Type": "text/csv"}
