@@ -36,7 +36,8 @@ def list_jobs(
     found: Any = redis.zrange(key, newest, "-inf", True, True, byscore=True, offset=0, num=limit + 1)
     page: list[tuple[str, float]] = found[:limit]
     following = found[limit][1] if len(found) > limit else None
-    with redis.pipeline(transaction=False) as pipe:
+    with redis.pipeline(transaction=False) as opened:
+        pipe: Any = opened  # its execute_command has no types
         for job_id, _ in page:
             # As bytes: the end may be half a character.
             pipe.execute_command(
