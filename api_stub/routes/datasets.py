@@ -9,6 +9,7 @@ from api_stub.backend import BackendDependency
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import media_type_of
 from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
+from api_stub.routes.scopes import needs
 from api_stub.uploads.dataset_folder import (
     DATASET_NAME,
     StoredFile,
@@ -104,7 +105,7 @@ async def datasets(
     return DatasetsView(datasets=page, next=following)
 
 
-@router.delete("/{name:path}", status_code=204)
+@router.delete("/{name:path}", status_code=204, dependencies=[needs("admin")])
 async def delete(
     name: Annotated[str, Path(max_length=1000, description="of a file in the list")],
     backend: BackendDependency,
@@ -115,6 +116,7 @@ async def delete(
 
 @router.post(
     "",
+    dependencies=[needs("train")],
     status_code=201,
     response_model=DatasetReport,
     openapi_extra={"requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, BINARY)}},

@@ -22,6 +22,7 @@ from api_stub.routes.job_views import (
     problem_of,
 )
 from api_stub.routes.paging import Cursor, Limit
+from api_stub.routes.scopes import KeyScope, needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
@@ -47,14 +48,18 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 def _router(
     url: str,
     role: Role,
+    scope: KeyScope,
     job_model: type[BaseModel],
     make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
     view: type[ForecastView | FinetuneView],
     cancelling: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
-    router = APIRouter(prefix=url, tags=[tag], dependencies=[Depends(json_only)], route_class=LargeBodies)
+    router = APIRouter(
+        prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
+    )
     enqueuing = f"Enqueue a {role} job as in docs/reference/contract.md. The answer does not wait for it."
+    listing = f"The newest {role} jobs that this API and the Python clients submitted."
     cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
@@ -72,7 +77,11 @@ def _router(
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content
 
-    @router.get("", description=f"The newest {role} jobs that this API and the Python clients submitted.")
+    @router.get(
+        "",
+        dependencies=[needs("admin")],
+        description=listing,
+    )
     async def list_(
         backend: BackendDependency,
         submission: SubmissionDependency,
@@ -124,6 +133,10 @@ def _router(
 
 router = APIRouter()
 cancelling = "Cancel the job."
-router.include_router(_router(FORECASTS, "forecast", ForecastJob, forecast_job, ForecastView, cancelling))
+router.include_router(
+    _router(FORECASTS, "forecast", "predict", ForecastJob, forecast_job, ForecastView, cancelling)
+)
 cancelling = "Cancel training; its best checkpoint is kept."
-router.include_router(_router(FINETUNES, "finetune", FinetuneJob, finetune_job, FinetuneView, cancelling))
+router.include_router(
+    _router(FINETUNES, "finetune", "train", FinetuneJob, finetune_job, FinetuneView, cancelling)
+)

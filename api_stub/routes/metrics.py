@@ -9,11 +9,12 @@ from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
 from api_stub.routes.health import queue_views
+from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.redis.queues import ROLE_QUEUES
 
-router = APIRouter(tags=["operation"])
+router = APIRouter(tags=["operation"], dependencies=[needs("metrics")])
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS_S: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -16,6 +16,7 @@ from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import JobProblem
 from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
+from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
@@ -103,7 +104,7 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
     return ModelsView(models=page, next=following)
 
 
-@router.delete("/{model_id:path}", status_code=204)
+@router.delete("/{model_id:path}", status_code=204, dependencies=[needs("admin")])
 async def delete(
     model_id: Annotated[str, InPath(max_length=MAX_ID_CHARS, examples=["crypto-hourly@3"])],
     backend: BackendDependency,
@@ -114,6 +115,7 @@ async def delete(
 
 @router.post(
     "/load",
+    dependencies=[needs("admin")],
     responses={
         202: {
             "model": LoadView,

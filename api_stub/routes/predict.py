@@ -16,6 +16,7 @@ from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from api_stub.routes.preference import Preference, PreferenceDependency
+from api_stub.routes.scopes import needs
 from api_stub.routes.submission import Submission, SubmissionDependency
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
@@ -25,7 +26,10 @@ from kronos_client.core.stored import Stored
 MAX_HEADER_IDS: Final = 16
 
 router = APIRouter(
-    prefix="/v1/predict", tags=["predict"], dependencies=[Depends(json_only)], route_class=LargeBodies
+    prefix="/v1/predict",
+    tags=["predict"],
+    dependencies=[needs("predict"), Depends(json_only)],
+    route_class=LargeBodies,
 )
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from api_stub.backend import Backend
 from api_stub.main import create_app
 from api_stub.middleware.guards import is_local, read_keys
+from api_stub.routes.scopes import SCOPES
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 from tests.api_stub.conftest import ADDRESS, series
@@ -55,7 +56,41 @@ def test_keys_can_be_read_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text(f"{KEY}\n{OTHER_KEY}\n")
     monkeypatch.delenv("KRONOS_API_KEYS", raising=False)
     monkeypatch.setenv("KRONOS_API_KEYS_FILE", str(tmp_path / "keys"))
-    assert read_keys(ApiSettings.load()) == (KEY.encode(), OTHER_KEY.encode())
+    assert read_keys(ApiSettings.load()) == dict.fromkeys((KEY.encode(), OTHER_KEY.encode()), SCOPES)
+
+
+CALLS = {
+    "predict": [("POST", "/v1/predict/single"), ("POST", "/v1/forecasts"), ("GET", "/v1/forecasts/x/events")],
+    "train": [("POST", "/v1/finetunes"), ("GET", "/v1/finetunes/x"), ("POST", "/v1/datasets?name=a.csv")],
+    "metrics": [("GET", "/metrics"), ("GET", "/v1/metrics")],
+    "admin": [
+        *(("GET", "/v1/forecasts"), ("GET", "/v1/finetunes"), ("POST", "/v1/models/load")),
+        *(("DELETE", "/v1/models/desk@1"), ("DELETE", "/v1/datasets/a.csv")),
+    ],
+}
+
+
+def test_a_key_with_scopes_allows_only_those(settings):
+    keys = SecretStr(",".join(f"{scope}-{KEY}:{scope}" for scope in CALLS) + f",both-{KEY}:predict+train")
+    app = create_app(settings.model_copy(update={"api_keys": keys}))
+    with TestClient(app, base_url="http://api.example") as client:
+        for held in ({"predict"}, {"train"}, {"metrics"}, {"admin"}, {"predict", "train"}):
+            name = "both" if len(held) == 2 else next(iter(held))
+            headers = {"Authorization": f"Bearer {name}-{KEY}", "Content-Type": "application/json"}
+            assert client.get("/v1/workers", headers=headers).status_code == 200
+            for scope, calls in CALLS.items():
+                for method, path in calls:
+                    answer = client.request(method, path, headers=headers, content=b"{}")
+                    is_allowed = bool(held & {scope, "admin"})
+                    assert (answer.status_code == 403) != is_allowed, (name, method, path)
+                    if not is_allowed:
+                        assert answer.json()["code"] == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("scopes", ["", "predictt", "predict+", "predict:train", "all"])
+def test_unknown_scopes_are_refused(settings, scopes):
+    with pytest.raises(SettingsError, match=r"its scopes.* admin, metrics, predict, train"):
+        read_keys(settings.model_copy(update={"api_keys": SecretStr(f"{KEY}:{scopes}")}))
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER_KEY])
