@@ -10,6 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
 from api_stub.backend import BackendDependency
+from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.routes.job_views import (
     FINETUNES,
@@ -24,6 +25,7 @@ from api_stub.routes.job_views import (
 from api_stub.routes.paging import Cursor, Limit
 from api_stub.routes.scopes import KeyScope, needs
 from api_stub.routes.submission import SubmissionDependency
+from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
@@ -95,10 +97,26 @@ def _router(
             next=None if following is None else repr(following),
         )
 
-    @router.get("/{job_id}", response_model=view)
-    async def get(job_id: AnyId, backend: BackendDependency) -> BaseModel:
+    as_tables: dict[int | str, dict[str, Any]] = {
+        **AS_TABLES,
+        202: {"model": view, "description": "a table is preferred, and there is no result yet"},
+    }
+
+    @router.get("/{job_id}", response_model=view, responses=as_tables if view is ForecastView else None)
+    async def get(
+        job_id: AnyId, backend: BackendDependency, table: PreferredTable, response: Response
+    ) -> BaseModel | Response:
         """The job's state and progress, and its result once it is done."""
-        return view.of(job_id, await backend.read(job_id))
+        stored = await backend.read(job_id)
+        found = view.of(job_id, stored)
+        if table is None or not isinstance(found, ForecastView):
+            return found
+        if found.result is not None:
+            return await table_response(table, found.result.series, {})
+        if stored.has_ended:
+            raise HttpError.of(stored.value, job_id)
+        response.status_code = 202  # no table yet
+        return found
 
     @router.delete("/{job_id}", status_code=202, response_model=view, description=cancelling)
     async def cancel(

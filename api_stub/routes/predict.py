@@ -1,9 +1,9 @@
 """Predictions in one request, with the fields of the reference's HTTP service."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
@@ -18,12 +18,17 @@ from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from api_stub.routes.preference import Preference, PreferenceDependency
 from api_stub.routes.scopes import needs
 from api_stub.routes.submission import Submission, SubmissionDependency
+from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
 from kronos_client.core.stored import Stored
 
 MAX_HEADER_IDS: Final = 16
+
+Answer = TypeVar("Answer")
+Outcome = tuple[PredictionJob, str, Stored, ForecastResult | None]
+"""A job, its queue, its state, and its result if it is done in time."""
 
 router = APIRouter(
     prefix="/v1/predict",
@@ -54,19 +59,23 @@ class AcceptedBatch(BaseModel):
 @router.post(
     "/single",
     response_model=Prediction,
-    responses={202: {"model": Accepted, "description": "preferred, and not done in time; the job goes on"}},
+    responses=AS_TABLES
+    | {202: {"model": Accepted, "description": "preferred, and not done in time; the job goes on"}},
 )
 async def predict_single(
     body: Annotated[dict[str, Any], AsDocumented(SingleRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
     preference: PreferenceDependency,
+    table: PreferredTable,
 ) -> Response:
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`, then 504 or, if preferred, 202."""
     request = await checked(SingleRequest, body)
     (job,) = prediction_jobs([request], submission.job_id, "", backend.settings)
     ((_, queue, stored, result),) = await _run([job], backend, submission, preference)
     headers = {"X-Job-Id": job.id}
+    if result is not None and table is not None:
+        return await table_response(table, job.named_series(result), headers)
     if result is not None:
         return _json(job.predictions(result)[0], 200, headers)
     content = Accepted.of(job.id, queue, submission.root + FORECASTS, stored)
@@ -76,15 +85,15 @@ async def predict_single(
 @router.post(
     "/batch",
     response_model=list[Prediction],
-    responses={
-        202: {"model": AcceptedBatch, "description": "preferred, and not done in time; the jobs go on"}
-    },
+    responses=AS_TABLES
+    | {202: {"model": AcceptedBatch, "description": "preferred, and not done in time; the jobs go on"}},
 )
 async def predict_batch(
     body: Annotated[dict[str, Any], AsDocumented(BatchRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
     preference: PreferenceDependency,
+    table: PreferredTable,
 ) -> Response:
     """Forecast several series, and wait for all of them, as for a single one. The order is kept.
 
@@ -102,19 +111,25 @@ async def predict_batch(
             for job, queue, stored, _ in outcomes
         ]
         return _json(AcceptedBatch(jobs=accepted), 202, headers | preference.headers)
-    answers: dict[int, Prediction] = {}
+    if table is not None:
+        named = _in_order(outcomes, PredictionJob.named_series)
+        return await table_response(table, named, headers)
+    return _json(_in_order(outcomes, PredictionJob.predictions), 200, headers)
+
+
+def _in_order(
+    outcomes: Sequence[Outcome], answers_of: Callable[[PredictionJob, ForecastResult], Sequence[Answer]]
+) -> list[Answer]:
+    """The answers for the items of a request, all of whose jobs are done."""
+    answers: dict[int, Answer] = {}
     for job, _, _, result in outcomes:
         assert result is not None
-        answers |= zip(job.indices, job.predictions(result), strict=True)
-    return _json([answers[index] for index in sorted(answers)], 200, headers)
+        answers |= zip(job.indices, answers_of(job, result), strict=True)
+    return [answers[index] for index in sorted(answers)]
 
 
 def _json(content: BaseModel | list[Prediction], status: int, headers: dict[str, str]) -> Response:
     return Response(to_json(content), status, headers, "application/json")
-
-
-Outcome = tuple[PredictionJob, str, Stored, ForecastResult | None]
-"""A job, its queue, its state, and its result if it is done in time."""
 
 
 async def _run(
