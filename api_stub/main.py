@@ -14,6 +14,7 @@ from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
+from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.guards import BodyLimit, Keys, read_keys
 from api_stub.middleware.head import Head
 from api_stub.middleware.request_log import RequestLog
@@ -66,9 +67,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
         app.include_router(part.router)
     # The middleware added last receives a request first.
     app.add_middleware(Head)
+    app.add_middleware(Encoding)
     app.add_middleware(
         BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
     )
+    app.add_middleware(Decoding)  # outside of BodyLimit, which counts decoded bytes
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
     if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
