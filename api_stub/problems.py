@@ -211,7 +211,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> list[str]:
     """The methods of an address over all its routes. Starlette names those of one route."""
     address = address_of(request.scope)
-    for template, operations in request.app.openapi()["paths"].items():
+    described = request.app.openapi()["paths"].items()
+    # An address of its own comes before one with a parameter that it may match.
+    for template, operations in sorted(described, key=lambda path: "{" in path[0]):
         if compile_path(template)[0].match(address):
             found = {method.upper() for method in operations}
             is_headed = "GET" in found and not template.endswith("/events")

@@ -11,6 +11,7 @@ from tests.api_stub.conftest import series
         ("/v1/predict/single", "POST"),
         ("/v1/forecasts", "GET, HEAD, POST"),
         ("/v1/forecasts/some-id", "DELETE, GET, HEAD"),
+        ("/v1/models/load", "POST"),
         ("/v1/datasets", "GET, HEAD, POST"),
         ("/v1/healthz", "GET, HEAD"),
     ],
