@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 PROBES: Final = ("/v1/healthz", "/v1/readyz")
 DESCRIPTIONS: Final = ("/openapi.json", "/v1/openapi.json")
-UPLOADS: Final = ("/v1/datasets", "/v1/candles")
+UPLOADS: Final = ("/v1/datasets", "/v1/candles", "/v1/forecasts/file")
 PREDICTIONS: Final = "/v1/predict/"
 METRICS: Final = ("/metrics", "/v1/metrics")
 

@@ -18,11 +18,11 @@ from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.guards import BodyLimit, Keys, read_keys
 from api_stub.middleware.head import Head
 from api_stub.middleware.request_log import RequestLog
-from api_stub.routes import candles, datasets, health, jobs, metrics, models, predict
+from api_stub.routes import candles, datasets, file_forecasts, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-PARTS: Final = (predict, jobs, models, candles, datasets, health, metrics, page_files)
+PARTS: Final = (predict, file_forecasts, jobs, models, candles, datasets, health, metrics, page_files)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),

@@ -65,6 +65,15 @@ def stored_files(root: Path) -> list[StoredFile]:
     return found
 
 
+def dataset_path(root: Path, name: str) -> Path:
+    """The file of this name that jobs may name. Raises HttpError NOT_FOUND. Blocks."""
+    if name not in {file.name for file in stored_files(root)}:
+        raise HttpError(
+            HttpCode.NOT_FOUND, "no data set has this name; GET /v1/datasets has those that exist", "name"
+        )
+    return root / name
+
+
 def remove(root: Path, name: str) -> None:
     """Delete a file that jobs may name. Blocks.
 
@@ -72,12 +81,9 @@ def remove(root: Path, name: str) -> None:
         HttpError: NOT_FOUND.
         JobError: DISK_FULL if this process may not write there.
     """
-    if name not in {file.name for file in stored_files(root)}:
-        raise HttpError(
-            HttpCode.NOT_FOUND, "no data set has this name; GET /v1/datasets has those that exist", "name"
-        )
+    path = dataset_path(root, name)
     try:
-        (root / name).unlink(missing_ok=True)  # another request may have deleted it meanwhile
+        path.unlink(missing_ok=True)  # another request may have deleted it meanwhile
     except OSError as error:
         raise _not_written(error, "deleted") from error
 

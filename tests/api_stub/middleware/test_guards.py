@@ -60,7 +60,11 @@ def test_keys_can_be_read_from_a_file(tmp_path, monkeypatch):
 
 
 CALLS = {
-    "predict": [("POST", "/v1/predict/single"), ("POST", "/v1/forecasts"), ("GET", "/v1/forecasts/x/events")],
+    "predict": [
+        ("POST", "/v1/predict/single"),
+        ("POST", "/v1/forecasts/file"),
+        ("GET", "/v1/forecasts/x/events"),
+    ],
     "train": [("POST", "/v1/finetunes"), ("GET", "/v1/finetunes/x"), ("POST", "/v1/datasets?name=a.csv")],
     "metrics": [("GET", "/metrics"), ("GET", "/v1/metrics")],
     "admin": [
