@@ -8,6 +8,7 @@ their device.
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, NoReturn, ParamSpec
@@ -266,11 +267,17 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
         current.process.metrics.count_job(getattr(retval, "code", None))
 
 
+# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt the first one's handler
+# and send it again on the same thread, which a plain lock would block for ever.
+signals.worker_shutting_down.lock = threading.RLock()
+
+
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
-    """Announce the shutdown; ``sig`` is the signal that caused it."""
+    """Announce the shutdown, once; ``sig`` is the signal that caused it."""
     current.is_ending = current.is_ending or sig is not None
-    if current.process is not None:
+    is_first, current.is_draining = not current.is_draining, True
+    if current.process is not None and is_first:
         current.process.drain()
 
 
