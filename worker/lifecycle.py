@@ -146,8 +146,10 @@ def choose_pool(sender: Any, **_: Any) -> None:
             sender.concurrency = num_cores()
         else:
             sender.concurrency = 1 if issubclass(pool, SoloPool) else num_threads(_max_jobs())
-    max_children, _ = given("autoscale") or (sender.concurrency, 0)
-    current.num_children = max_children if is_prefork else 0
+    if is_prefork:
+        current.num_children = max(given("autoscale") or [sender.concurrency])
+    else:
+        current.num_children = 0
 
 
 def _own_device() -> Any:
@@ -267,9 +269,9 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
         current.process.metrics.count_job(getattr(retval, "code", None))
 
 
-# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt the first one's handler
-# and send it again on the same thread, which a plain lock would block for ever.
-signals.worker_shutting_down.lock = threading.RLock()
+# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt that and send it again
+# on the same thread, which a plain lock would block for ever.
+setattr(signals.worker_shutting_down, "lock", threading.RLock())  # noqa: B010  not in the stubs
 
 
 @signals.worker_shutting_down.connect

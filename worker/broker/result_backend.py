@@ -105,7 +105,13 @@ class CodedRedisBackend(RedisBackend):
         return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))
 
     def mark_as_failure(
-        self, task_id: str, exc: BaseException, traceback: Any = None, request: Any = None, **kwargs: Any
+        self,
+        task_id: str,
+        exc: BaseException,
+        traceback: Any = None,
+        request: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Store a failure. The traceback names paths on the worker's machine: it stays in the log.
 
@@ -118,7 +124,7 @@ class CodedRedisBackend(RedisBackend):
             warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
             content = result | {"warnings": [*result["warnings"], warning]}
             self._put(self._store, task_id, content, states.SUCCESS, None, request)
-        super().mark_as_failure(task_id, coded(exc), None, request, **kwargs)
+        super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(
         self,
