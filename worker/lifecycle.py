@@ -8,7 +8,6 @@ their device.
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any, NoReturn, ParamSpec
@@ -128,6 +127,8 @@ def choose_pool(sender: Any, **_: Any) -> None:
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
+    if (is_given("time_limit") or is_given("soft_time_limit")) and not issubclass(pool, PreforkPool):
+        log.warning("--time-limit and --soft-time-limit need --pool prefork: send time_limit with the job")
     is_prefork = issubclass(pool, PreforkPool)
     if is_given("autoscale") and not is_prefork:
         _refuse(
@@ -267,11 +268,6 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
         log_job(task.name, task_id, state, retval, current.process.node, str(current.process.device))
     if task.name == FINETUNE_TASK and state in OUTCOMES:
         current.process.metrics.count_job(getattr(retval, "code", None))
-
-
-# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt that and send it again
-# on the same thread, which a plain lock would block for ever.
-setattr(signals.worker_shutting_down, "lock", threading.RLock())  # noqa: B010  not in the stubs
 
 
 @signals.worker_shutting_down.connect
