@@ -92,6 +92,7 @@ class ForecastWorkerStatus(WorkerStatus):
     queue_wait_s: float | None = Field(default=None, description="time that a series waited for slots")
     models: Annotated[tuple[ModelStatus, ...], Field(strict=False, description="the worker's own first")] = ()
     max_models: int = 1
+    limits: dict[str, int] = Field(default={}, description="the most that a job may have, by setting")
     dtype: str = ""
 
 
