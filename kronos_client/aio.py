@@ -136,7 +136,7 @@ class AsyncForecastClient:
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:
-            async with aclosing(self.forecast_many(run.items(), **run.OPTIONS)) as outcomes:
+            async with aclosing(self.forecast_many(run.items(), **run.sending)) as outcomes:
                 async for outcome in outcomes:
                     await call(run.take, outcome)
                     if on_progress is not None:

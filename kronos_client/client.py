@@ -202,7 +202,7 @@ class ForecastClient:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
-            with closing(self.forecast_many(run.items(), **run.OPTIONS)) as outcomes:
+            with closing(self.forecast_many(run.items(), **run.sending)) as outcomes:
                 for outcome in outcomes:
                     run.take(outcome)
                     if on_progress is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -145,7 +146,8 @@ def _drawn(draw: Callable[..., None], *args: Any) -> str:
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, fontsize=7)
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "kronos"}):  # the same report is the same file
+        figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
 

@@ -1,14 +1,15 @@
 """One run of a backtest: the jobs that are left, what came of them, and the report."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
-from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
+from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
@@ -20,8 +21,6 @@ from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.instrument import Instrument
 from kronos_model.seeds import derive_series_seed
-
-MAX_IN_FLIGHT: Final = 64
 
 
 class BacktestArguments(TypedDict, total=False):
@@ -41,13 +40,13 @@ class BacktestArguments(TypedDict, total=False):
 class BacktestRun:
     """Forecasts what is left of a plan and makes the report.
 
-    ``items`` go to ``forecast_many`` with ``OPTIONS``, and each outcome to ``take``. A run holds the
+    ``items`` go to ``forecast_many`` with ``sending``, and each outcome to ``take``. A run holds the
     instruments and a few jobs; its forecasts are on disk.
     """
 
-    OPTIONS: Final[Mapping[str, Any]] = {"in_order": False, "forget": True, "max_in_flight": MAX_IN_FLIGHT}
-
-    def __init__(self, plan: BacktestPlan, folder: Path) -> None:
+    def __init__(self, plan: BacktestPlan, folder: Path, workers: Sequence[AnyWorkerStatus] = ()) -> None:
+        max_in_flight = _max_in_flight(workers, plan.options.samples)
+        self.sending: Any = {"in_order": False, "forget": True, "max_in_flight": max_in_flight}
         self._plan = plan
         self._folder = folder
         self._store = ForecastStore(folder, plan.fingerprint)
@@ -167,13 +166,14 @@ def begin_backtest(
 ) -> BacktestRun:
     """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
     given: dict[str, Any] = {**options}
+    live = workers()
     check_options(options, BacktestArguments)
     models = tuple(given.pop("models", None) or (None,))
     lookback = given.pop("lookback", None)
     if lookback in (None, "auto"):
-        lookback = find_lookback(workers(), models, given.get("horizon", BacktestOptions.horizon))
+        lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
     plan = BacktestPlan(read_candles(candles), BacktestOptions(lookback=lookback, models=models, **given))
-    return BacktestRun(plan, Path(output))
+    return BacktestRun(plan, Path(output), live)
 
 
 def read_candles(candles: Any) -> list[Instrument]:
@@ -206,6 +206,17 @@ def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | Non
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         found.append(lookback)
     return min(found)
+
+
+def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:
+    """Jobs that fill all slots twice, at least two a worker.
+
+    Workers share their slots among all jobs that they hold: with more of them none would end for long, and
+    all would be lost with the run.
+    """
+    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    num_paths = 2 * sum(worker.slots for worker in forecasting)
+    return max(2, 2 * len(forecasting), math.ceil(num_paths / (WINDOWS_PER_JOB * samples)))
 
 
 def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:

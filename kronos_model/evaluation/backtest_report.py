@@ -155,7 +155,7 @@ def verdict(scores: Mapping[str, Any], against: Mapping[str, Any], num_windows: 
     )
     lines.append(f"Closes held by {shares}{too}.")
     if num_windows < 30:
-        lines.append(f"{num_windows} windows are few: intervals are wide, and some luck remains.")
+        lines.append(f"{num_windows} windows are few: ask for 30 or more to see differences.")
     return lines
 
 

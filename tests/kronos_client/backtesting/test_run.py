@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 
 from kronos_client.backtesting import reporting
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
-from kronos_client.backtesting.run import find_lookback, read_candles
+from kronos_client.backtesting.run import BacktestRun, find_lookback, read_candles
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
@@ -194,6 +195,20 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
     assert find_lookback([worker], ["a", "b"], 24) == 90
     with pytest.raises(JobError, match="no live worker holds the model c"):
         find_lookback([worker], ["c"], 24)
+
+
+def test_as_many_jobs_are_in_flight_as_fill_the_workers_twice():
+    instruments = read_candles({"a": walk(1)})
+    plan = BacktestPlan(instruments, BacktestOptions(lookback=40, horizon=5, samples=30))
+
+    def in_flight(*slots: int) -> int:
+        workers = [fake_worker(slots=number) for number in slots]
+        with TemporaryDirectory() as folder, closing(BacktestRun(plan, Path(folder), workers)) as run:
+            return run.sending["max_in_flight"]
+
+    assert in_flight() == 2
+    assert in_flight(64, 64, 64) == 6
+    assert in_flight(512, 512) == 18
 
 
 def info(name: str) -> dict:
