@@ -16,7 +16,7 @@ OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model"
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
 CLI_PACKAGES: Final = (
     "httpx2", "huggingface_hub", "matplotlib", "packaging", "pandas", "pyarrow", "rich", "scipy",
-    "scoringrules", "yaml",
+    "yaml",
 )  # fmt: skip
 COMPUTING_COMMANDS: Final = ("demo", "devices", "flower", "up", "worker")
 """Commands for which the extra [cli] is not enough."""

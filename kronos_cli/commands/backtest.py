@@ -60,9 +60,9 @@ def backtest(
     paths: tuple[str, ...], output: Path, fresh: bool, as_json: bool,
     start: datetime | None, end: datetime | None, **given: Any,
 ) -> None:  # fmt: skip
-    """Test a model on your own candles: forecast windows of the past and compare with what followed.
+    """Test a model on your own candles: forecast their past, and compare with what followed.
 
-    The windows are ordinary jobs of low priority for the workers at KRONOS_REDIS_URL. The report compares the
+    Windows of the past are ordinary jobs of low priority for the workers at KRONOS_REDIS_URL. The report compares the
     model with naive forecasts and says whether its intervals can be believed. A window's forecast reads no
     bar after its cut. Run a stopped command again to continue it.
 

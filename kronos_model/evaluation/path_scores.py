@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import pearsonr, rankdata
-from scoringrules import crps_ensemble
 
 from kronos_model.evaluation.scores import LEVELS, Array, one_bar_change
 
@@ -26,12 +25,23 @@ def path_quantiles(samples: Array, levels: tuple[float, ...]) -> Array:
     return np.asarray(np.quantile(samples, levels, axis=1, method="weibull"))
 
 
+def crps(samples: Array, actual: Array) -> Array:
+    """The continuous ranked probability score of paths, (W, H), lower is better.
+
+    It is unbiased for the distribution that the paths are drawn from, whatever their number: the estimator
+    by probability-weighted moments (Zamo and Naveau, Estimation of the CRPS with limited information on the
+    ensemble, Mathematical Geosciences 50, 2018).
+    """
+    num_paths = samples.shape[1]
+    weights = (2 * np.arange(1, num_paths + 1) - num_paths - 1) / (num_paths * (num_paths - 1))
+    distance = np.abs(samples - actual[:, None]).mean(axis=1)
+    return np.asarray(distance - np.einsum("wsh,s->wh", np.sort(samples, axis=1), weights))
+
+
 def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
     """Each score by window and step, (W, H); NaN where a window has none.
 
-    - ``crps``: continuous ranked probability score, in price units, unbiased for the distribution that the
-      paths are drawn from whatever their number (Zamo and Naveau, Estimation of the CRPS with limited
-      information, Mathematical Geosciences 50, 2018).
+    - ``crps``: continuous ranked probability score, in price units; see ``crps``.
     - ``quantile_loss``: pinball loss, mean over ``LEVELS``.
     - ``error``: absolute error of the median.
     - ``inside_P``, ``width_P``: whether the central interval of P holds the close, and its width.
@@ -46,7 +56,7 @@ def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
     sides = np.sign(median - last) * np.sign(actual - last)
     below = (samples < actual[:, None]).sum(axis=1) + 0.5 * (samples == actual[:, None]).sum(axis=1)
     scores: dict[str, Array] = {
-        "crps": np.asarray(crps_ensemble(actual, samples, m_axis=1, estimator="pwm", backend="numpy")),
+        "crps": crps(samples, actual),
         "quantile_loss": np.maximum(level * error, (level - 1) * error).mean(axis=0),
         "error": np.abs(actual - median),
         "rank": np.floor(below),

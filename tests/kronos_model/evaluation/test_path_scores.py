@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
-from scoringrules import crps_normal, quantile_score
+from scoringrules import crps_ensemble, crps_normal, quantile_score
 
 from kronos_model.evaluation.path_scores import (
     ScoreTotals,
@@ -33,9 +33,10 @@ def test_crps_is_that_of_the_distribution_whatever_the_number_of_paths(num_paths
     assert score_paths(samples, actual, PAST)["crps"].mean() == pytest.approx(exact, rel=0.06)
 
 
-def test_quantile_loss_and_error_are_those_of_the_library():
+def test_crps_quantile_loss_and_error_are_those_of_the_library():
     samples, actual = normal_windows()
     scores, quantiles = score_paths(samples, actual, PAST), path_quantiles(samples, LEVELS)
+    np.testing.assert_allclose(scores["crps"], crps_ensemble(actual, samples, m_axis=1, estimator="fair"))
     each = [quantile_score(actual, values, level) for values, level in zip(quantiles, LEVELS, strict=True)]
     np.testing.assert_allclose(scores["quantile_loss"], np.mean(each, axis=0))
     np.testing.assert_allclose(scores["error"], np.abs(actual - quantiles[4]))
