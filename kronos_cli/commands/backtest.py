@@ -62,9 +62,9 @@ def backtest(
 ) -> None:  # fmt: skip
     """Test a model on your own candles: forecast their past, and compare with what followed.
 
-    Windows of the past are ordinary jobs of low priority for the workers at KRONOS_REDIS_URL. The report compares the
-    model with naive forecasts and says whether its intervals can be believed. A window's forecast reads no
-    bar after its cut. Run a stopped command again to continue it.
+    Windows of the past are ordinary jobs of low priority for the workers at KRONOS_REDIS_URL. The report
+    compares the model with naive forecasts and says whether its intervals can be believed. A window's
+    forecast reads no bar after its cut. Run a stopped command again to continue it.
 
     Exit status: 0 with a report, 1 after an error, 2 if an argument cannot be used, 130 after Ctrl-C.
     """
