@@ -83,8 +83,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-Request-Id"],
-            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After"],
+            allow_headers=[
+                *("Authorization", "Content-Encoding", "Content-Type", "Idempotency-Key", "Prefer"),
+                "X-Request-Id",
+            ],
+            expose_headers=["Location", "Preference-Applied", "Retry-After", "X-Job-Id", "X-Request-Id"],
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app

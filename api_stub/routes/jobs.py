@@ -93,7 +93,7 @@ def _router(
         dependencies=[needs("admin")],
         description=listing,
     )
-    async def list_(
+    async def list_jobs(
         backend: BackendDependency,
         submission: SubmissionDependency,
         limit: Limit = 100,
