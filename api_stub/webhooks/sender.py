@@ -54,7 +54,9 @@ class Webhooks:
         self._hold = self._redis.register_script(read_script("hold_webhooks"))
         self._held: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Semaphore(MAX_SENDING)
-        self._http = httpx2.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+        # A kept connection was checked for one name, and another name may have the same address.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        self._http = httpx2.AsyncClient(timeout=TIMEOUT_S, trust_env=False, limits=limits)
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Webhooks":
@@ -96,7 +98,13 @@ class Webhooks:
         if before := self._held.get(job_id):
             before.cancel()
         task = self._held[job_id] = asyncio.create_task(work)
-        task.add_done_callback(lambda _: self._held.pop(job_id) if self._held.get(job_id) is task else None)
+        task.add_done_callback(lambda ended: self._end(job_id, ended))
+
+    def _end(self, job_id: str, task: asyncio.Task[None]) -> None:
+        if self._held.get(job_id) is task:
+            del self._held[job_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("the webhook of job %s is tried again in %d s: %s", job_id, HOLD_S, error)
 
     async def _renew(self) -> None:
         """Keep what this process holds, and take what no process holds."""
