@@ -366,9 +366,9 @@ def test_inline_candles_that_no_worker_can_cut_into_parts_are_refused(
     parse_finetune_job(inline(series(), config={"data": {"lookback": 20, "pred_len": 3}}), LIMITS)
 
 
-@pytest.mark.parametrize("field", ["columns", "instrument_column"])
+@pytest.mark.parametrize("field", ["columns", "id_column", "date_format"])
 def test_what_is_for_files_is_refused_beside_inline_candles(field: str) -> None:
-    value = {"columns": {"close": "Adj Close"}, "instrument_column": "ticker"}[field]
+    value = {"columns": {"close": "Adj Close"}, "id_column": "ticker", "date_format": "%Y"}[field]
     config = {"data": SHORT | {field: value}}
 
     assert_refused(inline(config=config), "INVALID_CONFIG", f"config.data.{field}")
