@@ -50,6 +50,9 @@ class ForecastClient:
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
         settings: Limits and lifetimes, as the workers have them; by default from the environment.
+
+    Raises:
+        SettingsError: The URL or a variable cannot be used.
     """
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
@@ -93,7 +96,16 @@ class ForecastClient:
         forget: bool = False,
         **options: Unpack[SubmitOptions],
     ) -> ForecastResult:
-        """Submit one job and wait for its result. A job that is not done in time is cancelled."""
+        """Submit one job and wait for its result.
+
+        Args:
+            candles, options: As ``submit`` takes them.
+            timeout_s: Seconds to wait for the result; then the job is cancelled. None for no limit.
+            on_progress, forget: As ``wait`` of a job's handle takes them.
+
+        Raises:
+            JobError: As ``submit`` and ``wait``.
+        """
         handle = self.submit(candles, **options)
         try:
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
