@@ -12,22 +12,22 @@ from rich.text import Text
 
 from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
-from kronos_client.redis.queues import QUEUES, queue_lengths
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_lengths
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
 
 MAX_MESSAGE_CHARS = 120
 
 
-def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
+def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:
     """Count the jobs and workers of each queue.
 
     ``estimated_wait_s`` is for a new job of normal priority, at the rate of the last minute. It is None if
     there is no rate.
     """
-    lengths, workers = queue_lengths(redis), live_workers(redis)
+    lengths, workers = queue_lengths(redis, names.all), live_workers(redis)
     queues = []
-    for queue in QUEUES:
+    for queue in names.all:
         waiting = sum(lengths[queue].values())
         before = waiting - lengths[queue]["low"]
         here = [worker for worker in workers if worker.queue == queue]

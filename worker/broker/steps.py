@@ -9,7 +9,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import ROLE_QUEUES, list_keys
+from kronos_client.redis.queues import list_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
@@ -97,7 +97,7 @@ class QueueBell(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
         settings = get_settings()
-        keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
+        keys = [key for queue in settings.queue_names.of_role(settings.role) for key in list_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().ring())
 
