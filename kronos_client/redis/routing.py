@@ -24,7 +24,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
-from kronos_client.redis.connection import connect
+from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
 from kronos_model.text import escaped, excerpt
 
@@ -66,7 +66,7 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     once.
     """
     try:
-        members = _read_bytes(redis, "ZRANGE", WORKERS_KEY, 0, -1)
+        members = read_bytes(redis, "ZRANGE", WORKERS_KEY, 0, -1)
     except ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise
@@ -76,19 +76,13 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
         return []
     nodes = sorted(member.decode(errors="replace") for member in members)
     workers = []
-    for node, text in zip(nodes, _read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
+    for node, text in zip(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
         try:
             if text is not None:
                 workers.append(WORKER_STATUS.validate_json(text))
         except ValidationError as error:
             _warn_once(f"the announcement of worker {excerpt(node)} is", first_reason(error))
     return workers
-
-
-def _read_bytes(redis: Any, *command: str | int) -> list[Any]:
-    """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
-    answer: list[Any] = redis.execute_command(*command, NEVER_DECODE=True)
-    return answer
 
 
 @lru_cache(maxsize=100)
