@@ -29,6 +29,7 @@ export class ForecastView {
     this.#shown = { lookback, actual, samples, series: result && withOrderedLevels(result.series[0]), result }
     showText(byId("device-warning"), result?.device_warning)
     const others = result?.warnings.filter((text) => text !== result.device_warning) ?? []
+    others.push(...(result?.series[0].warnings ?? []))
     if (result && !lookback.length) others.push("The candles of this job are not in this browser: only its forecast is shown.")
     if (result?.series.length > 1) others.push(`The job has ${result.series.length} series. The first one is shown.`)
     showText(byId("job-warning"), others.join(" "))
