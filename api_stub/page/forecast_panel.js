@@ -1,7 +1,7 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
 
 import { ApiError, Unreachable, newRepeatKey, post } from "./api.js"
-import { Candles, FileProblem, parseCandles, readCandles } from "./candle_file.js"
+import { CandleFile, Candles } from "./candle_file.js"
 import { byId, showText } from "./elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
@@ -32,51 +32,22 @@ export class ForecastPanel {
       this.job.refresh()
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
-    byId("file").addEventListener("change", () => this.#open(() => readCandles(byId("file").files[0])))
+    this.file = new CandleFile((candles) => this.#open(candles))
     byId("sample").addEventListener("click", () => this.#openSample())
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
-    this.#acceptDrops()
-  }
-
-  /** Files may be dropped anywhere. Without this, the browser would leave the page for them. */
-  #acceptDrops() {
-    const onDrag = (event) => {
-      if (!event.dataTransfer.types.includes("Files")) return
-      event.preventDefault()
-      byId("drop").classList.toggle("over", event.type === "dragover")
-    }
-    for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, onDrag)
-    addEventListener("drop", ({ target, dataTransfer: { files } }) => {
-      if (!files.length || byId("finetune").contains(target)) return
-      this.#open(() => {
-        if (files.length > 1) throw new FileProblem("Drop one file: a forecast is made from one file at a time.")
-        return readCandles(files[0])
-      })
-    })
   }
 
   async #openSample() {
-    await this.#open(async () => parseCandles(await (await fetch("sample.csv")).text(), "sample.csv"))
+    await this.file.openSample()
     byId("held-out").value = byId("horizon").value
     this.#preview()
   }
 
-  async #open(read) {
-    showText(byId("file-problem"), null)
-    try {
-      this.#candles = await read()
-      byId("held-out").value = 0
-      showText(byId("file-name"), `${this.#candles.name}: ${bars(this.#candles.length)}, ` +
-        `${this.#candles.timestamps[0]} to ${this.#candles.timestamps.at(-1)}`)
-      byId("file-help").hidden = true
-      byId("run").disabled = false
-      this.#preview()
-    } catch (error) {
-      const known = error instanceof FileProblem ? error.message : `The file cannot be read: ${error.message}`
-      showText(byId("file-problem"), known)
-      byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
-    }
-    byId("file").value = "" // so that the same file can be chosen again once it is corrected
+  #open(candles) {
+    this.#candles = candles
+    byId("held-out").value = 0
+    byId("run").disabled = false
+    this.#preview()
   }
 
   #preview() {

@@ -407,7 +407,7 @@ def test_a_file_may_be_dropped_anywhere(visit, csv_file):
         document.querySelector("#workers").dispatchEvent(event)
     }"""
     page.evaluate(drop, [csv_file.read_text(), 2])
-    assert page.inner_text("#file-problem").startswith("Drop one file")
+    assert page.inner_text("#file-problem").startswith("Open one file")
     page.evaluate(drop, [csv_file.read_text(), 1])
     page.wait_for_selector("#run:enabled")
     assert page.locator("#file-problem").is_hidden()
