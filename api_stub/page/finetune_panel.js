@@ -77,7 +77,10 @@ export class FinetunePanel {
       byId("dataset").value = dataset.name
     } catch (error) {
       state.textContent = ""
-      showText(problem, reason(error), error instanceof Unreachable ? () => this.#upload(file) : null)
+      const known = error.code === "DATASET_EXISTS"
+        ? `${name} exists already: rename the file, or tick "Replace a file of the same name" and upload it again.`
+        : reason(error)
+      showText(problem, known, error instanceof Unreachable ? () => this.#upload(file) : null)
     }
     byId("dataset-file").value = ""
   }

@@ -96,6 +96,8 @@ export class ForecastPanel {
     const address = `forecasts/${id}`
     const known = this.recent.candlesOf(address)
     this.#forgetProblems()
+    if (known) this.view.show(known)
+    byId("forecast").scrollIntoView()
     this.#isRunning = true
     try {
       await this.#follow(id, null, known)
