@@ -4,6 +4,7 @@ import { autoLookback, caution, chosenModel } from "./choices.js"
 import { badField, byId, limit, numberIn, showText } from "./elements.js"
 import { bars, count } from "./texts.js"
 
+const SAMPLES = 30 // as all clients
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
 const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
 const MAX_HORIZON = 2048 // of the longest published context, if no worker announces the model
@@ -75,11 +76,8 @@ export class ForecastForm {
     byId("lookback").placeholder = String(this.#autoLookback ?? "auto")
     limit("horizon", model?.max_context ?? MAX_HORIZON, `all that ${model?.id ?? "any published model"} can see`)
     limit("lookback", maxBars, "the service's limit for one series")
-    const samples = byId("samples")
     limit("samples", Math.min(perSeries, perJob), "the service's limit for one series")
-    const isUntouched = samples.value === samples.defaultValue
-    samples.defaultValue = Math.min(30, samples.max)
-    if (isUntouched) samples.value = samples.defaultValue
+    byId("samples").defaultValue = Math.min(SAMPLES, byId("samples").max) // what the user has typed stays
     showText(byId("model-note"), caution(byId("model").value || model?.id))
     showText(byId("limits-note"), model && limitsOf(model, numberIn("lookback"), numberIn("horizon") ?? 0))
   }

@@ -10,7 +10,7 @@ from tests.page.conftest import RoutedVisit, wait_until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PHONE = {"width": 360, "height": 740}
+PHONE = {"width": 360, "height": 600}
 DESKTOP = {"width": 1366, "height": 768}
 CLOSES = [10.5, 10.0, 10.25, 10.5, 11.0, 12.0]
 DAYS = [f"2024-03-0{day}" for day in range(1, 7)]
@@ -37,7 +37,7 @@ RESULT = {
             "id": "bars.csv",
             "timestamps": DAYS[4:],
             "mean": column([11.5, 11.5]),
-            "quantiles": {"0.1": column([10.5, 11.0]), "0.9": column([11.5, 11.5])},
+            "quantiles": {"0.1": column([10.5, 12.5]), "0.9": column([11.5, 13.0])},
             "paths": None,
             "seed": 7,
         }
