@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # without it the tests are skipped
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
+PAGE = ROOT / "api_stub" / "page"
 WAIT_MS = 1000 * WAIT_S
 
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
@@ -103,7 +104,7 @@ class RoutedVisit(Visit):
         if not request.url.startswith(self.url):
             super()._on_request(route, request)
         elif not address.startswith("v1/"):
-            route.fulfill(path=page_files.FOLDER / (address or "index.html"), headers=self._headers(address))
+            route.fulfill(path=PAGE / (address or "index.html"), headers=self._headers(address))
         else:
             address = address.removeprefix("v1/")
             if address != "workers":
