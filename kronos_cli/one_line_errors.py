@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 from redis.exceptions import AuthenticationError, RedisError
 
-from kronos_cli.files.wording import in_own_words
+from kronos_cli.wording import in_own_words
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import REFUSED
 from kronos_client.settings import SettingsError

@@ -1,6 +1,7 @@
 """What a worker's process is in both roles: its claims, metrics, state and announcement. No torch."""
 
 import logging
+import math
 import os
 import platform
 import time
@@ -37,6 +38,7 @@ class WorkerProcess:
         self.node = node
         self.state: State = "loading"
         self.is_dead = False
+        self.hand_back_at = math.inf  # by time.monotonic: running forecasts go back to the queue
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         taken_key = UNACKED_INDEX_KEYS[settings.role]
         self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
@@ -76,6 +78,8 @@ class WorkerProcess:
     def drain(self) -> None:
         """Announce that this worker takes no more jobs. Safe in a signal handler."""
         self.state = "draining"
+        if self.settings.drain_timeout_s is not None:
+            self.hand_back_at = min(self.hand_back_at, time.monotonic() + self.settings.drain_timeout_s)
         self._heartbeat.announce_soon()
 
     def stop(self) -> None:

@@ -72,6 +72,12 @@ class WorkerSettings(ServiceSettings):
     step_timeout_s: float = Field(
         120, gt=0, description="seconds after which a step of the engine counts as hung and ends the worker"
     )
+    drain_timeout_s: float | None = Field(
+        None,
+        ge=0,
+        description="seconds after SIGTERM in which running forecasts may end; then they go back to the "
+        "queue; default: no limit; not with `--pool prefork`",
+    )
     gpu_grace_s: float = Field(
         60,
         ge=0,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import BackendDependency
-from api_stub.uploads.file_body import FILE_BODY, receiving
+from api_stub.routes.file_body import FILE_BODY, receiving
 from api_stub.uploads.file_process import read_upload
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_client.contract.errors import ErrorCode

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, BaseModel, Field
 
 from api_stub.backend import BackendDependency
+from api_stub.routes.file_body import FILE_BODY, receiving
 from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, store, stored_files
-from api_stub.uploads.file_body import FILE_BODY, receiving
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_model.bars.files.find import SUFFIXES
 

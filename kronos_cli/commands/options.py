@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from kronos_client.core.forecast_request import SAMPLE_COUNT
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import CandleFileError
 
@@ -21,6 +22,9 @@ lookback = click.option(
     "--lookback",
     type=COUNT,
     help="Number of last bars to use.  [default: as in training, else what the context leaves]",
+)
+samples = click.option(
+    "--samples", "sample_count", type=COUNT, help=f"Sample paths.  [default: {SAMPLE_COUNT}, or the limit]"
 )
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)

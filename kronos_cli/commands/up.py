@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +21,12 @@ from kronos_model.processes.children import ChildProcess, LineSink, LocalStackEr
 
 PORT: Final = click.IntRange(1, 65535)
 REDIS_PORT: Final = 6379
-WORKER_GRACE_S: Final = 60
-FINETUNE_MARGIN_S: Final = 15
-"""Added to the time in which training saves its state."""
+DRAIN_TIMEOUT_S: Final = 4.0
+"""Seconds in which running forecasts may end, unless the settings say otherwise."""
+FINETUNE_GRACE_S: Final = 5
+"""Seconds in which training may save its state, unless the settings say otherwise."""
+MARGIN_S: Final = 3
+"""Added to both for the rest of a worker's shutdown. Then it is killed."""
 STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower": "magenta", "api": "green"}
 
 
@@ -81,14 +83,17 @@ def up(
         common = {"KRONOS_REDIS_URL": url, **choice, **folders}
         if device:
             common["KRONOS_DEVICE"] = device
-        start_worker = partial(stack.start, command=own_command("worker"), group="workers")
+        drain_s = DRAIN_TIMEOUT_S if settings.drain_timeout_s is None else settings.drain_timeout_s
+        common["KRONOS_DRAIN_TIMEOUT_S"] = str(drain_s)
         for index, name in enumerate(workers):
             share = services.worker_share(settings, index, len(workers))
-            start_worker(name, variables=common | share, grace_s=WORKER_GRACE_S)
+            stack.start(name, own_command("worker"), common | share, grace_s=int(drain_s) + MARGIN_S)
         if finetune:
-            own = {"KRONOS_ROLE": "finetune", **services.worker_share(settings, len(workers), 1)}
-            grace_s = settings.finetune_grace_s + FINETUNE_MARGIN_S
-            start_worker("finetune", variables=common | own, grace_s=grace_s)
+            is_set = "finetune_grace_s" in settings.model_fields_set
+            save_s = settings.finetune_grace_s if is_set else FINETUNE_GRACE_S
+            own = {"KRONOS_ROLE": "finetune", "KRONOS_FINETUNE_GRACE_S": str(save_s)}
+            own |= services.worker_share(settings, len(workers), 1)
+            stack.start("finetune", own_command("worker"), common | own, grace_s=save_s + MARGIN_S)
         flower_url, password = services.start_flower(stack, flower_port, settings, common)
         addresses = {
             "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
@@ -111,7 +116,8 @@ def up(
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
-            console.print("Stopping. Running jobs finish first; Ctrl-C again ends at once.")
+            text = f"Stopping. Forecasts that take more than {drain_s:g} s go back to the queue, and training"
+            console.print(f"{text} saves its state. Ctrl-C again ends at once.", soft_wrap=True)
             return
         console.print(f"{dead.name} ended with status {dead.exit_status} (see its log); stopping the others.")
         raise SystemExit(1)
@@ -141,7 +147,7 @@ def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> C
         dead = stack.wait()
         status = dead.exit_status
         assert status is not None, "it has ended"
-        if not stack.can_restart(dead) or not restarts.allow(dead.name, status):
+        if not restarts.allow(dead.name, status):
             return dead
         console.print(
             f"{dead.name} ended with status {status}; it is started again, "

@@ -11,7 +11,7 @@ from typing import Final
 import pandas as pd
 
 from kronos_cli.files.inputs import Source, numbered
-from kronos_cli.files.wording import file_error
+from kronos_cli.wording import file_error
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions

@@ -15,7 +15,7 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.files.inputs import Source
 from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
-from kronos_cli.files.wording import in_own_words, job_error
+from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.forecast_request import ForecastOptions
@@ -181,7 +181,7 @@ class ForecastRun:
         if received:
             raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
-        for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
+        for text in filter(None, [result.device_warning, *result.all_warnings(), model_caution]):
             self.tally.warn(work.file, text)
 
     def _charts(self, name: str) -> list[Path]:

@@ -105,19 +105,17 @@ class LocalRedis:
         return self._child
 
     def __enter__(self) -> Self:
-        binary = self._binary or find_redis_server()
+        self._binary = self._binary or find_redis_server()
         self._password = secrets.token_urlsafe(24) if self._data is None else self._claim(self._data)
         fixed = self._port
         for attempt in range(1, NUM_PORT_TRIES + 1):
             self._port = fixed or free_port()
-            command = [str(binary), "-"]
-            self._child = ChildProcess("redis", command, stdin=self._configuration(), sink=self._sink)
             try:
-                self._await_answer(self._child)
+                self.restart()
                 return self
-            except LocalStackError:
+            except LocalStackError as error:
                 self.stop()
-                taken = any("Address already in use" in line for line in self._child.tail())
+                taken = "Address already in use" in str(error)
                 # Another process may have taken the free port first.
                 if fixed or not taken or attempt == NUM_PORT_TRIES:
                     self._release()
@@ -127,6 +125,13 @@ class LocalRedis:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._release()
+
+    def restart(self) -> ChildProcess:
+        """Start the server, again if it died, with the same URL and data. Raises LocalStackError."""
+        command = [str(self._binary), "-"]
+        self._child = ChildProcess("redis", command, stdin=self._configuration(), sink=self._sink)
+        self._await_answer(self._child)
+        return self._child
 
     def stop(self) -> None:
         """End the server. Its data on disk stays complete."""

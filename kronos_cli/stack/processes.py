@@ -1,6 +1,6 @@
-"""The child processes of one machine's stack. They end together, the last started first.
+"""The child processes of one machine's stack. They end together, and those that they need end last.
 
-Ctrl-C reaches only this process (see ``children.py``), which ends its children in order.
+Ctrl-C reaches only this process (see ``children.py``), which ends its children.
 """
 
 import signal
@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from kronos_model.processes.children import POLL_S, ChildProcess, LineSink
 from kronos_model.processes.environment import own_environment
 
+GRACE_S: Final = 8
+"""Seconds between SIGTERM and SIGKILL, so that the stack ends within 10 s."""
+
 
 class ProcessStack:
-    """Child processes that are stopped in reverse order of their start, and a group at once.
+    """Child processes that are stopped at once, then those that were adopted.
 
     Inside ``with`` the first SIGINT, SIGTERM or SIGHUP raises ``KeyboardInterrupt``. A further signal while
     they are ending kills them. Use it in the main thread. The lines of the children go to ``sink``.
@@ -23,9 +26,8 @@ class ProcessStack:
 
     def __init__(self, sink: LineSink | None = None) -> None:
         self._sink = sink
-        self._children: list[ChildProcess] = []
-        self._groups: dict[ChildProcess, str] = {}
-        self._starts: dict[ChildProcess, Callable[[], ChildProcess]] = {}
+        self._started: dict[ChildProcess, Callable[[], ChildProcess]] = {}  # with what starts it again
+        self._adopted: dict[ChildProcess, Callable[[], ChildProcess]] = {}
         self._previous: dict[int, Any] = {}
         self._ending = False
 
@@ -47,42 +49,34 @@ class ProcessStack:
         command: Sequence[str],
         variables: Mapping[str, str] | None = None,
         *,
-        grace_s: int = 10,
-        group: str | None = None,
+        grace_s: int = GRACE_S,
     ) -> ChildProcess:
-        """Start a child in this process's environment, changed by ``variables``. Raises LocalStackError.
-
-        All children of a group get their signal before the stack waits for any of them.
-        """
+        """Start a child in this process's environment, changed by ``variables``. Raises LocalStackError."""
         environment = own_environment(variables or {})
         start = partial(ChildProcess, name, command, env=environment, sink=self._sink, grace_s=grace_s)
-        self.adopt(child := start())
-        self._starts[child] = start
-        if group is not None:
-            self._groups[child] = group
+        self._started[child := start()] = start
         return child
 
-    def adopt(self, child: ChildProcess) -> None:
-        """Add a child that was started elsewhere."""
-        self._children.append(child)
+    def adopt(self, child: ChildProcess, restart: Callable[[], ChildProcess]) -> None:
+        """Add a child that the others need. It was started elsewhere, by what ``restart`` calls."""
+        self._adopted[child] = restart
 
-    def can_restart(self, child: ChildProcess) -> bool:
-        """Whether this stack started the child."""
-        return child in self._starts
+    @property
+    def children(self) -> list[ChildProcess]:
+        """All children, those that the others need first."""
+        return [*self._adopted, *self._started]
 
     def restart(self, dead: ChildProcess) -> ChildProcess:
-        """Start a dead child again, in the same place of the order. Raises LocalStackError."""
+        """Start a dead child again. Raises LocalStackError."""
         dead.stop()  # ends the processes that it left behind
-        start = self._starts.pop(dead)
-        self._children[self._children.index(dead)] = child = start()
-        self._starts[child] = start
-        if dead in self._groups:
-            self._groups[child] = self._groups.pop(dead)
+        children = self._adopted if dead in self._adopted else self._started
+        start = children.pop(dead)
+        children[child := start()] = start
         return child
 
     def dead(self) -> ChildProcess | None:
-        """The first child that has ended by itself, or None."""
-        return next((child for child in self._children if child.exit_status is not None), None)
+        """A child that has ended by itself, or None."""
+        return next((child for child in self.children if child.exit_status is not None), None)
 
     def wait(self) -> ChildProcess:
         """Wait until a child ends by itself, and return it. A signal raises KeyboardInterrupt."""
@@ -91,21 +85,20 @@ class ProcessStack:
         return child
 
     def stop(self) -> None:
-        """End all children, the last started first."""
+        """End all children, the adopted ones last."""
         self._ending = True
-        while self._children:
-            last = self._children[-1]
-            for child in self._children:
-                if child in self._groups and self._groups[child] == self._groups.get(last):
-                    child.terminate()
-            last.stop()
-            self._children.pop()
+        for children in (self._started, self._adopted):
+            for child in children:
+                child.terminate()
+            for child in children:
+                child.stop()
+            children.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ending:
             self._ending = True
             raise KeyboardInterrupt
-        for child in reversed(self._children):
+        for child in self._started:  # what they need has little to do, and ends in order
             child.kill()
 
 

@@ -9,8 +9,8 @@ from worker.inference.shutdown import EXIT_STATUS
 
 MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0
-READY_MARK: Final = "ready: "
-"""Part of the line that a worker logs when it begins to take jobs."""
+READY_MARKS: Final = ("ready: ", "Ready to accept connections")
+"""Parts of the lines that a worker and Redis log when they are ready."""
 
 
 class Restarts:
@@ -27,7 +27,7 @@ class Restarts:
 
     def note_line(self, name: str, line: str) -> None:
         """Read a line that this process printed. Any thread may call this."""
-        if READY_MARK in line:
+        if any(mark in line for mark in READY_MARKS):
             self._ready.add(name)
 
     def allow(self, name: str, exit_status: int) -> bool:

@@ -14,11 +14,13 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import own_command
 from kronos_cli.stack.ports import FLOWER_PORT, free_port
 from kronos_cli.stack.processes import ProcessStack
-from kronos_model.devices.cores import num_cores
+from kronos_model.devices.cores import intra_op_threads
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
 
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
+CORES_KEPT_FREE: Final = 1
+"""For Redis, the API and Flower. A thread that waits for a core delays all threads of its worker."""
 
 
 def start_redis(
@@ -30,7 +32,7 @@ def start_redis(
     exits.enter_context(stack)
     if redis is not None:
         # The stack stops Redis last, since workers write to it until they end.
-        stack.adopt(redis.child)
+        stack.adopt(redis.child, redis.restart)
     return redis
 
 
@@ -86,6 +88,7 @@ def worker_share(settings: CliSettings, index: int, num_sharing: int) -> dict[st
     share = {}
     if settings.metrics_port is not None:
         share["KRONOS_METRICS_PORT"] = str(settings.metrics_port + index)
-    if num_sharing > 1 and settings.threads is None:
-        share["KRONOS_THREADS"] = str(max(1, num_cores() // num_sharing))
+    threads = intra_op_threads(settings.threads, num_sharing, num_kept_free=CORES_KEPT_FREE)
+    if threads is not None:
+        share["KRONOS_THREADS"] = str(threads)
     return share

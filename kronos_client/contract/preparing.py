@@ -98,7 +98,7 @@ def _prepare_series(
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
         seed=series.seed if series.seed is not None else seed,
-        warnings=tuple(f"Series {series.id!r}: {text}" for text in remarks if text is not None),
+        warnings=tuple(text for text in remarks if text is not None),
     )
 
 

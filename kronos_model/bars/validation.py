@@ -73,7 +73,8 @@ def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]
         return None
     row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
     count = "1 bar has" if len(bars) == 1 else f"{len(bars):,} bars have"
-    return f"{count} an open or close outside low to high: at {times[row]}, {name} {columns[name][row]} {text}"
+    first = f"at {times[row]}, {name} {columns[name][row]} {text}"
+    return f"{count} an open or close outside low to high: {first}"
 
 
 def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:

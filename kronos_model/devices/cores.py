@@ -58,9 +58,12 @@ def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def intra_op_threads(
-    wanted: int | None, num_processes: int, environment: Mapping[str, str] = os.environ
+    wanted: int | None,
+    num_processes: int,
+    environment: Mapping[str, str] = os.environ,
+    num_kept_free: int = 0,
 ) -> int | None:
-    """Threads for one of ``num_processes`` processes that share the cores.
+    """Threads for one of ``num_processes`` processes that share the cores, except those kept free.
 
     The setting ``wanted`` takes precedence. None leaves the number to ``OMP_NUM_THREADS``.
     """
@@ -68,4 +71,4 @@ def intra_op_threads(
         return wanted
     if environment.get("OMP_NUM_THREADS"):
         return None
-    return max(1, num_cores() // num_processes)
+    return max(1, (num_cores() - num_kept_free) // num_processes)

@@ -13,7 +13,11 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from redis import Redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
+from kronos_cli.commands.up import DRAIN_TIMEOUT_S
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
@@ -155,7 +159,9 @@ def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
     assert running(environment) == []
 
 
-def test_up_starts_a_killed_worker_again_and_also_trains(environment: dict[str, str], tmp_path: Path) -> None:
+def test_up_starts_a_killed_redis_and_worker_again_and_also_trains(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """With logs and addresses as JSON, so that what they say can be read; the stack must read them too."""
     ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port()), "--no-api"]
     log, printed = tmp_path / "up.log", tmp_path / "up.json"
@@ -171,8 +177,17 @@ def test_up_starts_a_killed_worker_again_and_also_trains(environment: dict[str, 
         assert addresses["model_folder"] == str(tmp_path / "kept" / "models")
         url = addresses["redis_url"]
         assert url.endswith(f"@127.0.0.1:{ports[1]}/0")
+        with Redis.from_url(url) as redis:
+            redis.set("kept", "yes")
+            redis_pid = redis.info("server")["process_id"]
         first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
+        variables = Path(f"/proc/{first}/environ").read_bytes().split(b"\0")
+        assert f"KRONOS_DRAIN_TIMEOUT_S={DRAIN_TIMEOUT_S}".encode() in variables
+        os.kill(redis_pid, signal.SIGKILL)
+        await_match(log, r"^redis ended with status -9; it is (started again)")
+        with Redis.from_url(url, retry=Retry(ConstantBackoff(0.05), 200)) as redis:
+            assert redis.get("kept") == b"yes"
         with ForecastClient(url) as client:
             nodes = {worker.role: worker.node for worker in client.workers()}
             assert nodes["forecast"].startswith(f"forecast-cpu-kronos-tiny-{first}@")

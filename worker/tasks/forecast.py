@@ -88,12 +88,18 @@ class ForecastAttempt(Attempt):
             self._process.metrics.count_job(ErrorCode.INTERNAL)
             raise coded(error) from None
         self._process.metrics.count_job(None)
+        self._request.finished = result  # for the result backend
         return result
 
     def is_cancelled(self) -> bool:
-        """Whether to cancel the job. Raises Ignore if another worker has it."""
+        """Whether to cancel the job.
+
+        Raises Ignore if another worker has it, and NotNow if this worker shuts down and must hand it back.
+        """
         if self._claim is not None and self._claim.is_taken_away:
             raise Ignore
+        if time.monotonic() > self._process.hand_back_at:
+            raise NotNow("the worker shuts down, and the job was not done within KRONOS_DRAIN_TIMEOUT_S")
         if time.monotonic() > self._late_at:
             late = "the job was not done within its deadline; allow more time"
             raise JobError(ErrorCode.DEADLINE, late, "deadline_s")

@@ -1,6 +1,7 @@
 """The variables and folders of the services on one machine."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -11,30 +12,35 @@ from kronos_cli.stack import services
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.services import shared_folders, start_api, worker_names, worker_share
+from kronos_model.devices import cores
 from kronos_model.processes.children import LocalStackError
 
 BARE = CliSettings.model_construct()
 
 
-def test_a_single_worker_gets_no_further_variables():
+def test_several_workers_have_names_of_their_own():
     assert worker_names(1) == ["worker"]
-    assert worker_share(BARE, 0, 1) == {}
-
-
-def test_several_workers_share_the_cores(monkeypatch):
-    monkeypatch.setattr(services, "num_cores", lambda: 8)
     assert worker_names(3) == ["worker-1", "worker-2", "worker-3"]
-    assert [worker_share(BARE, index, 3) for index in range(3)] == [{"KRONOS_THREADS": "2"}] * 3
-    assert worker_share(BARE, 0, 20) == {"KRONOS_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_workers", "threads"),
+    [(1, 1, "1"), (2, 1, "1"), (8, 1, "7"), (8, 3, "2"), (8, 20, "1")],
+)
+def test_workers_share_all_cores_but_one(monkeypatch, num_cores, num_workers, threads):
+    monkeypatch.setattr(cores, "num_cores", lambda: num_cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert worker_share(BARE, 0, num_workers) == {"KRONOS_THREADS": threads}
 
 
 def test_the_users_number_of_threads_is_kept(monkeypatch):
-    monkeypatch.setattr(services, "num_cores", lambda: 8)
-    assert worker_share(BARE.model_copy(update={"threads": 3}), 0, 2) == {}
+    monkeypatch.setattr(cores, "num_cores", lambda: 8)
+    assert worker_share(BARE.model_copy(update={"threads": 8}), 0, 2) == {"KRONOS_THREADS": "8"}
+    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "8")
+    assert worker_share(BARE, 0, 2) == {}
 
 
-def test_each_worker_has_its_own_metrics_port(monkeypatch):
-    monkeypatch.setattr(services, "num_cores", lambda: 2)
+def test_each_worker_has_its_own_metrics_port():
     settings = BARE.model_copy(update={"metrics_port": 9100})
     shares = [worker_share(settings, index, 2) for index in range(2)]
     assert [share["KRONOS_METRICS_PORT"] for share in shares] == ["9100", "9101"]

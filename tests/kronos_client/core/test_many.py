@@ -233,6 +233,27 @@ def test_two_series_in_a_tuple_are_no_key_with_candles(settings, series, prefix)
     assert len(several.result.series) == 2
 
 
+def test_an_item_may_have_options_of_its_own(settings):
+    fake = FakeForecastClient(settings=settings)
+    future = [f"2030-01-0{day}" for day in (1, 2, 3)]
+    items = [
+        ("own", CANDLES, {"future_timestamps": future, "pred_len": None, "seed": 3}),
+        ("common", CANDLES),
+        ("misspelt", CANDLES, {"pred_length": 3}),
+        ("none", CANDLES, None),
+    ]
+    own, common, *refused = fake.forecast_many(items, pred_len=5, seed=1)
+    assert (own.key, own.result.series[0].timestamps, own.result.series[0].seed) == ("own", tuple(future), 3)
+    assert (len(common.result.series[0].timestamps), common.result.series[0].seed) == (5, 1)
+    assert {(one.error.code, one.error.field) for one in refused} == {(ErrorCode.BAD_TYPE, "options")}
+    assert "pred_length" in refused[0].error.message
+
+
+def test_a_misspelt_option_is_refused_before_an_item_is_taken(bench: ClientBench):
+    with pytest.raises(TypeError, match="pred_length"):
+        bench.client.forecast_many([CANDLES], pred_length=5)
+
+
 class NoHash:
     def __hash__(self) -> int:
         raise RuntimeError("no hash")

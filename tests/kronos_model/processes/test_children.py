@@ -84,15 +84,6 @@ def test_lines_carry_the_name_of_their_process() -> None:
     assert lines.seen == [("one", "from one"), ("two", "from two")]
 
 
-def test_the_last_started_ends_first() -> None:
-    lines = Lines()
-    with ProcessStack(lines) as stack:
-        for name in ("redis", "worker", "flower"):
-            stack.start(name, [sys.executable, "-c", POLITE])
-            lines.await_line(name, "up")
-    assert [name for name, line in lines.seen if line == "bye"] == ["flower", "worker", "redis"]
-
-
 def test_a_child_that_dies_is_noticed_with_its_last_lines() -> None:
     with ProcessStack() as stack:
         stack.start("well", SLEEPER)
@@ -110,12 +101,13 @@ def test_a_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     assert time.monotonic() - started > 0.9
 
 
-def test_all_of_a_group_receive_sigterm_before_any_is_waited_for() -> None:
+def test_all_receive_sigterm_at_once_but_what_they_need_ends_last() -> None:
     lines = Lines()
     with ProcessStack(lines) as stack:
-        server = stack.start("server", SLEEPER)
-        stack.start("polite", [sys.executable, "-c", POLITE], group="workers")
-        stubborn = stack.start("stubborn", [sys.executable, "-c", STUBBORN], grace_s=60, group="workers")
+        server = ChildProcess("server", SLEEPER, sink=lines)
+        stack.adopt(server, lambda: server)
+        stubborn = stack.start("stubborn", [sys.executable, "-c", STUBBORN], grace_s=60)
+        stack.start("polite", [sys.executable, "-c", POLITE])
         for name in ("server", "polite", "stubborn"):
             lines.await_line(name, "up")
         stopping = threading.Thread(target=stack.stop)
@@ -187,19 +179,22 @@ def test_no_orphan_survives_a_killed_parent() -> None:
     assert all(await_end(pid) for pid in pids)
 
 
-def test_a_restarted_child_keeps_its_place() -> None:
+def test_a_restarted_child_is_watched_and_stopped_like_the_first() -> None:
     lines = Lines()
+
+    def start_server() -> ChildProcess:
+        return ChildProcess("server", [sys.executable, "-c", POLITE], sink=lines)
+
     with ProcessStack(lines) as stack:
-        children = {}
-        for name in ("redis", "worker", "flower"):
-            group = "workers" if name == "worker" else None
-            children[name] = stack.start(name, [sys.executable, "-c", POLITE], group=group)
-            lines.await_line(name, "up")
-        first = children["worker"]
-        first.kill()
-        assert stack.wait() is first
+        stack.adopt(start_server(), start_server)
+        stack.start("worker", [sys.executable, "-c", POLITE])
+        for first in stack.children:
+            lines.await_line(first.name, "up")
         lines.seen.clear()
-        second = stack.restart(first)
-        lines.await_line("worker", "up")
-        assert (second.pid != first.pid, stack.dead()) == (True, None)
-    assert [name for name, line in lines.seen if line == "bye"] == ["flower", "worker", "redis"]
+        for first in stack.children:
+            first.kill()
+            assert stack.wait() is first
+            second = stack.restart(first)
+            lines.await_line(first.name, "up")
+            assert (second.pid != first.pid, stack.dead()) == (True, None)
+    assert [name for name, line in lines.seen if line == "bye"] == ["worker", "server"]

@@ -1,5 +1,6 @@
 """One process's model, state and announcement, with the checkpoint that the parity tests use."""
 
+import math
 import threading
 import time
 from pathlib import Path
@@ -27,7 +28,13 @@ NODE = "test@host"
 def settings(settings):
     model, tokenizer = str(PARITY / "model"), str(PARITY / "tokenizer")
     return settings.model_copy(
-        update={"model": model, "tokenizer": tokenizer, "device": "cpu", "max_context": 64}
+        update={
+            "model": model,
+            "tokenizer": tokenizer,
+            "device": "cpu",
+            "max_context": 64,
+            "drain_timeout_s": 50,
+        }
     )
 
 
@@ -67,7 +74,9 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     assert ready.sequences_waiting == 0
     assert [model.id for model in ready.models] == [ready.model.id]
     assert ready.model_fields_set == seen.model_fields_set
+    assert worker.hand_back_at == math.inf
     worker.drain()
+    assert 0 < worker.hand_back_at - time.monotonic() <= 50
     worker.ready()  # called again after a reconnection
     await_true(lambda: announced(redis).state == "draining")
     worker.stop()
@@ -114,6 +123,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
         ("kronos-tiny", 1),
     ]
     assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
+    assert status.limits["max_sample_count"] == 256
     worker.stop()
 
 

@@ -1,6 +1,7 @@
 """How one delivery of a job ends, on a scripted computation and a real Redis."""
 
 import json
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,7 @@ def process(redis, monkeypatch):
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
         engine_thread=SimpleNamespace(count=lambda succeeded: None),
+        hand_back_at=math.inf,
         metrics=SimpleNamespace(
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
@@ -266,6 +268,17 @@ def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, 
     monkeypatch.setattr(forecast, "compute", compute_)
     with pytest.raises(Ignore):
         deliver("x")
+
+
+def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
+    deliver, process, redis, monkeypatch
+):
+    monkeypatch.setattr(forecast, "compute", lambda *arguments: arguments[5].is_cancelled())
+    process.hand_back_at = time.monotonic()
+    with pytest.raises(HandedBack) as back:
+        deliver("x")
+    assert (back.value.requeue, back.value.delay_s) == (True, 0)
+    assert (lost(redis), is_claimed(redis)) == (0, False)
 
 
 def test_the_task_has_the_request_that_ends_its_claim():
