@@ -1,7 +1,7 @@
 /** The forecast section: a file, a form, a job, its chart and downloads. */
 
 import { post } from "./api.js"
-import { FileProblem, parseCandles, readCandles } from "./candle_file.js"
+import { CandleFile } from "./candle_file.js"
 import { autoLookback } from "./choices.js"
 import { asCsv, save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
@@ -9,7 +9,7 @@ import { ForecastChart } from "./forecast_chart.js"
 import { JobLine } from "./job_line.js"
 import { isForecasting, isReady, mayCompute } from "./pool.js"
 import { Silence } from "./silence.js"
-import { bars, count, duration, percent, reason } from "./texts.js"
+import { bars, count, duration, inWords, percent, reason } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
@@ -36,46 +36,24 @@ export class ForecastPanel {
     })
     for (const id of ["horizon", "model"]) byId(id).addEventListener("input", () => this.#suggestLookback())
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
-    byId("file").addEventListener("change", () => this.#open(() => readCandles(byId("file").files[0])))
+    this.file = new CandleFile((candles) => this.#open(candles))
     byId("sample").addEventListener("click", () => this.#openSample())
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
     byId("paths").addEventListener("change", () => this.#draw())
-    this.#acceptDrops()
     this.#offerDownloads()
   }
 
-  #acceptDrops() {
-    const area = byId("drop")
-    const isOver = (event) => {
-      event.preventDefault()
-      area.classList.toggle("over", event.type === "dragover")
-    }
-    for (const name of ["dragover", "dragleave", "drop"]) area.addEventListener(name, isOver)
-    area.addEventListener("drop", ({ dataTransfer: { files } }) => {
-      if (files.length) this.#open(() => readCandles(files[0]))
-    })
-  }
-
   async #openSample() {
-    await this.#open(async () => parseCandles(await (await fetch("sample.csv")).text(), "sample.csv"))
+    await this.file.openSample()
     byId("held-out").value = byId("horizon").value
     this.#preview()
   }
 
-  async #open(read) {
-    showText(byId("file-problem"), null)
-    try {
-      this.#candles = await read()
-      byId("held-out").value = 0
-      showText(byId("file-name"), `${this.#candles.name}: ${bars(this.#candles.length)}, ` +
-        `${this.#candles.timestamps[0]} to ${this.#candles.timestamps.at(-1)}`)
-      byId("run").disabled = false
-      this.#preview()
-    } catch (error) {
-      const known = error instanceof FileProblem ? error.message : `The file cannot be read: ${error.message}`
-      showText(byId("file-problem"), known)
-    }
-    byId("file").value = "" // so that the same file can be chosen again once it is corrected
+  #open(candles) {
+    this.#candles = candles
+    byId("held-out").value = 0
+    byId("run").disabled = false
+    this.#preview()
   }
 
   /** The known bars and the held-out bars, as the form divides them. */
@@ -178,7 +156,7 @@ export class ForecastPanel {
       this.#shown = { lookback, actual, samples, result }
       this.#report(result)
     } catch (error) {
-      showText(byId("job-problem"), this.#explained(error, lookback))
+      showText(byId("job-problem"), reason(error))
     } finally {
       this.#isRunning = false
       this.#jobId = null
@@ -212,16 +190,10 @@ export class ForecastPanel {
   #report({ device, device_warning: warning, warnings, model, worker, timings_ms: timings, series }) {
     showText(byId("device-warning"), warning)
     const remarks = [...warnings.filter((text) => text !== warning), ...(series[0].warnings ?? [])]
-    showText(byId("job-warning"), remarks.join(" "))
+    showText(byId("job-warning"), remarks.map(inWords).join(" "))
     byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), ` by ${model.id} in ` +
       `${duration(timings.total / 1000)}, from ${this.#shown.lookback.name}, seed ${series[0].seed} (${worker})`)
     this.#draw()
-  }
-
-  /** An error as one line, with the line in the file if a bar is at fault. */
-  #explained(error, lookback) {
-    const line = lookback.lines[error.details?.row]
-    return line === undefined ? reason(error) : `Line ${line} of ${lookback.name}: ${reason(error)}`
   }
 
   #offerDownloads() {

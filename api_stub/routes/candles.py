@@ -38,9 +38,6 @@ class FileContent(BaseModel):
 
     series: Bars = Field(description="for `series` in a forecast job, as it is")
     instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
-    rows: list[int] = Field(
-        description="line of each bar in a CSV file, from 1; row in a Parquet file, from 0"
-    )
     dropped: dict[str, int] = Field(description="number of unusable rows that were left out, by reason")
     bad_rows: list[str] = Field(description="what is wrong with the first of these")
 
@@ -61,7 +58,7 @@ async def read(
     ] = None,
 ) -> FileContent:
     """Read the body, one CSV or Parquet file, and answer its last bars. Nothing is kept."""
-    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), ".csv")
     wanted = {"instrument": instrument, "max_bars": max_bars or min(backend.settings.max_bars, MAX_BARS)}
     async with receiving(request, backend, suffix) as body:
         with tempfile.TemporaryDirectory(prefix="kronos-", ignore_cleanup_errors=True) as folder:
