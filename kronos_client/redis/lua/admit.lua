@@ -3,13 +3,14 @@
 -- the queue is full and a worker has begun the job; 'full', the queue's length and whether the job was
 -- submitted before; 'conflict' if the id holds other content.
 -- include: now
-local record, cancel_request = KEYS[1], KEYS[2] -- and from KEYS[3] on the lists of the queue
+local record, cancel_request, jobs = KEYS[1], KEYS[2], KEYS[3] -- and from KEYS[4] on the lists of the queue
 local fingerprint = ARGV[1]
 local result_ttl_s, record_ttl_s = tonumber(ARGV[2]), ARGV[3]
 local max_length = tonumber(ARGV[4])
+local job_id, max_listed = ARGV[5], tonumber(ARGV[6])
 
 local length = 0
-for index = 3, #KEYS do
+for index = 4, #KEYS do
     length = length + redis.call('LLEN', KEYS[index])
 end
 local holder, ended_at, received_at = unpack(
@@ -36,4 +37,7 @@ if ended_at or redis.call('EXISTS', record) == 0 then
 end
 redis.call('HSET', record, 'fingerprint', fingerprint)
 redis.call('EXPIRE', record, record_ttl_s)
+redis.call('ZADD', jobs, now_text, job_id)
+redis.call('ZREMRANGEBYRANK', jobs, 0, -max_listed - 1)
+redis.call('EXPIRE', jobs, record_ttl_s)
 return {now_text, 'claimed'}
