@@ -1,6 +1,6 @@
-/** The file of candles: chosen, dropped or the sample. The API reads it, by the same rules as every other file. */
+/** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 
-import { upload } from "./api.js"
+import { Unreachable, upload } from "./api.js"
 import { byId, offer, showText } from "./elements.js"
 import { bars, count, reason } from "./texts.js"
 
@@ -34,19 +34,22 @@ export class CandleFile {
   constructor(onCandles) {
     this.onCandles = onCandles
     byId("file").addEventListener("change", () => this.#open(byId("file").files[0]))
+    for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
     byId("file-form").addEventListener("change", ({ target }) => {
       if (target.id === "id-column") byId("instrument").value = ""
       if (this.#file) this.#open(this.#file)
     })
-    const area = byId("drop")
-    const isOver = (event) => {
-      event.preventDefault()
-      area.classList.toggle("over", event.type === "dragover")
-    }
-    for (const name of ["dragover", "dragleave", "drop"]) area.addEventListener(name, isOver)
-    area.addEventListener("drop", ({ dataTransfer: { files } }) => {
-      if (files.length) this.#open(files[0])
-    })
+  }
+
+  /** A dropped file is opened. By default, the browser would leave the page for it. */
+  #onDrag(event) {
+    const { type, target, dataTransfer: { types, files } } = event
+    if (!types.includes("Files")) return
+    event.preventDefault()
+    byId("drop").classList.toggle("over", type === "dragover")
+    if (type !== "drop" || byId("finetune").contains(target)) return
+    if (files.length === 1) this.#open(files[0])
+    else showText(byId("file-problem"), "Open one file: a forecast is made from one file at a time.")
   }
 
   /** Opens the page's own sample, which is plain enough to be read here. */
@@ -81,7 +84,7 @@ export class CandleFile {
       showText(byId("file-name"), null)
       const isRow = "line" in (error.details ?? {}) || "row" in (error.details ?? {})
       if (isRow || ASKED.includes(error.field)) byId("file-form").open = true
-      showText(byId("file-problem"), reason(error))
+      showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open(file) : null)
     }
     byId("file").value = "" // so that the same file can be chosen again once it is corrected
   }
@@ -102,6 +105,7 @@ export class CandleFile {
     showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${candles.timestamps[0]} to ` +
       candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : ""))
     showText(byId("file-problem"), null)
+    byId("file-help").hidden = true
     this.onCandles(candles)
   }
 }

@@ -35,3 +35,9 @@ export function inWords(text) {
     .replace(/\bsample_count\b/g, "samples")
     .replace(/\bpred_len\b/g, "horizon")
 }
+
+/** The decimal places that a number is written with. */
+export function decimalsOf(number) {
+  const [digits, exponent = 0] = String(number).split("e")
+  return Math.max(0, (digits.split(".")[1] ?? "").length - exponent)
+}
