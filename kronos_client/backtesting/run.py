@@ -183,7 +183,7 @@ def begin_backtest(
     return BacktestRun(plan, Path(output), live)
 
 
-def read_candles(candles: Any, reading: ReadOptions) -> list[Instrument]:
+def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instrument]:
     """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
