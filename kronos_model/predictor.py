@@ -56,7 +56,9 @@ class KronosPredictor:
                     f"{type(module).__name__} holds {dtypes.pop()} weights: convert it with .float() first"
                 )
         if max_context is None:
-            trained = DEFAULT_MAX_CONTEXT if model.checkpoint is None else default_max_context(model.checkpoint.id)
+            trained = (
+                DEFAULT_MAX_CONTEXT if model.checkpoint is None else default_max_context(model.checkpoint.id)
+            )
             max_context = min(DEFAULT_MAX_CONTEXT, trained)
         requested = str(device) if isinstance(device, torch.device) else device
         resolved, warning = resolve_device(requested)
