@@ -12,9 +12,9 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
+from api_stub.job_state import JobProblem
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
-from api_stub.routes.job_views import JobProblem
 from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
 from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
