@@ -4,6 +4,7 @@ Others may be admitted between the check and the sending: a queue may exceed its
 thread that enqueues at that moment.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -11,15 +12,20 @@ from typing import Any, Final
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import cancel_key, job_key
+from kronos_client.contract.names import CELERY_PRIORITIES, Priority, cancel_key, job_key
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.queues import list_keys
+from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
 """The share of a full queue that must be free before senders retry: a single place would be taken at once."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
+MARK_BYTES: Final = 1024
+"""At the end of a message, where kombu writes the job's id."""
+MAX_SEARCHED: Final = 1000
+MAX_SEARCHED_BYTES: Final = 16 * 2**20
+"""Of one search for a message: Redis serves no one else meanwhile."""
 
 
 class Admission:
@@ -29,9 +35,15 @@ class Admission:
         self._result_ttl_s = result_ttl_s
         self._max_queue_jobs = max_queue_jobs
         self._run = redis.register_script(read_script("admit"))
+        self._run_withdraw = redis.register_script(read_script("withdraw"))
 
     def admit(
-        self, job_id: str, payload: Mapping[str, Any] | str, queue: str, jobs_per_s: Callable[[], float]
+        self,
+        job_id: str,
+        payload: Mapping[str, Any] | str,
+        queue: str,
+        jobs_per_s: Callable[[], float],
+        priority: Priority = "normal",
     ) -> float | None:
         """Record a job's content before it is enqueued.
 
@@ -49,8 +61,14 @@ class Admission:
             JobError: ID_CONFLICT if the id was used for other content; QUEUE_FULL.
         """
         now, answer, *more = self._run(
-            keys=[job_key(job_id), cancel_key(job_id), *list_keys(queue)],
-            args=[fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs],
+            keys=[job_key(job_id), cancel_key(job_id), TAKEN_KEY, *list_keys(queue)],
+            args=[
+                fingerprint(payload),
+                self._result_ttl_s,
+                MAX_WAIT_S,
+                self._max_queue_jobs,
+                list_key(queue, CELERY_PRIORITIES[priority]),
+            ],
         )
         if answer == "conflict":
             raise id_conflict(job_id)
@@ -59,6 +77,16 @@ class Admission:
             again_s = retry_after_s(length, limit, jobs_per_s())
             raise queue_full(queue, length, limit, again_s, was_submitted=bool(was_submitted))
         return float(now) if answer == "claimed" else None
+
+    def withdraw(self, job_id: str) -> bool:
+        """Remove the message of a job that has its outcome from its queue; returns whether it was found.
+
+        A worker that takes such a message drops it; until then it takes up room. Not found are messages of
+        other clients, and those that moved up after they waited long.
+        """
+        mark = f'"correlation_id": {json.dumps(job_id)}'
+        keys, args = [job_key(job_id), TAKEN_KEY], [mark, MARK_BYTES, MAX_SEARCHED, MAX_SEARCHED_BYTES]
+        return bool(self._run_withdraw(keys=keys, args=args))
 
 
 def id_conflict(job_id: str) -> JobError:

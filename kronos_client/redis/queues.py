@@ -13,6 +13,7 @@ from kronos_client.contract.names import (
     CPU_QUEUE,
     GPU_FINETUNE_QUEUE,
     GPU_QUEUE,
+    KEY_PREFIX,
     Priority,
     Role,
 )
@@ -24,6 +25,9 @@ ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
 """The queues that workers of a role take from."""
 
 QUEUES: Final = (*ROLE_QUEUES["forecast"], *ROLE_QUEUES["finetune"])
+
+TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
+"""A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
 """The lowest of Celery's priority numbers in each list; 0 is served first.

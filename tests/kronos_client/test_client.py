@@ -20,12 +20,15 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import TAKEN_KEY
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
+from worker.broker.deliveries import Deliveries
 
 CANDLES = candles(seed=1, bars=60)
 LISTS = {"high": f"{CPU_QUEUE}", "normal": f"{CPU_QUEUE}\x06\x163", "low": f"{CPU_QUEUE}\x06\x166"}
@@ -482,6 +485,48 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
         handle.wait(timeout_s=WAIT_S)
     # Submitted again it is the same job, with its one outcome.
     assert client.submit(CANDLES.as_dict(), pred_len=5, job_id=handle.id).state().has_ended
+
+
+@pytest.fixture
+def deliveries(redis_server):
+    """What a worker takes messages with."""
+    with connect(redis_server.url, decode_responses=False) as redis:
+        yield Deliveries(redis, "unacked", "index", timeout_s=60, max_bytes=2**20, max_dead=1)
+
+
+@pytest.mark.parametrize("priority", LISTS)
+def test_a_cancelled_job_leaves_its_queue_and_gives_back_its_room(narrow, redis, priority):
+    handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, priority=priority) for _ in range(3)]
+    handles[1].cancel()
+    assert [one["headers"]["id"] for one in messages(redis, LISTS[priority])] == [
+        handles[2].id,
+        handles[0].id,
+    ]
+    narrow.submit(CANDLES.as_dict(), pred_len=5)
+    with pytest.raises(JobError, match="QUEUE_FULL"):
+        narrow.submit(CANDLES.as_dict(), pred_len=5)
+
+
+@pytest.mark.parametrize("order", [range(5, 40), range(39, 4, -1), [20, 6, 39, 5]])
+def test_cancelled_jobs_are_found_wherever_they_wait(client, redis, deliveries, order):
+    handles = [
+        client.submit(CANDLES.as_dict(), pred_len=5, job_id=f'"{number}\u00e4') for number in range(40)
+    ]
+    taken = [deliveries.take([LISTS["normal"]]) for _ in range(5)]
+    deliveries.put_back(taken[-1].tag)
+    for number in order:
+        handles[number].cancel()
+    left = {one["headers"]["id"] for one in messages(redis)}
+    assert left == {handles[number].id for number in range(4, 40) if number not in order}
+    assert int(redis.hget(TAKEN_KEY, LISTS["normal"])) == 4 + len(order)
+
+
+def test_a_job_that_a_worker_has_taken_stays_there_when_it_is_cancelled(client, redis, deliveries):
+    first, second = (client.submit(CANDLES.as_dict(), pred_len=5) for _ in range(2))
+    deliveries.take([LISTS["normal"]])
+    first.cancel()
+    assert [one["headers"]["id"] for one in messages(redis)] == [second.id]
+    assert redis.hlen("unacked") == 1
 
 
 def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis):

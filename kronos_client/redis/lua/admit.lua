@@ -3,13 +3,14 @@
 -- the queue is full and a worker has begun the job; 'full', the queue's length and whether the job was
 -- submitted before; 'conflict' if the id holds other content.
 -- include: now
-local record, cancel_request = KEYS[1], KEYS[2] -- and from KEYS[3] on the lists of the queue
+local record, cancel_request, taken = KEYS[1], KEYS[2], KEYS[3] -- and from KEYS[4] on the queue's lists
 local fingerprint = ARGV[1]
 local result_ttl_s, record_ttl_s = tonumber(ARGV[2]), ARGV[3]
 local max_length = tonumber(ARGV[4])
+local list = ARGV[5] -- the one that the job will be sent to
 
 local length = 0
-for index = 3, #KEYS do
+for index = 4, #KEYS do
     length = length + redis.call('LLEN', KEYS[index])
 end
 local holder, ended_at, received_at = unpack(
@@ -34,6 +35,8 @@ end
 if ended_at or redis.call('EXISTS', record) == 0 then
     redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
 end
-redis.call('HSET', record, 'fingerprint', fingerprint)
+-- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
+local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
+redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place)
 redis.call('EXPIRE', record, record_ttl_s)
 return {now_text, 'claimed'}
