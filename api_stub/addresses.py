@@ -6,7 +6,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 PROBES: Final = ("/v1/healthz", "/v1/readyz")
-UPLOADS: Final = "/v1/datasets"
+UPLOADS: Final = ("/v1/datasets", "/v1/candles")
 METRICS: Final = ("/metrics", "/v1/metrics")
 
 

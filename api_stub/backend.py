@@ -29,7 +29,7 @@ MAX_CONNECTIONS: Final = 8
 """Connections for waiting. One of them receives the states of all jobs."""
 MAX_UPLOADS: Final = 4
 MAX_READINGS: Final = 1
-"""Uploaded files read at once. Each may take ``dataset_process.MAX_MEMORY_BYTES``."""
+"""Uploaded files read at once. Each may take ``file_process.MAX_MEMORY_BYTES``."""
 POOL_CACHE_S: Final = 1.0
 POOL_TIMEOUT_S: Final = 4.0
 """Seconds to read workers and queues. Health probes usually wait 5 s."""

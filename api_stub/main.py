@@ -14,11 +14,11 @@ from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.guards import BodyLimit, Keys, read_keys
 from api_stub.middleware.request_log import RequestLog
-from api_stub.routes import datasets, health, jobs, metrics, models, predict
+from api_stub.routes import candles, datasets, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-PARTS: Final = (predict, jobs, models, datasets, health, metrics, page_files)
+PARTS: Final = (predict, jobs, models, candles, datasets, health, metrics, page_files)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),

@@ -140,9 +140,10 @@ class ForecastClient:
         ``job_id_prefix`` is given.
 
         Args:
-            items: Candles as ``submit`` takes them, or pairs ``(key, candles)``; the key comes back. For
-                several series in one job, use a list, never a tuple of two.
-            options: As ``submit`` takes them, the same for all items, and:
+            items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or
+                ``(key, candles, options)``, with this item's own ``future_timestamps``, ``pred_len`` and any
+                other of ``ForecastOptions``. For several series in one job, use a list, never a tuple.
+            options: As ``submit`` takes them, for all items that have no others, and:
 
                 - ``in_order`` (True): outcomes in the items' order; False: each as soon as it is ready.
                 - ``max_in_flight`` (64): the most items that are enqueued, or done but not yet yielded.

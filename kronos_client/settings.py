@@ -22,6 +22,8 @@ from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16
+UNKNOWN_MODEL: Final = 2**31
+"""Stands for a model's limit on the horizon, where the model is not known."""
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -142,7 +144,7 @@ class ClientSettings(BaseSettings):
         """The same settings for another Redis; raises SettingsError."""
         return self.load(**(self.model_dump() | {"redis_url": SecretStr(url)}))
 
-    def limits(self, max_pred_len: int) -> Limits:
+    def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
         own = self.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
         return Limits(max_pred_len=max_pred_len, **own)

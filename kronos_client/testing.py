@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -125,7 +126,7 @@ class _Memory(Dispatcher):
             if accepted.stored.has_ended:
                 return
             accepted.stored = stored
-            for store in self.stores:
+            for store in list(self.stores):  # others may be added or closed meanwhile
                 store.publish(job_id, stored)
 
     def finish(self, job_id: str, result: ForecastResult | FinetuneResult | None = None) -> None:
@@ -169,7 +170,8 @@ class _MemoryStore:
     def publish(self, job_id: str, stored: Stored) -> None:
         """Pass a state to the loop; called on the thread that stores it."""
         if self._on_state is not None:
-            self._loop.call_soon_threadsafe(self._on_state, job_id, stored)
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._on_state, job_id, stored)
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         return [self._memory.read(job_id) for job_id in job_ids]

@@ -18,8 +18,9 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from tests import gpu
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
-# take many times as long as one. Child processes inherit it.
+# take many times as long as one. Tests that need two let them sleep. Child processes inherit both.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # nohup and a shell's "&" have what they start ignore these, and tests send them to children. Children inherit
 # what is ignored, but not what is handled.

@@ -63,7 +63,7 @@ CHECK_A_DATASET = """
 import csv
 from pathlib import Path
 import api_stub.__main__
-from api_stub.uploads.dataset_check import check
+from api_stub.uploads.file_child import read
 from kronos_model.bars.synthetic import candles
 
 columns = candles(seed=1, bars=40).as_dict()
@@ -72,7 +72,7 @@ with file.open("w", newline="") as lines:
     writer = csv.writer(lines)
     writer.writerow(columns)
     writer.writerows(zip(*columns.values()))
-print(check(file, {})["num_bars"])
+print(read(file, {}, None)["num_bars"])
 """
 
 START_A_FINETUNING_WORKER = """

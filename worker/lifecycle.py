@@ -33,7 +33,7 @@ from worker.broker.ageing import AgeingSweep
 from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
 from worker.inference.capacity import Capacity, CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
-from worker.inference.pools import WaitingThreadsPool, is_given
+from worker.inference.pools import WaitingThreadsPool, given, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
 from worker.monitoring.job_log import OUTCOMES, log_job
@@ -127,6 +127,11 @@ def choose_pool(sender: Any, **_: Any) -> None:
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
+    is_prefork = issubclass(pool, PreforkPool)
+    if is_given("autoscale") and not is_prefork:
+        _refuse(
+            "--autoscale needs --pool prefork: threads only wait for the engine, so KRONOS_MAX_JOBS is enough"
+        )
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
         if is_given("concurrency"):
@@ -134,14 +139,14 @@ def choose_pool(sender: Any, **_: Any) -> None:
         return
     if issubclass(pool, ThreadsPool):
         sender.pool_cls = WaitingThreadsPool
-    is_prefork = issubclass(pool, PreforkPool)
     if not is_given("concurrency") or not isinstance(sender.concurrency, int):  # "auto"
         # A prefork child computes with its own model. Solo takes one job. Threads only wait for the engine.
         if is_prefork:
             sender.concurrency = num_cores()
         else:
             sender.concurrency = 1 if issubclass(pool, SoloPool) else num_threads(_max_jobs())
-    current.num_children = sender.concurrency if is_prefork else 0
+    max_children, _ = given("autoscale") or (sender.concurrency, 0)
+    current.num_children = max_children if is_prefork else 0
 
 
 def _own_device() -> Any:

@@ -116,7 +116,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._max_upload_bytes if address_of(scope) == UPLOADS else self._max_bytes
+        limit = self._max_upload_bytes if address_of(scope) in UPLOADS else self._max_bytes
         too_large = HttpError(
             HttpCode.BODY_TOO_LARGE,
             f"the body has more than {limit} bytes; split the request",

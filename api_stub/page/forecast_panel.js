@@ -211,7 +211,8 @@ export class ForecastPanel {
 
   #report({ device, device_warning: warning, warnings, model, worker, timings_ms: timings, series }) {
     showText(byId("device-warning"), warning)
-    showText(byId("job-warning"), warnings.filter((text) => text !== warning).join(" "))
+    const remarks = [...warnings.filter((text) => text !== warning), ...(series[0].warnings ?? [])]
+    showText(byId("job-warning"), remarks.join(" "))
     byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), ` by ${model.id} in ` +
       `${duration(timings.total / 1000)}, from ${this.#shown.lookback.name}, seed ${series[0].seed} (${worker})`)
     this.#draw()

@@ -12,8 +12,10 @@ from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency, Pool
 from api_stub.routes.predictions import version_of
+from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import GPU_QUEUE
+from kronos_client.core.job import NO_PRED_LEN_LIMIT
 from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -45,6 +47,10 @@ class WorkersView(BaseModel):
 
     workers: list[dict[str, Any]] = Field(description="each as `kronos status --json` prints it")
     queues: dict[str, QueueView]
+    limits: dict[str, int] = Field(
+        description="the most that this service and all its forecast workers accept in a job or an upload",
+        examples=[{"max_sample_count": 256, "max_bars": 8192, "max_upload_bytes": 268435456}],
+    )
 
 
 class Ready(BaseModel):
@@ -108,7 +114,11 @@ class Detailed(BaseModel):
 async def workers(backend: BackendDependency) -> WorkersView:
     """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
     pool = await backend.pool()
-    return WorkersView(workers=[worker.as_json() for worker in pool.workers], queues=queue_views(pool))
+    return WorkersView(
+        workers=[worker.as_json() for worker in pool.workers],
+        queues=queue_views(pool),
+        limits=_limits(pool, backend.settings),
+    )
 
 
 @router.get("/healthz")
@@ -173,6 +183,16 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
         lengths = {str(priority): length for priority, length in pool.lengths[queue].items()}
         views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
     return views
+
+
+def _limits(pool: Pool, settings: ApiSettings) -> dict[str, int]:
+    """This service's limits, lowered to those of the forecast worker that accepts least."""
+    own = settings.limits(NO_PRED_LEN_LIMIT).model_dump(exclude={"max_pred_len"})
+    lowest = {
+        name: min([limit, *(worker.limits.get(name, limit) for worker in pool.forecasting)])
+        for name, limit in own.items()
+    }
+    return lowest | {"max_upload_bytes": settings.api_max_upload_bytes}
 
 
 def _check_memory() -> MemoryCheck:

@@ -191,7 +191,8 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
         quantiles=series.quantiles if item.quantiles else None,  # type: ignore[arg-type]
         paths=series.paths,  # type: ignore[arg-type]
         seed=series.seed,
+        lookback=series.lookback,
         device=result.device,
         device_warning=result.device_warning,
-        warnings=list(result.warnings),
+        warnings=[*result.warnings, *series.warnings],
     )

@@ -113,9 +113,12 @@ class Prediction(BaseModel):
         default=None, description="by column: one array of values per path; if requested"
     )
     seed: int = Field(description="the seed that was used")
+    lookback: int | None = Field(default=None, description="candles that the model read, the last ones")
     device: str = Field(description="the device that computed it")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
-    warnings: list[str] = []
+    warnings: list[str] = Field(
+        default=[], description="about this series, after those about the whole request"
+    )
 
 
 def version_of(model_id: str, revision: str | None) -> str:

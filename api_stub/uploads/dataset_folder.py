@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,12 +16,13 @@ from pydantic import BaseModel
 
 from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
-from api_stub.uploads.dataset_process import read_dataset
+from api_stub.uploads.file_process import read_upload
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.atomic_write import sync
+from kronos_model.bars.files.find import SUFFIXES
+from kronos_model.bars.files.options import ReadOptions
 
-DATASET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(csv|parquet|pq)")
-SUFFIXES: Final = (".csv", ".parquet", ".pq")
+DATASET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(csv|csv\.gz|parquet|pq)")
 STAGING_PREFIX: Final = ".upload-"
 """Readers of the folder skip hidden files."""
 STAGING_AGE_S: Final = 24 * 3600
@@ -54,7 +55,7 @@ def stored_files(root: Path) -> list[StoredFile]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(parent, name)
-            if name.startswith(".") or path.suffix.lower() not in SUFFIXES or path.is_symlink():
+            if name.startswith(".") or not name.lower().endswith(SUFFIXES) or path.is_symlink():
                 continue
             with suppress(OSError):  # the file was just removed
                 size = path.stat().st_size
@@ -68,7 +69,7 @@ async def store(
     root: Path,
     name: str,
     chunks: AsyncIterator[bytes],
-    config: Mapping[str, Any],
+    options: ReadOptions,
     *,
     may_replace: bool,
     reading: asyncio.Semaphore,
@@ -77,7 +78,7 @@ async def store(
 
     Args:
         name: matches ``DATASET_NAME``.
-        config: ``columns`` and ``instrument_column`` of finetuning's ``data``.
+        options: how to read it.
         reading: limits how many files are read at once.
 
     Returns:
@@ -100,7 +101,7 @@ async def store(
             num_bytes = file.tell()
         await asyncio.to_thread(sync, staging)
         async with reading:
-            report = await read_dataset(staging, name, config)
+            report = await read_upload(staging, name, options, ErrorCode.TRAINING_DATA_INVALID)
         is_replaced = await asyncio.to_thread(_place, staging, target, may_replace=may_replace)
     except OSError as error:
         if error.errno not in NO_ROOM:

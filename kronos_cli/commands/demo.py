@@ -29,7 +29,7 @@ from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import ForecastWorkerStatus
-from kronos_client.core.forecast_request import SAMPLE_COUNT
+from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 from kronos_model.bars.files.lookback import read_candles
@@ -52,7 +52,7 @@ NUM_SYNTHETIC_BARS = 400
 @options.tokenizer
 @options.device
 @options.pred_len
-@click.option("--samples", default=SAMPLE_COUNT, show_default=True, type=options.COUNT, help="Sample paths.")
+@options.samples
 @click.option("--seed", default=7, show_default=True, type=click.IntRange(min=0))
 @click.option("--output", type=options.PATH, help="File of the chart.  [default: output/forecast.png]")
 @click.option("--json", "as_json", is_flag=True, help="Print the forecast as JSON; steps go to stderr.")
@@ -101,9 +101,13 @@ class Demo:
     tokenizer: str | None
     device: str | None
     pred_len: int
-    samples: int
+    sample_count: int | None
     seed: int
     output: Path | None
+
+    @property
+    def num_paths(self) -> int:
+        return self.sample_count or default_sample_count(self.settings.limits())
 
     def candles(self) -> tuple[pd.DataFrame, str]:
         """The bars that may be read for the forecast, and their name."""
@@ -153,10 +157,10 @@ class Demo:
                 lookback,
                 pred_len=self.pred_len,
                 lookback=self.lookback or "auto",
-                sample_count=self.samples,
+                sample_count=self.num_paths,
                 seed=self.seed,
             )
-            self.console.print(f"Job      {handle.id}: {self.samples} paths of {self.pred_len} bars")
+            self.console.print(f"Job      {handle.id}: {self.num_paths} paths of {self.pred_len} bars")
             try:
                 return self._wait(stack, handle)
             except KeyboardInterrupt:
@@ -166,7 +170,7 @@ class Demo:
 
     def _wait(self, stack: ProcessStack, handle: ForecastHandle) -> ForecastResult:
         """Wait for the result. A job of more than a second shows its progress."""
-        num_bars = self.pred_len * self.samples
+        num_bars = self.pred_len * self.num_paths
         bars = (BarColumn(), MofNCompleteColumn(), TextColumn("bars"), TimeElapsedColumn())
         progress = Progress(TextColumn("Forecast"), *bars, console=self.console)
         bar = progress.add_task("forecast", total=num_bars)
@@ -192,7 +196,7 @@ class Demo:
         show = self.console.print
         show(f"\nDevice   {result.device}")
         # Results repeat the worker's device warning. Each text is printed once.
-        warnings = [result.device_warning, status.device_warning, *result.warnings]
+        warnings = [result.device_warning, status.device_warning, *result.all_warnings()]
         for text in dict.fromkeys(filter(None, warnings)):
             show(f"Warning  {text}", style="yellow", soft_wrap=True)
         show(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")

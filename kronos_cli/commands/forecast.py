@@ -18,7 +18,7 @@ from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
 from kronos_client.contract.worker_status import ForecastWorkerStatus
-from kronos_client.core.forecast_request import SAMPLE_COUNT
+from kronos_client.core.forecast_request import default_sample_count
 from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
@@ -58,14 +58,7 @@ def device(text: str) -> str:
 )
 @options.pred_len
 @options.lookback
-@click.option(
-    "--samples",
-    "sample_count",
-    default=SAMPLE_COUNT,
-    show_default=True,
-    type=options.COUNT,
-    help="Sample paths.",
-)
+@options.samples
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
 @click.option(
     "--temperature", type=POSITIVE, default=1.0, show_default=True, help="Below 1 calmer, above 1 wilder."
@@ -105,8 +98,8 @@ def device(text: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
-    lookback: int | None, no_fallback: bool, fresh: bool, overwrite: bool, plot: bool, as_json: bool,
-    **given: Any,
+    lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
+    plot: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
 
@@ -136,6 +129,7 @@ def forecast(
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
         sent: Any = given | {"allow_fallback": not no_fallback} | ({"lookback": lookback} if lookback else {})
+        sent["sample_count"] = sample_count or default_sample_count(settings.limits())
         run = ForecastRun(
             client, inputs, target, lookback or settings.max_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,

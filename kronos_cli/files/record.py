@@ -24,9 +24,10 @@ Record = Mapping[str, Any]
 def forecast_record(name: str, file: Path, job_id: str, result: ForecastResult) -> dict[str, Any]:
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
-    origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "warnings"})
+    origin = result.model_dump(mode="json", include={"model", "device", "device_warning"})
     bars = series.model_dump(mode="json", include={"timestamps", "mean", "quantiles"})
-    return {"series": name, "file": str(file), "job_id": job_id, **origin, "seed": series.seed, **bars}
+    origin |= {"warnings": result.all_warnings(), "seed": series.seed}
+    return {"series": name, "file": str(file), "job_id": job_id, **origin, **bars}
 
 
 def columns_of(record: Record) -> dict[str, list[Any]]:

@@ -158,7 +158,7 @@ class ForecastRun:
         if received:
             raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
-        for text in filter(None, [result.device_warning, *result.warnings, model_caution]):
+        for text in filter(None, [result.device_warning, *result.all_warnings(), model_caution]):
             self.tally.warnings.setdefault(text)
 
     def _charts(self, name: str) -> list[Path]:

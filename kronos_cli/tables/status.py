@@ -53,9 +53,8 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
 def gpu_cells(worker: AnyWorkerStatus) -> tuple[str, str, str]:
     """The GPU's product name, its utilisation, and its memory in use by all processes."""
     gpu = worker.device_description
-    busy, total, free = (
-        gpu.get(name) for name in ("utilisation_percent", "memory_total_bytes", "memory_free_bytes")
-    )
+    shown = (gpu.get(name) for name in ("utilisation_percent", "memory_total_bytes", "memory_free_bytes"))
+    busy, total, free = (number if isinstance(number, int | float) else None for number in shown)
     memory = (
         "?" if total is None or free is None else f"{(total - free) / 2**30:.0f} of {total / 2**30:.0f} GiB"
     )

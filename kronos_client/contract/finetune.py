@@ -182,7 +182,7 @@ def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
 
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
     """Refuse at once candles that are too short for a single window."""
-    for field in ("columns", "instrument_column"):
+    for field in ("columns", "id_column", "date_format", "decimal"):
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
     longest = max(len(instrument.timestamps) for instrument in instruments)

@@ -1,12 +1,10 @@
 """A finetuning job's progress while it trains, and its result."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from kronos_client.contract.model_info import ResultModel
-
-Texts = Annotated[tuple[str, ...], Field(strict=False)]
+from kronos_client.contract.model_info import ResultModel, Texts
 
 
 class FinetuneProgress(ResultModel):

@@ -1,4 +1,7 @@
-"""Ids of jobs: one rule for clients and workers."""
+"""Ids of jobs: one rule for clients and workers.
+
+Clients refuse other ids. A worker answers BAD_MESSAGE under them, where Redis can have such a key.
+"""
 
 import uuid
 from typing import TypeGuard
@@ -10,6 +13,14 @@ from kronos_client.contract.names import MAX_ID_CHARS
 def is_job_id(value: object) -> TypeGuard[str]:
     """Whether a value may be a job's id: a text that fits into a key of Redis and a line of a log."""
     return isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable()
+
+
+def can_be_answered(value: object) -> TypeGuard[str]:
+    """Whether an error can be stored under this id, whether or not it is a job's."""
+    try:
+        return isinstance(value, str) and len(value.encode()) > 0
+    except UnicodeEncodeError:  # half of a character
+        return False
 
 
 def checked_job_id(job_id: object = None) -> str:

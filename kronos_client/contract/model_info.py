@@ -1,6 +1,10 @@
 """The model that computes a forecast, as results and worker statuses name it. Imports no NumPy."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class ResultModel(BaseModel):

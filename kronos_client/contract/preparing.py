@@ -97,7 +97,7 @@ def _prepare_series(
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
         seed=series.seed if series.seed is not None else seed,
-        warnings=() if future.warning is None else (f"Series {series.id!r}: {future.warning}",),
+        warnings=() if future.warning is None else (future.warning,),
     )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from kronos_client.contract.forecast import ForecastJob, Output, Seed
-from kronos_client.contract.model_info import ModelInfo, ResultModel
+from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_model.bars.columns import as_columns
 from kronos_model.forecast import Forecast
@@ -26,9 +26,7 @@ class SeriesForecast(ResultModel):
     """The forecast of one series, over H bars."""
 
     id: str
-    timestamps: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        description="of the forecast bars, in the form of the job's"
-    )
+    timestamps: Texts = Field(description="of the forecast bars, in the form of the job's")
     mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
     quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
     paths: dict[ColumnName, Paths] | None = Field(
@@ -38,6 +36,7 @@ class SeriesForecast(ResultModel):
     lookback: int | None = Field(
         default=None, description="bars of the series that the model read, the last ones"
     )
+    warnings: Texts = Field(default=(), description="for people, about this series")
 
     def frame(self) -> "pd.DataFrame":
         """The mean as a DataFrame indexed by time; needs pandas.
@@ -72,7 +71,14 @@ class ForecastResult(ResultModel):
     queue: str
     worker: str
     timings_ms: Timings
-    warnings: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    warnings: Texts = Field(
+        default=(), description="for people, about the whole job; each series has its own"
+    )
+
+    def all_warnings(self) -> list[str]:
+        """The job's warnings, then those of each series; with several series, each with its id."""
+        each = [(f"Series {one.id!r}: ", text) for one in self.series for text in one.warnings]
+        return [*self.warnings, *(text if len(self.series) == 1 else name + text for name, text in each)]
 
 
 class ErrorReport(ResultModel):
@@ -96,9 +102,7 @@ def sampling_warnings(job: ForecastJob) -> list[str]:
     if not job.output.quantiles or num_paths >= MIN_PATHS_OF_QUANTILES:
         return []
     paths = "1 sample path" if num_paths == 1 else f"{num_paths} sample paths"
-    return [
-        f"Quantiles of {paths} say little: set sampling.sample_count to {MIN_PATHS_OF_QUANTILES} or more."
-    ]
+    return [f"Quantiles of {paths} say little: draw {MIN_PATHS_OF_QUANTILES} or more."]
 
 
 def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
@@ -113,6 +117,7 @@ def series_result(series: PreparedSeries, forecast: Forecast, output: Output) ->
         paths=_by_column(forecast.paths) if output.paths else None,
         seed=series.seed,
         lookback=len(series.wall),
+        warnings=series.warnings,
     )
 
 

@@ -37,12 +37,14 @@ class WorkerStatus(StatusModel):
     )
     jobs_done: int = 0
     jobs_failed: int = 0
-    jobs_per_s: float = Field(default=0.0, description="jobs that ended, over the last minute")
+    jobs_per_s: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="jobs that ended, over the last minute"
+    )
     threads: int | None = None
     versions: dict[str, str] = {}
     host: str = ""
     pid: int = 0
-    uptime_s: float = 0.0
+    uptime_s: float = Field(default=0.0, allow_inf_nan=False)
 
     @property
     def is_ready(self) -> bool:
@@ -55,7 +57,7 @@ class RunningJob(StatusModel):
 
     id: str
     bars_done: int
-    bars_total: int
+    bars_total: int = Field(gt=0)
 
 
 class ModelStatus(StatusModel):
@@ -90,6 +92,7 @@ class ForecastWorkerStatus(WorkerStatus):
     queue_wait_s: float | None = Field(default=None, description="time that a series waited for slots")
     models: Annotated[tuple[ModelStatus, ...], Field(strict=False, description="the worker's own first")] = ()
     max_models: int = 1
+    limits: dict[str, int] = Field(default={}, description="the most that a job may have, by setting")
     dtype: str = ""
 
 

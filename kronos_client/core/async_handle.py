@@ -29,7 +29,7 @@ class AsyncHandle(Generic[State, Result]):
         return self._kind.state_of(await self._core.events.read(self.id))
 
     async def progress(self) -> AsyncGenerator[State, None]:
-        async with aclosing(self._core.events.states(self.id)) as states:
+        async with aclosing(self._core.events.states(self.id, None, self._kind.state_of)) as states:
             async for stored in states:
                 yield self._kind.state_of(stored)
 
@@ -41,7 +41,7 @@ class AsyncHandle(Generic[State, Result]):
         forget: bool = False,
     ) -> Result:
         stored = NOTHING
-        async with aclosing(self._core.events.states(self.id, timeout_s)) as states:
+        async with aclosing(self._core.events.states(self.id, timeout_s, self._kind.state_of)) as states:
             async for stored in states:
                 if on_progress is not None:
                     on_progress(self._kind.state_of(stored))

@@ -84,7 +84,7 @@ def forecast_payload(
     if "quantiles" in given:
         given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
-    num_paths = min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, len(series))))
+    num_paths = default_sample_count(limits, len(series))
     sampling, output = Sampling(sample_count=num_paths).model_dump(), Output().model_dump(mode="json")
     return {
         "schema_version": SCHEMA_VERSION,
@@ -96,6 +96,11 @@ def forecast_payload(
         "priority": "normal",
         "context_policy": "exact",
     } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
+
+
+def default_sample_count(limits: Limits, num_series: int = 1) -> int:
+    """``SAMPLE_COUNT``, or fewer paths where the limits of a job with so many series allow fewer."""
+    return min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
 
 
 def check_options(options: Mapping[str, object], kind: type) -> None:

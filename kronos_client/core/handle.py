@@ -62,8 +62,9 @@ class JobHandle(Generic[State, Result]):
         """
         if on_progress is not None:
             stored = NOTHING
-            for stored in self._thread.iterate(lambda core: core.events.states(self.id, timeout_s)):
-                on_progress(self._kind.state_of(stored))
+            state_of = self._kind.state_of
+            for stored in self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of)):
+                on_progress(state_of(stored))
             if not stored.has_ended:
                 raise closed(self.id)
         return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))

@@ -17,7 +17,6 @@ from kronos_client.redis.job_store import canonical_json
 from kronos_client.redis.shown import shown_arguments
 from kronos_client.settings import ClientSettings
 
-NO_PRED_LEN_LIMIT: Final = 2**31
 IF_TOO_LARGE: Final[dict[Role, tuple[str, str]]] = {
     "forecast": ("series", "send fewer series"),
     "finetune": ("data.instruments", "put the candles into the workers' data folder"),
@@ -45,7 +44,7 @@ class Job:
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
     """Make and check a forecast of candles. Raises JobError."""
-    limits = settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    limits = settings.limits()
     return forecast_job(forecast_payload(candles, limits=limits, **options), job_id, settings)
 
 
@@ -55,7 +54,7 @@ def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     Raises:
         JobError: The error that the worker would return.
     """
-    job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    job_id, limits = checked_job_id(job_id), settings.limits()
     parsed = parse_job(payload, limits)
     job = _job(job_id, FORECAST, payload, parsed, limits)
     prepare(parsed, job_id, limits)
@@ -75,7 +74,7 @@ def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     Raises:
         JobError: The error that the worker would return.
     """
-    job_id, limits = checked_job_id(job_id), settings.limits(max_pred_len=NO_PRED_LEN_LIMIT)
+    job_id, limits = checked_job_id(job_id), settings.limits()
     return _job(job_id, FINETUNE, payload, parse_finetune_job(payload, limits), limits)
 
 

@@ -15,7 +15,7 @@ from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncForecastHandle, not_in_time, submitted
 from kronos_client.core.core import Core
-from kronos_client.core.forecast_request import ForecastOptions
+from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.job import candles_job
 from kronos_client.core.reading import readable
 from kronos_client.core.retrying import Retries
@@ -81,6 +81,7 @@ class Many:
         self._forget = options.pop("forget", False)
         self._prefix = options.pop("job_id_prefix", None)
         self._options: ForecastOptions = options
+        check_options(options, ForecastOptions)
         if self._max_in_flight < 1:
             raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
@@ -165,15 +166,16 @@ class Many:
         self._wants_item = False
         self._num_taken += 1
 
-    async def _one(self, outcome: ForecastOutcome, candles: Any) -> ForecastOutcome:
+    async def _one(self, outcome: ForecastOutcome, candles: Any, own: ForecastOptions) -> ForecastOutcome:
         handle: AsyncForecastHandle | None = None
         try:
             if outcome.error is not None:
                 return outcome
-            make_job = partial(candles_job, candles, self._options, outcome.job_id, self._core.settings)
+            options: ForecastOptions = {**self._options, **own}
+            make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
             may_stay = self._prefix is not None
             handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay)
-            del candles, make_job
+            del candles, own, options, make_job
             self._send_next()
             return replace(outcome, result=await self._result(handle))
         except JobError as error:
@@ -206,23 +208,31 @@ class Many:
                 await asyncio.sleep(retries.pause_s(error))
 
 
-def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutcome, Any]:
-    """An item's outcome so far, and its candles. The outcome has an error if the item cannot be submitted."""
-    is_pair = isinstance(item, tuple) and len(item) == 2
-    key, candles = item if is_pair else (index, item)
+def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutcome, Any, ForecastOptions]:
+    """An item's outcome so far, its candles, and its own options.
+
+    The outcome has an error if the item cannot be submitted.
+    """
+    is_keyed = isinstance(item, tuple) and len(item) in (2, 3)
+    key, candles, *more = item if is_keyed else (index, item)
+    options: Any = more[0] if more else {}
     begun = ForecastOutcome(index, index, str(uuid.uuid4()))
     try:
         with readable("an item's key", "key"):
             if not _is_key(key):
-                wrong = f"must be (key, candles), and {type(key).__name__} cannot be a key"
-                message = f"an item that is a tuple of two {wrong}: give several series of one job as a list"
+                message = (
+                    f"a tuple must be (key, candles) or (key, candles, options), and {type(key).__name__} "
+                    "cannot be a key: give several series of one job as a list"
+                )
                 raise JobError(ErrorCode.BAD_TYPE, message, "key")
             begun = replace(begun, key=key)
             if prefix is not None:
                 begun = replace(begun, job_id=checked_job_id(f"{prefix}-{key}"))
+        with readable("an item's options", "options"):
+            check_options(options, ForecastOptions)
     except JobError as error:
-        return replace(begun, error=error), None
-    return begun, candles
+        return replace(begun, error=error), None, {}
+    return begun, candles, options
 
 
 def _is_key(key: object) -> bool:

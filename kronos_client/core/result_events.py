@@ -7,7 +7,7 @@ also read every few seconds.
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -127,8 +127,15 @@ class ResultEvents:
         with reachable(job_id):
             return await asyncio.shield(self._start(self._store.forget(job_id, has_result=has_result)))
 
-    async def states(self, job_id: str, timeout_s: float | None = None) -> AsyncGenerator[Stored, None]:
+    async def states(
+        self,
+        job_id: str,
+        timeout_s: float | None = None,
+        seen_as: Callable[[Stored], object] = lambda stored: stored,
+    ) -> AsyncGenerator[Stored, None]:
         """Yield the job's present state, then each new one, up to the outcome or a call of ``release``.
+
+        A state that is ``seen_as`` the one before it is not new.
 
         Raises:
             JobError: TIMEOUT if the job has not ended in time; LOST or RESULT_EXPIRED if there is nothing to
@@ -137,15 +144,17 @@ class ResultEvents:
         _check_id(job_id)
         begun_at = time.monotonic()
         ends_at = math.inf if timeout_s is None else begun_at + timeout_s
-        last: Stored | None = None
+        last: object = None
         with self._waiting(job_id) as waiter:
             while True:
                 if waiter.error is not None:
                     raise waiter.error
                 waiter.stored.raise_absence()
-                if waiter.is_known and waiter.stored != last:
-                    yield (last := waiter.stored)
-                    if last.has_ended:
+                stored = waiter.stored
+                if waiter.is_known and seen_as(stored) != last:
+                    last = seen_as(stored)
+                    yield stored
+                    if stored.has_ended:
                         return
                     continue  # a newer one may have come meanwhile
                 if self.is_released:

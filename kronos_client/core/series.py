@@ -59,9 +59,13 @@ def series_payload(
             raise JobError(ErrorCode.BAD_VALUE, message, name)
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
-    if max_bars is not None and {len(texts)} == set(
-        map(len, columns.values())
-    ):  # else the contract refuses it
+    lengths = {name: len(values) for name, values in columns.items()} | {"timestamps": len(texts)}
+    num_bars = max(map(len, columns.values()), default=len(texts))
+    for name, length in lengths.items():  # before a series is cut to its end
+        if length != num_bars:
+            message = f"{name} has {length} entries for {num_bars} bars: give one a bar"
+            raise JobError(ErrorCode.LENGTH_MISMATCH, message, name, {"row": min(length, num_bars)})
+    if max_bars is not None:
         texts, columns = texts[-max_bars:], {name: values[-max_bars:] for name, values in columns.items()}
     payload: dict[str, Any] = {"id": series_id, "timestamps": texts}
     payload |= {name: encode_column(values) for name, values in columns.items()}

@@ -31,7 +31,7 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
     device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
     num_bars = job.num_bars_read(None, MAX_CONTEXT)
     series = [one.last(num_bars) for one in prepare(job, job_id, limits)]
-    warnings = [warning for one in series for warning in one.warnings] + sampling_warnings(job)
+    warnings = sampling_warnings(job)
     return ForecastResult(
         series=tuple(series_result(one, _walk(one, job), job.output) for one in series),
         model=ModelInfo(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
@@ -69,24 +70,38 @@ def withdraw(redis: Redis, node: str) -> None:
 def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     """Read the status of every live worker, ordered by node name.
 
-    An invalid announcement, such as one of a newer release, is left out and logged once.
+    Any app may write announcements. An invalid one, such as one of a newer release, is left out and logged
+    once.
     """
-    nodes = sorted(str(node) for node in redis.zrange(WORKERS_KEY, 0, -1))
-    if not nodes:
+    try:
+        members = _read_bytes(redis, "ZRANGE", WORKERS_KEY, 0, -1)
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        _warn_once("all announcements are", f"the key {WORKERS_KEY} is not a sorted set: delete it")
         return []
+    if not members:
+        return []
+    nodes = sorted(member.decode(errors="replace") for member in members)
     workers = []
-    for node, text in zip(nodes, redis.mget([worker_key(node) for node in nodes]), strict=True):
+    for node, text in zip(nodes, _read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
         try:
             if text is not None:
-                workers.append(WORKER_STATUS.validate_json(str(text)))
+                workers.append(WORKER_STATUS.validate_json(text))
         except ValidationError as error:
-            _warn_once(node, first_reason(error))
+            _warn_once(f"the announcement of worker {excerpt(node)} is", first_reason(error))
     return workers
 
 
+def _read_bytes(redis: Any, *command: str | int) -> list[Any]:
+    """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
+    answer: list[Any] = redis.execute_command(*command, NEVER_DECODE=True)
+    return answer
+
+
 @lru_cache(maxsize=100)
-def _warn_once(node: str, reason: str) -> None:
-    log.warning("the announcement of worker %s is ignored: %s", excerpt(node), escaped(reason, 200))
+def _warn_once(what: str, reason: str) -> None:
+    log.warning("%s ignored: %s", what, escaped(reason, 200))
 
 
 def is_gpu_ready(workers: Iterable[WorkerStatus]) -> bool:

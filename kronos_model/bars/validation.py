@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, check_price_columns, column_error
 from kronos_model.errors import CandleError
 
+IMPOSSIBLE: Final = "IMPOSSIBLE_CANDLE"
 MAX_MAGNITUDE: Final = 1e17
 """Beyond it the sum of squares over a long lookback, which scaling needs, leaves float32's range."""
 
@@ -54,6 +55,15 @@ def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, 
         amount = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
         text = f"times the price is beyond {MAX_MAGNITUDE:g}: give volume in a larger unit, or the amount too"
         yield "VALUE_TOO_LARGE", "volume", amount > MAX_MAGNITUDE, text
+
+
+def impossible_prices(
+    columns: Mapping[str, NDArray[Any]],
+) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
+    """As ``defects_of``: open and close outside low to high, which is common in vendors' data."""
+    for name in ("open", "close"):
+        yield IMPOSSIBLE, name, columns[name] > columns["high"], "is above the high of the same bar"
+        yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"
 
 
 def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:

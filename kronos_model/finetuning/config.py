@@ -41,8 +41,20 @@ class DataConfig(ConfigModel):
     columns: dict[ColumnName, str] = Field(
         default={}, description="titles of columns in the files, if not the names here: {close: Adj Close}"
     )
-    instrument_column: str | None = Field(
+    id_column: str | None = Field(
         default=None, description="column with the instrument's name, for files with several instruments"
+    )
+    date_format: str | None = Field(
+        default=None, description="form of the times as in Python's strptime, where it cannot be found"
+    )
+    decimal: Literal[".", ","] | None = Field(
+        default=None, description="decimal sign of the numbers, where it cannot be found"
+    )
+    drop_bad_rows: bool = Field(
+        default=False, description="leave unusable rows out and count them; else the first is an error"
+    )
+    reject_impossible: bool = Field(
+        default=False, description="whether an open or close outside low to high makes a row unusable"
     )
     lookback: Annotated[Count, Field(ge=2)] = Field(
         default=400, description="first bars of a window, which its scaling is taken from"

@@ -14,6 +14,7 @@ from celery import Celery
 from kronos_client.client import ForecastHandle
 from kronos_client.contract.names import DEAD_KEY, FINETUNE_TASK
 from kronos_client.redis.queues import list_keys
+from kronos_model.text import escaped
 from tests.faults.accounting import await_empty
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet, Worker
@@ -52,7 +53,7 @@ def anonymous() -> list[bytes]:
         None,
         {"body": "x"},
         message(headers={"id": None}, properties={"correlation_id": None}),
-        message(headers={"id": "a\nb\x1b[31m"}, properties={"correlation_id": 5}),
+        message(headers={"id": "\ud800"}, properties={"correlation_id": 5}),
         {"headers": [], "properties": [], "body": []},
     ]
     return [b"", b"\xff\xfe", b"not json", b"[" * 60_000, *(json.dumps(one).encode() for one in envelopes)]
@@ -62,6 +63,8 @@ def signed(marker: Path) -> dict[str, Any]:
     """Messages that name a job, by its id."""
     bomb = zlib.compress(b"[" + b" " * 2**28)
     return {
+        "a\nb\x1b[31m": named("a\nb\x1b[31m"),
+        "x" * 201: named("x" * 201),
         "number": named("number", body=[5]),
         "base64": message(headers={"id": "base64"}) | {"body": "%%%"},
         "pickle": with_body(Pickled(marker).text, "application/x-python-serialize", "pickle"),
@@ -119,7 +122,9 @@ def test_unreadable_messages_are_answered_or_buried_and_the_worker_goes_on(
     while redis.connection.llen(DEAD_KEY) < num_expected and time.monotonic() < deadline:
         time.sleep(0.05)
     entries = [json.loads(entry) for entry in redis.connection.lrange(DEAD_KEY, 0, -1)]
-    assert sorted(filter(None, (entry["id"] for entry in entries))) == sorted(bad)
+    assert sorted(filter(None, (entry["id"] for entry in entries))) == sorted(
+        escaped(job_id, 200) for job_id in bad
+    )
     assert sum(entry["id"] is None for entry in entries) == len(anonymous())
     for job_id in bad:
         meta = json.loads(redis.connection.get(f"celery-task-meta-{job_id}"))
@@ -185,6 +190,7 @@ def test_an_odd_callback_does_not_end_the_worker_nor_hide_the_jobs_end(
         for job_id in list(waiting):
             meta = json.loads(redis.connection.get(f"celery-task-meta-{job_id}") or "{}")
             if meta.get("status") in ("SUCCESS", "FAILURE"):
+                assert meta["status"] == "SUCCESS", meta
                 waiting.remove(job_id)
         time.sleep(0.05)
     assert waiting == set()

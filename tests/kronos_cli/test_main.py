@@ -147,6 +147,8 @@ def test_status_shows_how_busy_a_gpu_is(redis: Redis) -> None:
     gpu = {"name": "AMD Instinct (ROCm)", "kind": "cuda", "index": 0, "utilisation_percent": 87, **memory}
     announce(redis, status("celery@one", device="cuda:0", device_description=gpu))
     announce(redis, status("celery@old", device="cuda:1", device_description={"name": "NVIDIA H200"}))
+    odd = {"name": "odd", "memory_total_bytes": "80 GiB", "memory_free_bytes": 1, "utilisation_percent": []}
+    announce(redis, status("celery@odd", device="cuda:2", device_description=odd))
     rows = [line.split() for line in run("status").output.splitlines()]
     assert ["celery@one", "AMD", "Instinct", "(ROCm)", "87", "%", "61", "of", "80", "GiB"] in rows
     assert ["celery@old", "NVIDIA", "H200", "?", "?"] in rows

@@ -31,6 +31,8 @@ from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 
 CANDLES = candles(seed=1, bars=60)
+LONG = candles(seed=1, bars=9_000).as_dict()  # longer than is sent
+LENGTH_MISMATCH = ErrorCode.LENGTH_MISMATCH
 LISTS = {"high": f"{CPU_QUEUE}", "normal": f"{CPU_QUEUE}\x06\x163", "low": f"{CPU_QUEUE}\x06\x166"}
 """Where kombu keeps the messages of each priority."""
 
@@ -183,8 +185,10 @@ def test_bad_candles_are_refused_by_field_and_row(client, redis):
         ({"candles": [{"open": [1.0]}]}, ErrorCode.MISSING_FIELD, "series.0.timestamps"),
         ({"candles": {"open": ["?"], "timestamps": []}}, ErrorCode.BAD_TYPE, "series.0.open"),
         ({"timestamps": 5}, ErrorCode.BAD_TYPE, "series.0.timestamps"),
-        ({"series_ids": ["a", "b"]}, ErrorCode.LENGTH_MISMATCH, "series_ids"),
-        ({"candles": [CANDLES.as_dict()] * 2, "timestamps": [[]]}, ErrorCode.LENGTH_MISMATCH, "timestamps"),
+        ({"candles": LONG, "timestamps": LONG["timestamps"][1:]}, LENGTH_MISMATCH, "series.0.timestamps"),
+        ({"candles": LONG | {"low": LONG["low"][1:]}}, LENGTH_MISMATCH, "series.0.low"),
+        ({"series_ids": ["a", "b"]}, LENGTH_MISMATCH, "series_ids"),
+        ({"candles": [CANDLES.as_dict()] * 2, "timestamps": [[]]}, LENGTH_MISMATCH, "timestamps"),
         ({"pred_len": object()}, ErrorCode.BAD_TYPE, "pred_len"),
         ({"seed": "seven"}, ErrorCode.BAD_TYPE, "sampling.seed"),
     ],

@@ -314,9 +314,7 @@ def test_a_refusal_names_the_line_of_the_file(visit, bars, tmp_path):
 
 def test_the_workers_warnings_are_shown(visit):
     page = visit.forecast(**SETTINGS | {"lookback": 100})
-    assert page.inner_text("#job-warning").startswith(
-        "Series 'sample.csv': the model was trained on lookbacks"
-    )
+    assert page.inner_text("#job-warning").startswith("The model was trained on lookbacks")
     assert page.locator("#device-warning").is_hidden()
 
 

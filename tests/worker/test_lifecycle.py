@@ -68,11 +68,19 @@ def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
         (("-P", "prefork", "-c", "2"), ("prefork", 2), 2),
         (("-P", "prefork", "-c", "auto"), ("prefork", NUM_CORES), NUM_CORES),
         (("--pool", "solo"), ("solo", 1), 0),
+        (("--pool", "prefork", "-c", "2", "--autoscale", "5,2"), ("prefork", 2), 5),
     ],
 )
 def test_pool_and_concurrency_of_every_command_line(arguments, expected, num_children):
     assert chosen(*arguments) == expected
     assert lifecycle.current.num_children == num_children
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_a_pool_that_cannot_scale_refuses_to_start_with_autoscale(caplog, pool):
+    with pytest.raises(SystemExit):
+        chosen("--pool", pool, "--autoscale", "10,2")
+    assert "--autoscale needs --pool prefork" in caplog.text
 
 
 def test_a_handler_that_fails_ends_the_worker(monkeypatch, caplog):

@@ -11,8 +11,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
+from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, MAX_ID_CHARS, STATUS_TASK
 from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step, rank_of
+from kronos_model.text import escaped
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 
@@ -151,11 +152,12 @@ class MessageConsumer:
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
         """Answer, then bury: if the worker is killed in between, the next worker repeats both."""
-        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", error.job_id, error)
+        shown_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
+        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", shown_id, error)
         if error.job_id is not None:
             text = f"{error}; the contract (docs/reference/contract.md) says how to send a job"
             self._answer(error.job_id, JobError(ErrorCode.BAD_MESSAGE, text))
-        self.deliveries.bury(tag, str(error), queue=queue, job_id=error.job_id, message=raw)
+        self.deliveries.bury(tag, str(error), queue=queue, job_id=shown_id, message=raw)
         self.on_dead()
 
 

@@ -11,13 +11,14 @@ import binascii
 import json
 import re
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final
 
 from celery.utils.time import maybe_iso8601
 
-from kronos_client.contract.job_ids import is_job_id
+from kronos_client.contract.job_ids import can_be_answered, is_job_id
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.redis.shown import shown_arguments
 from kronos_model.text import printable
@@ -30,7 +31,7 @@ BRACKETS: Final = b"[]{}"
 NO_BRACKETS: Final = bytes(set(range(256)) - set(BRACKETS))
 MAX_REPR_CHARS: Final = 200
 """Length of a job's text in Flower."""
-_ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?"([^"\\]{1,%d})"' % (4 * MAX_ID_CHARS))
+_ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?("(?:[^"\\]|\\.)+")')
 END_OF_TIME: Final = 253_370_764_800.0
 """The start of the year 9999 as Unix time. Python's datetime ends with that year."""
 NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
@@ -39,7 +40,7 @@ SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")
 
 
 class BadMessage(Exception):
-    """A message that no task can take. ``job_id`` is set if the message names one."""
+    """A message that no task can take. ``job_id`` is set if it names one that can be answered."""
 
     def __init__(self, reason: str, job_id: str | None = None) -> None:
         super().__init__(reason)
@@ -101,15 +102,17 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         }
         return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
     except BadMessage as error:
-        raise BadMessage(str(error), job_id if is_job_id(job_id) else None) from None
+        raise BadMessage(str(error), job_id if can_be_answered(job_id) else None) from None
 
 
 def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
     """The error for a message that is too large, of which only the two ends were read."""
-    found = _ID_IN_TEXT.findall(ends)
-    job_id = found[-1].decode(errors="replace") if found else None
+    job_id = None
+    if found := _ID_IN_TEXT.findall(ends):
+        with suppress(ValueError):
+            job_id = json.loads(found[-1])
     reason = f"the message takes {num_bytes} bytes, the limit is {max_bytes}"
-    return BadMessage(reason, job_id if is_job_id(job_id) else None)
+    return BadMessage(reason, job_id if can_be_answered(job_id) else None)
 
 
 def _parse(text: bytes, what: str) -> Any:

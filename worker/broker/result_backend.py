@@ -4,6 +4,7 @@ Clients in any language read ``exc_message`` as ``[code, message, field, details
 the pool may cause the failure. Overrides methods that celery 5.7's ``backends/base.py`` calls.
 """
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
@@ -16,6 +17,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import refuses_writes
 from kronos_client.redis.job_store import JobStore, OnRepeated, Receipt
 from worker.config import TAKEN_KEY_SETTING
+
+log = logging.getLogger(__name__)
 
 EXPIRED: Final = "expired"
 
@@ -102,10 +105,20 @@ class CodedRedisBackend(RedisBackend):
         return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))
 
     def mark_as_failure(
-        self, task_id: str, exc: BaseException, traceback: Any = None, *args: Any, **kwargs: Any
+        self, task_id: str, exc: BaseException, traceback: Any = None, request: Any = None, **kwargs: Any
     ) -> None:
-        """Store a failure. The traceback names paths on the worker's machine: it stays in the log."""
-        super().mark_as_failure(task_id, coded(exc), None, *args, **kwargs)
+        """Store a failure. The traceback names paths on the worker's machine: it stays in the log.
+
+        Celery sends a job's callbacks and the next task of its chain before it stores the result. If they
+        cannot be sent, the result is stored, and only what follows the job fails.
+        """
+        result = getattr(request, "finished", None)
+        if result is not None and (request.callbacks or request.chain):
+            log.error("job %s: its callbacks or chain could not be sent: %s", task_id, coded(exc))
+            warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
+            content = result | {"warnings": [*result["warnings"], warning]}
+            self._put(self._store, task_id, content, states.SUCCESS, None, request)
+        super().mark_as_failure(task_id, coded(exc), None, request, **kwargs)
 
     def mark_as_revoked(
         self,

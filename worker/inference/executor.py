@@ -80,7 +80,7 @@ def compute(
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         num_bars = job.num_bars_read(served.lookback, served.max_context)
-        series = tuple(one.last(num_bars) for one in series)
+        series = tuple(with_lookback_warning(one.last(num_bars), served.lookback) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
         generations = wait_for_run(host.engine_thread, run, context)
@@ -91,9 +91,7 @@ def compute(
         if job.output.repair:
             forecast = forecast.repaired()
         forecasts.append(series_result(one, forecast, job.output))
-    warnings = [] if device_warning is None else [device_warning]
-    warnings += [warning for one in series for warning in one.warnings]
-    warnings += lookback_warnings(series, served) + sampling_warnings(job)
+    warnings = sampling_warnings(job)
     result = ForecastResult(
         series=tuple(forecasts),
         model=served.info,
@@ -102,7 +100,7 @@ def compute(
         queue=queue,
         worker=host.node,
         timings_ms=_timings(generations, waited_s, loading_s, total_s),
-        warnings=tuple(warnings),
+        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
     )
     return result.model_dump(mode="json")
 
@@ -161,14 +159,15 @@ def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) 
     return run.result()
 
 
-def lookback_warnings(series: Sequence[PreparedSeries], served: LoadedModel) -> list[str]:
-    """Warn of lookbacks that differ from those of a finetuned model's training."""
-    return [
-        f"Series {one.id!r}: the model was trained on lookbacks of {served.lookback} bars, but this one has "
-        f"{len(one.wall)}: its forecast may be worse."
-        for one in series
-        if served.lookback is not None and len(one.wall) != served.lookback
-    ]
+def with_lookback_warning(series: PreparedSeries, trained_lookback: int | None) -> PreparedSeries:
+    """Warn of a lookback that differs from those of a finetuned model's training."""
+    if trained_lookback in (None, len(series.wall)):
+        return series
+    text = (
+        f"The model was trained on lookbacks of {trained_lookback} bars, but this one has "
+        f"{len(series.wall)}: its forecast may be worse."
+    )
+    return replace(series, warnings=(*series.warnings, text))
 
 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:

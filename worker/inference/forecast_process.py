@@ -110,6 +110,7 @@ class ForecastProcess(Host, WorkerProcess):
             **self.metrics.recently(),
             models=models.status() if models else (),
             max_models=self.settings.max_models,
+            limits=self.limits.model_dump(exclude={"max_pred_len"}),
             dtype=self.settings.dtype,
             threads=self.num_threads,
         )

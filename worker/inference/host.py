@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kronos_client.contract.forecast import MAX_COUNT
 from kronos_client.contract.job_limits import Limits
 from worker.inference.engine_thread import EngineObserver, EngineThread
 from worker.inference.model_cache import ModelCache
@@ -65,7 +64,7 @@ class Host:
     @property
     def limits(self) -> Limits:
         """The limits of a job, for any model."""
-        return self.settings.limits(MAX_COUNT)
+        return self.settings.limits()
 
     def limits_of(self, model: Loadable | None) -> Limits:
         """The limits of a job for one model; None is the worker's own."""

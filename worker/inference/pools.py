@@ -38,6 +38,12 @@ class WaitingThreadsPool(ThreadsPool):
             result.f.add_done_callback(lambda future: _report_untraced(future, report))
         return result
 
+    def grow(self, n: int = 1) -> None:
+        """Refuse Celery's control command, whose sender gets this text; so does ``shrink``."""
+        raise ValueError("this worker's threads only wait for its engine: start more workers instead")
+
+    shrink = grow
+
     def terminate_job(self, pid: object, signal: object = None) -> None:
         """Nothing: a thread cannot be killed."""
 
@@ -46,3 +52,8 @@ def is_given(parameter: str) -> bool:
     """Whether an option of ``celery worker`` was given on the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
+
+
+def given(parameter: str) -> Any:
+    """The value of an option of ``celery worker``; None if it was not given."""
+    return click.get_current_context().params[parameter] if is_given(parameter) else None

@@ -88,6 +88,7 @@ class ForecastAttempt(Attempt):
             self._process.metrics.count_job(ErrorCode.INTERNAL)
             raise coded(error) from None
         self._process.metrics.count_job(None)
+        self._request.finished = result  # for the result backend
         return result
 
     def is_cancelled(self) -> bool:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
@@ -19,8 +19,6 @@ from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
 from worker.training.job_folder import RUNS
 from worker.training.start_models import StartModels
-
-NO_PRED_LEN_LIMIT: Final = 2**31
 
 
 class FinetuneProcess(WorkerProcess):
@@ -46,7 +44,7 @@ class FinetuneProcess(WorkerProcess):
 
     @property
     def limits(self) -> Limits:
-        return self.settings.limits(NO_PRED_LEN_LIMIT)
+        return self.settings.limits()
 
     def start(self, num_processes: int = 1) -> None:
         super().start(num_processes)

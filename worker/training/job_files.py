@@ -35,7 +35,7 @@ class JobFiles:
             CANDLES if inline is not None else tuple(f"{DATA_LINK}/{path}" for path in paths)
         )
         if inline is not None:
-            columns = {"instrument_column": INSTRUMENT_COLUMN}
+            columns = {"id_column": INSTRUMENT_COLUMN}
             config = config.model_copy(update={"data": config.data.model_copy(update=columns)})
         pinned = {} if is_first else notes.start
         config = config.model_copy(update={"start": config.start.model_copy(update=pinned)})

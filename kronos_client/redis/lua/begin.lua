@@ -28,8 +28,12 @@ local held_s = 0
 local holder = redis.call('HGET', record, 'holder')
 if holder and holder ~= tag then
     local renewed_at = redis.call('ZSCORE', taken_at, holder)
-    if renewed_at then -- in the future if Redis's clock went back
-        held_s = math.min(timeout_s, math.max(min_held_s, renewed_at + timeout_s - now))
+    if renewed_at then
+        if tonumber(renewed_at) > now then -- Redis's clock went back, or it is forged. A living holder renews it
+            renewed_at = now
+            redis.call('ZADD', taken_at, now, holder)
+        end
+        held_s = math.max(min_held_s, renewed_at + timeout_s - now)
     else
         redis.call('HINCRBY', record, 'lost', 1)
     end

@@ -1,29 +1,36 @@
 -- Restarts the timeout of deliveries, which renews their claims.
 -- Returns for each claim 1 if it lives or its holder stored the outcome, 0 if the job ended otherwise, -1 if
--- another has it.
+-- another has it. A claim also lives if its job's record cannot be read.
 -- include: now
 -- include: claims
 local taken_at = KEYS[1] -- and from KEYS[2] on the records of the jobs that have claims
 local record_ttl_s = ARGV[1] -- and from ARGV[2] on their tags, then tags of deliveries without claims
 
+local function renewed(record, tag)
+    if is_anothers(record, tag) then
+        return -1
+    end
+    if redis.call('HEXISTS', record, 'ended_at') == 1 then
+        return redis.call('HGET', record, 'ended_by') == tag and 1 or 0
+    end
+    if redis.call('HGET', record, 'holder') == tag or redis.call('EXISTS', record) == 0 then
+        -- The delivery was put back and no worker has begun it, or Redis lost the record.
+        redis.call('ZADD', taken_at, now, tag)
+        local since = now - (redis.call('HGET', record, 'renewed_at') or now)
+        redis.call('HINCRBYFLOAT', record, 'worked_s', string.format('%.6f', math.max(0, since)))
+        redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text)
+        redis.call('EXPIRE', record, record_ttl_s)
+    end
+    return 1
+end
+
 local answers = {}
 for position = 2, #ARGV do
     local tag, record = ARGV[position], KEYS[position]
     redis.call('ZADD', taken_at, 'XX', now, tag) -- XX: an acknowledged delivery stays gone
-    if record and is_anothers(record, tag) then
-        answers[position - 1] = -1
-    elseif record and redis.call('HEXISTS', record, 'ended_at') == 1 then
-        answers[position - 1] = redis.call('HGET', record, 'ended_by') == tag and 1 or 0
-    elseif record then
-        if redis.call('HGET', record, 'holder') == tag or redis.call('EXISTS', record) == 0 then
-            -- The delivery was put back and no worker has begun it, or Redis lost the record.
-            redis.call('ZADD', taken_at, now, tag)
-            local since = now - (redis.call('HGET', record, 'renewed_at') or now)
-            redis.call('HINCRBYFLOAT', record, 'worked_s', string.format('%.6f', math.max(0, since)))
-            redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text)
-            redis.call('EXPIRE', record, record_ttl_s)
-        end
-        answers[position - 1] = 1
+    if record then
+        local is_read, answer = pcall(renewed, record, tag) -- apps may write records
+        answers[position - 1] = is_read and answer or 1
     end
 end
 return answers

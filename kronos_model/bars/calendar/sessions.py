@@ -117,7 +117,7 @@ def session_walls(
         return times, None
     return times, (
         "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
-        "and Sunday as closed. If that is wrong, pass future_timestamps or a longer lookback."
+        "and Sunday as closed. If that is wrong, give the future times or a longer lookback."
     )
 
 

@@ -181,7 +181,7 @@ def _warn_of_breaks(lookback: Timestamps, future: Timestamps) -> str | None:
         return None
     return (
         f"The lookback shows no break, but it does not reach over a {unseen} either: its spacing continues "
-        "without one. If the market closes, pass future_timestamps or a longer lookback."
+        "without one. If the market closes, give the future times or a longer lookback."
     )
 
 

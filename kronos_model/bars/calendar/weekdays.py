@@ -24,7 +24,7 @@ class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
     """The lookback does not show how its timestamps continue."""
 
     def __init__(self, reason: str) -> None:
-        text = f"the future timestamps cannot be inferred ({reason}): pass future_timestamps"
+        text = f"the future timestamps cannot be inferred ({reason}): give them, or a longer lookback"
         super().__init__(text, field="future_timestamps")
 
 

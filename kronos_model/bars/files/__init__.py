@@ -1,12 +1,16 @@
-"""Candle files, as people keep them. One set of rules for every reader; the web page follows the same ones.
+"""Candle files, as people keep them. One set of rules for every reader.
 
 A file goes through these modules in turn:
 
 find.py          which files are meant
+options.py       what the form of a file does not say
+content.py       bytes to text
 csv_cells.py     text to cells; parquet_cells.py: the same for Parquet
 header.py        which column is which
-clock.py         cells to times
-table.py         cells to a table of numbers and times
-lookback.py      the last bars of one file; the first cell that cannot be used is an error
-instruments.py   all bars of many files; rows that cannot be used are dropped and counted (report.py)
+clock.py         cells to times; time_forms.py: times that are not in ISO 8601
+numbers.py       cells to numbers
+table.py         a table of numbers and times
+faults.py        the rows that cannot be used, by line
+lookback.py      the last bars of one file, for a forecast
+instruments.py   all bars of many files, for training, and a report (report.py)
 """

@@ -1,7 +1,8 @@
 """The cells of a file's columns, not yet converted to numbers and times."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -11,8 +12,24 @@ from kronos_model.text import printable
 
 MAX_SHOWN_CHARS: Final = 300
 
-FindColumns = Callable[[Sequence[str]], Mapping[str, int]]
-"""Maps a file's header to the position of each used column, by our names."""
+
+@dataclass(frozen=True)
+class Header:
+    """The meaning of a file's columns.
+
+    Attributes:
+        titles: of all columns, without spaces and angle brackets around them.
+        places: the positions of the used columns, by our names.
+        num_rows: rows before the first bar.
+    """
+
+    titles: Sequence[str]
+    places: Mapping[str, int]
+    num_rows: int = 1
+
+
+ReadHeader = Callable[[Sequence[Sequence[str]]], Header]
+"""Reads the header in the first rows of a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,16 +40,22 @@ class Cells:
         titles: the file's title of each column, by our names.
         columns: pyarrow arrays of T cells, by our names. Texts have no spaces around them.
         unit: the unit of row numbers in errors: lines of a CSV file from 1, rows of a Parquet file from 0.
-        numbers: the line or row of each, (T,); None if they were not counted.
-        overlong: line and number of cells of each row with more cells than the header; these rows are left
-            out.
+        count: returns the line or row of each, (T,).
+        overlong: the number of cells of each row with more cells than the header. Its own cells are empty.
+        separator: what stands between the cells of a CSV file.
     """
 
     titles: Mapping[str, str]
     columns: Mapping[str, Any]
     unit: Literal["line", "row"]
-    numbers: NDArray[np.int64] | None = None
-    overlong: tuple[tuple[int, int], ...] = ()
+    count: Callable[[], NDArray[np.int64]]
+    overlong: Mapping[int, int] = field(default_factory=dict)
+    separator: str | None = None
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The line or row of each row, counted only if needed."""
+        return self.count()
 
 
 def shown(text: str) -> str:

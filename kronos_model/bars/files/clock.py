@@ -1,7 +1,8 @@
 """A file's column of times: the wall clock as written, and the instants that order the bars."""
 
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -10,58 +11,73 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kronos_model.bars.timestamps import ISO_8601
+from kronos_model.bars.files.time_forms import ClockError, WrittenTimes, read_epochs, read_formatted
+from kronos_model.bars.timestamps import ISO_8601, write_like
 
-_HAS_TIME_OF_DAY: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]"
+_HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
-_TIME_OF_DAY: Final = r"^[0-9]{2}:[0-9]{2}"
-_FIRST_TIME: Final = np.datetime64("0001-01-01", "s")
+_TIME_OF_DAY: Final = r"^([0-9]{1,2}:[0-9]{2}|[0-9]{4}$|[0-9]{6}$)"
+_FIRST_TIME: Final = np.datetime64("0001-01-01", "us")
 """Python's earliest date."""
-
-
-class ClockError(ValueError):
-    """A column of times that cannot be read as a whole; ``row`` is the first at fault, if it is one row."""
-
-    def __init__(self, message: str, row: int | None = None) -> None:
-        super().__init__(message)
-        self.row = row
 
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times of T rows, to the second; NaT if a cell is no time.
+    """Times of T rows; NaT if a cell is no time.
 
     Attributes:
-        wall: the wall clock as written, (T,) datetime64[s].
-        instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[s].
+        wall: the wall clock as written, (T,) datetime64[us].
+        instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[us].
         is_aware: whether the times have offsets or a zone; None if no cell could be read.
+        written: the column of ISO 8601 texts; None if the file has times of another form.
     """
 
     wall: NDArray[np.datetime64]
     instants: NDArray[np.datetime64]
     is_aware: bool | None
+    written: Any = None
+
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """These times as ISO 8601: as written, if they are."""
+        if self.written is not None:
+            texts: list[str] = self.written.take(rows).to_pylist()
+            return texts
+        wall, instants = self.wall[rows], self.instants[rows]
+        if not self.is_aware:
+            is_daily = np.all(wall == wall.astype("datetime64[D]"))
+            return list(write_like("2024-06-18" if is_daily else "2024-06-18T09:35:00", wall, None))
+        offsets_s = (wall - instants).astype("timedelta64[s]").astype(np.int64)
+        return list(write_like("2024-06-18T09:35:00Z", wall, offsets_s))
 
 
-def read_clock(column: pa.ChunkedArray) -> Clock:
-    """Times from ISO 8601 texts, or from a column of times or dates.
-
-    Any other column holds no times: integers, for example, could be seconds or milliseconds.
+def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock:
+    """Times from texts or numbers of any usual form, or from a column of times or dates.
 
     Raises:
-        ClockError: times with and without offsets are mixed, or their zone is not known.
+        ClockError: times with and without offsets are mixed, their zone is not known, or days and months
+            cannot be told apart.
     """
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return _from_times(column)
-    if pa.types.is_string(column.type):
-        return _from_texts(column)
-    nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[s]")
-    return Clock(nowhere, nowhere, None)
-
-
-def time_texts(column: pa.ChunkedArray) -> list[str | None]:
-    """The times of a column that ``read_clock`` reads, as ISO 8601. Texts stay as written."""
-    cells = column.to_pylist()
-    return [cell.isoformat() if isinstance(cell, date) else cell for cell in cells]
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.int64(), safe=False)
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    if not pa.types.is_string(column.type):
+        nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[us]")
+        return Clock(nowhere, nowhere, None)
+    if date_format is not None:
+        times = read_formatted(column, date_format, len(column))
+        assert times is not None, "a form is given"
+        return _clock(times)
+    iso = _read_iso(column)
+    num_empty = len(column) - int(pc.sum(pc.greater(pc.utf8_length(column), 0)).as_py() or 0)
+    best, num_unread = iso, int(np.isnat(iso.wall).sum())
+    for read in (read_epochs, partial(read_formatted, date_format=None, max_unread=num_unread - 1)):
+        other = read(column) if num_unread > num_empty else None
+        if other is not None and np.isnat(other.wall).sum() < num_unread:
+            best, num_unread = other, int(np.isnat(other.wall).sum())
+    return _clock(best, column if best is iso else None)
 
 
 def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -90,6 +106,8 @@ def _date_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         column = column.cast(pa.date32()) if pc.all(pc.equal(days, column)).as_py() is not False else column
     if pa.types.is_date(column.type):
         return column.cast(pa.date32()).cast(pa.string())
+    if pa.types.is_integer(column.type):  # 20240618
+        return column.cast(pa.string())
     if not pa.types.is_string(column.type):
         return None
     return pc.replace_substring_regex(column, _MIDNIGHT, "")
@@ -101,35 +119,46 @@ def _any_matches(texts: pa.ChunkedArray, pattern: str) -> bool:
 
 def _from_times(column: pa.ChunkedArray) -> Clock:
     zone = column.type.tz if pa.types.is_timestamp(column.type) else None
-    instants = _seconds(column if zone is None else column.cast(pa.timestamp(column.type.unit)))
+    instants = _microseconds(column if zone is None else column.cast(pa.timestamp(column.type.unit)))
     if zone is None:
         return Clock(instants, instants, _awareness(instants, False))
     try:
         times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
-    wall = times.tz_localize(None).to_numpy().astype("datetime64[s]")
-    return Clock(wall, instants, _awareness(instants, True))
+    return Clock(_microseconds(times.tz_localize(None)), instants, _awareness(instants, True))
 
 
-def _from_texts(column: pa.ChunkedArray) -> Clock:
-    parts = pc.extract_regex(column, f"^{ISO_8601}$")  # fractions of a second are dropped
+def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:
+    parts = pc.extract_regex(column, f"^{ISO_8601}$")
+    fraction = pc.utf8_slice_codeunits(pc.struct_field(parts, "fraction"), 0, 6)
+    fraction = pc.if_else(pc.equal(fraction, ""), fraction, pc.binary_join_element_wise("", fraction, "."))
     texts = pc.binary_join_element_wise(
-        *(pc.struct_field(parts, part) for part in ("date", "minute", "second")), ""
+        *(pc.struct_field(parts, part) for part in ("date", "minute", "second")), fraction, ""
     )
     try:
-        wall = _seconds(texts.cast(pa.timestamp("s")))
+        wall = _microseconds(texts.cast(pa.timestamp("us")))
     except pa.ArrowInvalid:  # digits that are no date, such as 2024-02-30; pandas says which
-        times = pd.to_datetime(texts.to_pandas(), format="ISO8601", errors="coerce")
-        wall = times.to_numpy().astype("datetime64[s]")
-    offsets_s, has_offset = _read_offsets(pc.struct_field(parts, "offset"))
-    wall = np.where((wall < _FIRST_TIME) | np.isnat(offsets_s), np.datetime64("NaT", "s"), wall)
+        wall = _microseconds(pd.to_datetime(texts.to_pandas(), format="ISO8601", errors="coerce"))
+    wall = np.where(wall < _FIRST_TIME, np.datetime64("NaT", "us"), wall)
+    return WrittenTimes(wall, pc.struct_field(parts, "offset"))
+
+
+def _clock(times: WrittenTimes, written: Any = None) -> Clock:
+    """Raises ClockError if only some of the times have an offset."""
+    offsets_s, has_offset = _read_offsets(times.offsets)
+    wall = np.where(np.isnat(offsets_s), np.datetime64("NaT", "us"), times.wall)
     rows = np.flatnonzero(~np.isnat(wall))  # of the times
     is_aware = has_offset[rows]
     if (differs := is_aware != is_aware[:1]).any():
         text = "times with an offset and times without one: write all of them alike"
         raise ClockError(text, int(rows[np.argmax(differs)]))
-    return Clock(wall, wall - offsets_s, _awareness(wall, bool(is_aware.any())))
+    return Clock(
+        wall,
+        np.asarray(wall - offsets_s, dtype="datetime64[us]"),
+        _awareness(wall, bool(is_aware.any())),
+        written,
+    )
 
 
 def _read_offsets(column: pa.ChunkedArray) -> tuple[NDArray[np.timedelta64], NDArray[np.bool_]]:
@@ -154,5 +183,5 @@ def _awareness(times: NDArray[np.datetime64], is_aware: bool) -> bool | None:
     return None if np.isnat(times).all() else is_aware
 
 
-def _seconds(column: Any) -> NDArray[np.datetime64]:
-    return np.asarray(column.to_numpy().astype("datetime64[s]"))
+def _microseconds(column: Any) -> NDArray[np.datetime64]:
+    return np.asarray(column.to_numpy().astype("datetime64[us]"))

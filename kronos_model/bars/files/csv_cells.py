@@ -1,19 +1,16 @@
-"""CSV to cells: UTF-8 or UTF-16, commas, quotes as in RFC 4180.
+"""CSV to cells: any common separator, quotes as in RFC 4180.
 
 Python's csv module defines the cells. If all rows have as many cells as the header, and quotes enclose plain
 cells only, pyarrow reads the file: it returns the same cells several times as fast, but counts no lines.
 """
 
-import codecs
 import csv
 import io
-import mmap
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import reduce
-from itertools import islice
+from functools import lru_cache, reduce
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
@@ -21,73 +18,86 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
 
-from kronos_model.bars.files.cells import Cells, FindColumns, shown
+from kronos_model.bars.files.cells import Cells, Header, ReadHeader
+from kronos_model.bars.files.content import read_text
+from kronos_model.bars.files.header import HEADER_ROWS
 from kronos_model.errors import CandleFileError
 
-OTHER_SEPARATORS: Final = (";", "\t", "|")
+SEPARATORS: Final = (",", ";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
 
-_QUOTED_CELL: Final = re.compile(r'(?<![^,])[ \t]*("(?:[^"]|"")*+")(?:[ \t]+(?=,|[\r\n]*$))?')
-"""Group 1 is the cell without the blanks around its quotes: the csv module rejects those."""
-
-_QUOTE: Final = re.compile(rb'"(?:(?<![^,\r\n]")[^"\r\n]*"(?![^,\r\n])|())')
-"""Group 1 matches at a quote that does not enclose a whole cell free of quotes and line ends."""
+Row = tuple[int, list[str]]
+"""The line on which a row begins, and its cells."""
 
 
-def read_csv(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
-    """All rows, or the last ones with their lines.
+def read_csv(path: Path, read_header: ReadHeader) -> Cells:
+    """All rows.
 
     Blank rows do not count. Cells that a row lacks are empty. If columns share a title, the first is read.
 
     Raises:
-        CandleFileError: it is empty, its quotes do not match, the separator is no comma, or a used cell is
-            not UTF-8.
+        CandleFileError: it is empty, its quotes do not match, or a used cell is not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
-    with path.open("rb") as content:
-        is_utf_16 = content.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        encoding = "utf-16" if is_utf_16 else "utf-8-sig"
-        file = io.TextIOWrapper(content, encoding, errors="replace", newline="")
-        rows = _numbered_rows(path, file)
-        header_line, row = next(rows, (0, []))
-        header = [title.strip() for title in row]
-        if not header:
-            raise CandleFileError(f"{path} is empty")
-        if len(header) == 1 and any(separator in header[0] for separator in OTHER_SEPARATORS):
-            raise CandleFileError(
-                f"{path} has one column, {shown(header[0])!r}: write the file with commas between its cells"
-            )
-        try:
-            places = find_columns(header)
-        except CandleFileError:
-            if REPLACED in "".join(header):
-                raise _not_utf_8(path, header_line) from None
-            raise
-        is_whole = last is None and not is_utf_16
-        cells = _read_plain(path, header_line, len(header), places) if is_whole else None
-        if cells is None:
-            cells = _read_rows(rows if last is None else deque(rows, maxlen=last), len(header), places)
-            _check_utf_8(path, cells)
-    titles = {name: header[place] for name, place in places.items()}
-    return _without_blank_rows(replace(cells, titles=titles))
+    content = read_text(path)
+    separator = _separator_of(content)
+    rows = _numbered_rows(path, content, separator)
+    first = list(islice(rows, HEADER_ROWS + 1))
+    if not first:
+        raise CandleFileError(f"{path} is empty")
+    try:
+        header = read_header([[cell.strip() for cell in row] for _, row in first])
+    except CandleFileError:
+        if REPLACED in "".join(first[0][1]):
+            raise _not_utf_8(path, first[0][0]) from None
+        raise
+    first = first[header.num_rows :]
+    cells = _read_plain(content, separator, first[0][0] - 1, header) if first else None
+    if cells is None:
+        cells = _read_rows(chain(first, rows), header)
+        _check_utf_8(path, cells)
+    return replace(cells, separator=separator)
 
 
-def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _separator_of(content: bytes) -> str:
+    """The separator that occurs most often in the first line, outside of quotes."""
+    line = re.sub(rb'"[^"]*"', b"", content.lstrip()[: 2**16].partition(b"\n")[0])
+    return max(SEPARATORS, key=lambda separator: line.count(separator.encode()))
+
+
+@lru_cache
+def _quoted_cell(separator: str) -> re.Pattern[str]:
+    """Group 1 is a cell without the blanks around its quotes: the csv module rejects those."""
+    blanks = " " if separator == "\t" else " \t"
+    end = rf"(?:[{blanks}]+(?={re.escape(separator)}|[\r\n]*$))?"
+    return re.compile(rf'(?<![^{separator}])[{blanks}]*("(?:[^"]|"")*+"){end}')
+
+
+@lru_cache
+def _odd_quote(separator: str) -> re.Pattern[bytes]:
+    """Group 1 matches at a quote that does not enclose a whole cell free of quotes and line ends."""
+    pattern = rf'"(?:(?<![^{separator}\r\n]")[^"\r\n]*"(?![^{separator}\r\n])|())'
+    return re.compile(pattern.encode())
+
+
+def _numbered_rows(path: Path, content: bytes, separator: str) -> Iterator[Row]:
     """Each row that is not blank, with the line on which it begins."""
     opening = ""
+    quoted_cell = _quoted_cell(separator)
 
     def lines() -> Iterator[str]:
         nonlocal opening
-        for line in file:
+        for line in io.TextIOWrapper(io.BytesIO(content), "utf-8", errors="replace", newline=""):
             if '"' in line and (' "' in line or '" ' in line or "\t" in line):
-                line = _QUOTED_CELL.sub(r"\1", opening + line)[len(opening) :]
+                line = quoted_cell.sub(r"\1", opening + line)[len(opening) :]
             opening = '"'  # if the row does not end here, the next line begins in a quoted cell
             yield line
 
-    reader = csv.reader(lines(), strict=True)
+    reader = csv.reader(lines(), strict=True, delimiter=separator)
     line = 1
     while True:
         try:
@@ -105,47 +115,70 @@ def _numbered_rows(path: Path, file: Iterable[str]) -> Iterator[tuple[int, list[
         line = reader.line_num + 1
 
 
-def _read_plain(path: Path, header_line: int, width: int, places: Mapping[str, int]) -> Cells | None:
-    """By pyarrow; None if the file has odd quotes, or a row of another number of cells."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        if any(match[1] is not None for match in _QUOTE.finditer(content)):
-            return None
-    texts = [str(place) for place in range(width)]
+def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) -> Cells | None:
+    """Read what comes after so many lines by pyarrow.
+
+    None if the file has odd quotes, or a row of another number of cells.
+    """
+    if any(match[1] is not None for match in _odd_quote(separator).finditer(content)):
+        return None
+    texts = [str(place) for place in range(len(header.titles))]
     try:
         table = pa_csv.read_csv(
-            path,
-            read_options=pa_csv.ReadOptions(column_names=texts, skip_rows=header_line),
+            pa.BufferReader(content),
+            read_options=pa_csv.ReadOptions(column_names=texts, skip_rows=num_lines),
+            parse_options=pa_csv.ParseOptions(delimiter=separator),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(texts, pa.string()),
-                include_columns=[str(place) for place in sorted(set(places.values()))],
+                include_columns=[str(place) for place in sorted(set(header.places.values()))],
             ),
         )
     except pa.ArrowInvalid:
         return None
-    return Cells({}, {name: table.column(str(place)) for name, place in places.items()}, "line")
+    columns = {name: _trimmed(table.column(str(place))) for name, place in header.places.items()}
+    keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
+
+    def count() -> NDArray[np.int64]:
+        lines = [n for n, line in enumerate(content.splitlines(), 1) if line and n > num_lines]
+        kept: NDArray[np.int64] = np.array(lines, dtype=np.int64)[keep.to_numpy()]
+        return kept
+
+    if not pc.all(keep).as_py():
+        columns = {name: column.filter(keep) for name, column in columns.items()}
+    return Cells(_titles(header), columns, "line", count)
 
 
-def _read_rows(rows: Iterable[tuple[int, list[str]]], width: int, places: Mapping[str, int]) -> Cells:
-    chunks: dict[str, list[pa.Array]] = {name: [] for name in places}
+def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in header.places}
+    width, places = len(header.titles), header.places.values()
     numbers: list[int] = []
-    overlong: list[tuple[int, int]] = []
+    overlong: dict[int, int] = {}
     rows = iter(rows)
     while some := list(islice(rows, CHUNK_ROWS)):
         kept = []
         for line, row in some:
             if len(row) > width and any(cell.strip() for cell in row[width:]):
-                overlong.append((line, len(row)))  # its cells cannot be matched to columns
+                overlong[len(numbers)] = len(row)
+                row = []  # its cells cannot be matched to columns
+            elif not any(row[place].strip() for place in places if place < len(row)):
                 continue
             numbers.append(line)
             kept.append(row if len(row) >= width else row + [""] * (width - len(row)))
-        for name, place in places.items():
+        for name, place in header.places.items():
             chunks[name].append(pa.array([row[place] for row in kept], pa.string()))
-    columns = {name: pa.chunked_array(arrays, pa.string()) for name, arrays in chunks.items()}
-    return Cells({}, columns, "line", np.array(numbers, dtype=np.int64), tuple(overlong))
+    columns = {name: _trimmed(pa.chunked_array(arrays, pa.string())) for name, arrays in chunks.items()}
+    return Cells(_titles(header), columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
+
+
+def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.utf8_trim_whitespace(column)
+
+
+def _titles(header: Header) -> Mapping[str, str]:
+    return {name: header.titles[place] for name, place in header.places.items()}
 
 
 def _check_utf_8(path: Path, cells: Cells) -> None:
-    assert cells.numbers is not None, "_read_rows counts lines"
     found = [pc.index(pc.match_substring(each, REPLACED), True).as_py() for each in cells.columns.values()]
     if rows := [row for row in found if row >= 0]:
         raise _not_utf_8(path, int(cells.numbers[min(rows)]))
@@ -154,15 +187,3 @@ def _check_utf_8(path: Path, cells: Cells) -> None:
 def _not_utf_8(path: Path, line: int) -> CandleFileError:
     text = f"{path}, line {line}: the text is not UTF-8: save the file as UTF-8"
     return CandleFileError(text, details={"line": line})
-
-
-def _without_blank_rows(cells: Cells) -> Cells:
-    """Texts trimmed, without the rows whose cells are all empty."""
-    columns = {name: pc.utf8_trim_whitespace(column) for name, column in cells.columns.items()}
-    is_blank = reduce(pc.and_, (pc.equal(column, "") for column in columns.values()))
-    if not pc.any(is_blank).as_py():
-        return replace(cells, columns=columns)
-    keep = pc.invert(is_blank)
-    numbers = None if cells.numbers is None else cells.numbers[keep.to_numpy()]
-    kept = {name: column.filter(keep) for name, column in columns.items()}
-    return replace(cells, columns=kept, numbers=numbers)

@@ -1,6 +1,7 @@
 """The candle files in folders."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from kronos_model.errors import CandleFileError
 
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
-SUFFIXES: Final = (".csv", *PARQUET_SUFFIXES)
+SUFFIXES: Final = (".csv", ".csv.gz", *PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
@@ -30,7 +31,7 @@ def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
                 files.setdefault(file.absolute(), (file, path))
         elif not path.exists():
             raise CandleFileError(f"{path} does not exist")
-        elif path.suffix.lower() not in SUFFIXES:
+        elif not path.name.lower().endswith(SUFFIXES):
             raise CandleFileError(
                 f"{path} is neither CSV nor Parquet: its name must end in {', '.join(SUFFIXES)}"
             )
@@ -50,5 +51,29 @@ def files_below(folder: Path) -> list[Path]:
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = [Path(parent, name) for name in files if not name.startswith(".")]
-        found += [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file()]
+        found += [path for path in paths if path.name.lower().endswith(SUFFIXES) and path.is_file()]
     return sorted(found)
+
+
+def without_suffix(file: Path) -> Path:
+    """The path without the end of its name that says what kind of file it is."""
+    return (file.with_suffix("") if file.suffix.lower() == ".gz" else file).with_suffix("")
+
+
+def distinct_names(files: Sequence[Path]) -> list[str]:
+    """A different name for each file: without suffix and folders, as far as that tells them apart."""
+    absolute = [file.absolute() for file in files]
+    num_alike = Counter(map(without_suffix, absolute))
+    ends = [
+        (without_suffix(file) if num_alike[without_suffix(file)] == 1 else file).name for file in absolute
+    ]
+    names = ends
+    for num_parts in range(2, max(len(file.parts) for file in absolute) + 1):
+        counts = Counter(names)
+        if len(counts) == len(names):
+            break
+        names = [
+            name if counts[name] == 1 else "/".join([*file.parts[-num_parts:-1], end])
+            for name, end, file in zip(names, ends, absolute, strict=True)
+        ]
+    return names

@@ -1,81 +1,130 @@
 """The meaning of a file's columns, by their titles. Case, and spaces around a title, do not count."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
-from kronos_model.bars.files.cells import shown
+from kronos_model.bars.columns import AMOUNT, COLUMNS, PRICE_COLUMNS, TIME_COLUMNS, VOLUME
+from kronos_model.bars.files.cells import Header, shown
+from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError
 
-TIMES: Final = "timestamps"
 TIME_OF_DAY: Final = "time"
 """The column of times of day, if ``TIMES`` has only dates."""
 INSTRUMENT: Final = "instrument"
+HEADER_ROWS: Final = 3
+"""The most rows before the first bar."""
 
-PANDAS_INDEX: Final = "__index_level_0__"
-"""Pandas' title for an unnamed index in Parquet."""
+UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
+"""Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
+TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time")
+TITLES: Final = {
+    COLUMNS[VOLUME]: ("volume", "tickvol", "vol"),  # MetaTrader has two; that of ticks is never blank
+    COLUMNS[AMOUNT]: ("amount", "quote_asset_volume", "quote_volume"),
+}
+"""Titles of vendors for one column, the likeliest first."""
+KLINES: Final = (
+    "open_time", "open", "high", "low", "close", "volume", "close_time", "quote_asset_volume", "count",
+    "taker_buy_volume", "taker_buy_quote_volume", "ignore",
+)  # fmt: skip
+"""The columns of Binance's files, which may have no header."""
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
 
 
-def find_columns(path: Path, header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
-    """The positions of the columns, by our names.
+def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions) -> Header:
+    """The header in a file's first rows.
 
-    The column of times is the first of ``TIME_COLUMNS`` that the file has; if that is ``date``, a column
-    ``time`` belongs to it.
-
-    Args:
-        header: the file's titles, without spaces around them.
-        names: titles of columns in the file, if not our names. ``INSTRUMENT`` is found only by such a title.
+    The column of times is the first of ``TIME_TITLES`` that the file has, else pandas' unnamed index. A
+    column ``time`` belongs to ``date``.
 
     Raises:
         CandleFileError: a column is missing, or several differ in case only. ``field`` is our name for it.
     """
+    titles, num_rows = [_plain(title) for title in rows[0]], 1
+    if len(rows[0]) == len(KLINES) and all(map(_NUMBER.fullmatch, rows[0])):
+        titles, num_rows = list(KLINES), 0
+    elif sum(map(bool, map(_NUMBER.fullmatch, rows[0]))) >= len(PRICE_COLUMNS):
+        raise CandleFileError(f"{path} has no header, line 1 holds numbers: add a line with the titles")
+    elif len(rows) > 1 and rows[1] and _plain(rows[1][0]).lower() in ("ticker", ""):
+        titles, num_rows = _without_tickers(path, titles, rows)
     places: dict[str, int] = {}
     for name in (TIMES, *COLUMNS, INSTRUMENT):
-        if name in names:
-            found = _find(path, header, names[name].strip(), name, is_exact_enough=True)
-            if found is None:
-                raise CandleFileError(
-                    f"{path} has no column {names[name]!r} for {name}; it has {_listed(header)}", field=name
-                )
-            places[name] = found
+        wanted = options.id_column if name == INSTRUMENT else options.columns.get(name)
+        if wanted is not None:
+            place = _find_exactly(path, titles, _plain(wanted), name)
+            if place is None:
+                text = f"{path} has no column {wanted!r} for {name}; it has {_listed(titles)}"
+                raise CandleFileError(text, field=name)
+            places[name] = place
         elif name == TIMES:
-            places |= _find_times(path, header)
-        elif name != INSTRUMENT and (found := _find(path, header, name, name)) is not None:
-            places[name] = found
+            places |= _find_times(path, titles)
+        elif name != INSTRUMENT and (found := _find_first(path, titles, TITLES.get(name, (name,)), name)):
+            places[name] = found[1]
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
-        text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(header)}"
+        text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
-    return places
+    return Header(titles, places, num_rows)
 
 
-def _find_times(path: Path, header: Sequence[str]) -> dict[str, int]:
-    places = {name: _find(path, header, name, TIMES) for name in TIME_COLUMNS}
-    found = {name: place for name, place in places.items() if place is not None}
-    if PANDAS_INDEX in header:
-        found.setdefault(PANDAS_INDEX, header.index(PANDAS_INDEX))
-    if not found:
-        text = f"{path} has no column with the times; it has {_listed(header)}"
-        titles = f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}"
-        raise CandleFileError(f"{text}: call the column of times {titles}", field=TIMES)
-    first, place = next(iter(found.items()))
-    if first == "date" and "time" in found:
-        return {TIMES: place, TIME_OF_DAY: found["time"]}
-    return {TIMES: place}
+def _plain(title: str) -> str:
+    return title.strip().removeprefix("<").removesuffix(">")
 
 
-def _find(
-    path: Path, header: Sequence[str], title: str, name: str, *, is_exact_enough: bool = False
-) -> int | None:
-    """The first column of that title, else of that title in another case."""
-    if is_exact_enough and title in header:
-        return header.index(title)
-    spelt = list(dict.fromkeys(each for each in header if each.lower() == title.lower()))
+def _without_tickers(
+    path: Path, titles: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], int]:
+    """The titles of a file whose second row names the ticker of each column, as yfinance writes it."""
+    tickers = [cell for cell in rows[1][1:] if cell]
+    if not tickers or any(map(_NUMBER.fullmatch, tickers)):
+        return list(titles), 1
+    if len(several := dict.fromkeys(tickers)) > 1:
+        text = f"{path} has several tickers side by side, {_listed(list(several))}"
+        raise CandleFileError(f"{text}: write one file for each, or all below each other, df.stack(level=1)")
+    has_index_row = len(rows) > 2 and not any(rows[2][1:])
+    index = _plain(rows[2][0]) if has_index_row else _plain(titles[0])
+    if index.lower() not in TIME_TITLES:
+        index = TIME_COLUMNS[-2]
+    return [index, *titles[1:]], 3 if has_index_row else 2
+
+
+def _find_times(path: Path, titles: Sequence[str]) -> dict[str, int]:
+    found = _find_first(path, titles, TIME_TITLES, TIMES)
+    if found is None:
+        for title in UNNAMED_INDEX:
+            # In CSV the index comes first; other columns without a title mean nothing.
+            if title in titles and (title == UNNAMED_INDEX[0] or titles[0] == title):
+                return {TIMES: titles.index(title)}
+        text = f"{path} has no column with the times; it has {_listed(titles)}"
+        known = f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}"
+        raise CandleFileError(f"{text}: call the column of times {known}", field=TIMES)
+    title, place = found
+    time_of_day = _find(path, titles, TIME_OF_DAY, TIMES) if title == "date" else None
+    return {TIMES: place} if time_of_day is None else {TIMES: place, TIME_OF_DAY: time_of_day}
+
+
+def _find_first(
+    path: Path, titles: Sequence[str], wanted: Sequence[str], name: str
+) -> tuple[str, int] | None:
+    for title in wanted:
+        if (place := _find(path, titles, title, name)) is not None:
+            return title, place
+    return None
+
+
+def _find_exactly(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:
+    return titles.index(title) if title in titles else _find(path, titles, title, name)
+
+
+def _find(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:
+    """The first column of that title in any case."""
+    spelt = list(dict.fromkeys(each for each in titles if each.lower() == title.lower()))
     if len(spelt) > 1:
         text = f"{path} has the columns {' and '.join(map(shown, spelt))}: keep one of them"
         raise CandleFileError(text, field=name)
-    return header.index(spelt[0]) if spelt else None
+    return titles.index(spelt[0]) if spelt else None
 
 
-def _listed(header: Sequence[str]) -> str:
-    return shown(", ".join(header))
+def _listed(titles: Sequence[str]) -> str:
+    return shown(", ".join(titles))

@@ -1,56 +1,121 @@
-"""The last bars of a file, for a forecast: every cell must be usable."""
+"""The last bars of a file's instruments, in the order of time, for a forecast."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from kronos_model.bars.files.cells import Cells, shown
-from kronos_model.bars.files.clock import time_texts
-from kronos_model.bars.files.header import TIME_OF_DAY, TIMES
-from kronos_model.bars.files.table import CandleTable, read_cells, times_of, to_table
+from kronos_model.bars.files.cells import shown
+from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
+from kronos_model.bars.files.header import INSTRUMENT
+from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
+from kronos_model.bars.files.report import describe
+from kronos_model.bars.files.table import read_table
 from kronos_model.errors import CandleFileError
 
 
-def read_candles(path: Path, max_bars: int) -> pd.DataFrame:
-    """The last ``max_bars`` rows of a file: Parquet by its name, else CSV.
+@dataclass(frozen=True, eq=False)
+class Lookback:
+    """The last bars of one instrument.
 
-    Returns:
-        ``timestamps`` as ISO 8601 texts, in CSV the way the file has them, then the prices and, if the file
-        has them, ``volume`` and ``amount`` as float64.
+    Attributes:
+        name: the instrument; empty without an instrument column.
+        candles: ``timestamps`` as ISO 8601 texts, in CSV the way the file has them if it has such, then the
+            prices and, if the file has them, ``volume`` and ``amount`` as float64.
+        unit, numbers: the line or row of the file that each bar comes from, (T,).
+        dropped: the rows that were left out, by reason.
+        bad_rows: what is wrong with the first of these, as messages.
+    """
+
+    name: str
+    candles: pd.DataFrame
+    unit: str
+    numbers: NDArray[np.int64]
+    dropped: Mapping[str, int]
+    bad_rows: tuple[str, ...]
+
+    @property
+    def warning(self) -> str | None:
+        """What was left out, in one line."""
+        return f"rows left out: {describe(self.dropped)}; {self.bad_rows[0]}" if self.dropped else None
+
+
+class CandleFile:
+    """A candle file, read whole.
+
+    Attributes:
+        instruments: the names in its instrument column, sorted; one empty name without such a column.
 
     Raises:
-        CandleFileError: the file cannot be read, lacks a column, or has a cell that is no time or no number.
+        CandleFileError: the file cannot be read, lacks a column, or has no rows.
     """
-    cells = read_cells(path, last=max_bars)
-    if not len(cells.columns[TIMES]) and not cells.overlong:
-        raise CandleFileError(f"{path} has a header and no rows")
-    table = to_table(path, cells)
-    _check_cells(path, cells, table)
-    return pd.DataFrame({TIMES: time_texts(times_of(cells)), **table.columns})
+
+    def __init__(self, path: Path, options: ReadOptions = NO_OPTIONS) -> None:
+        self.path, self._options = path, options
+        self._cells, self._table = read_table(path, options)
+        if not len(self._table):
+            raise CandleFileError(f"{path} has a header and no rows")
+        self._faults = find_faults(self._cells, self._table, options)
+        self.instruments = tuple(sorted(self._table.names)) if self._table.codes is not None else ("",)
+
+    def last(self, max_bars: int, instrument: str | None = None) -> Lookback:
+        """The last bars of an instrument; by default of the first one.
+
+        Raises:
+            CandleFileError: One of these rows is unusable, unless such rows are dropped; or all are.
+        """
+        name = self.instruments[0] if instrument is None else instrument
+        own, of_none = self._rows_of(name)
+        own = own[_order(self._table.clock.instants[own])]
+        if not self._options.drop_bad_rows:
+            own = own[-max_bars:]
+        bad = np.sort(np.concatenate([own, of_none]))
+        bad = bad[self._faults[bad] > 0]
+        if len(bad) and not self._options.drop_bad_rows:
+            raise self._error(int(bad[0]))
+        own = own[self._faults[own] == 0][-max_bars:]
+        dropped = counts_of(self._faults[bad])
+        if not len(own):
+            text = f"{self.path} has no usable row: of its rows, {describe(dropped)}"
+            raise CandleFileError(text, details={"dropped": dict(dropped)})
+        columns = {name: values[own] for name, values in self._table.columns.items()}
+        return Lookback(
+            name,
+            pd.DataFrame({TIMES: self._table.clock.texts(own), **columns}),
+            self._cells.unit,
+            self._cells.numbers[own],
+            dropped,
+            tuple(self._error(row).message for row in bad[:MAX_NAMED].tolist()),
+        )
+
+    def _rows_of(self, instrument: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The instrument's rows, and those that belong to none."""
+        codes = self._table.codes
+        if codes is None:
+            return np.arange(len(self._table)), np.arange(0)
+        if instrument not in self._table.names:
+            known = shown(", ".join(self.instruments))
+            text = f"{self.path} has no instrument {shown(instrument)!r}; it has {known}"
+            raise CandleFileError(text, field=INSTRUMENT)
+        code = self._table.names.index(instrument)
+        return np.flatnonzero(codes == code), np.flatnonzero(codes < 0)
+
+    def _error(self, row: int) -> CandleFileError:
+        return fault_of(self.path, self._cells, self._table, row, int(self._faults[row]))
 
 
-def _check_cells(path: Path, cells: Cells, table: CandleTable) -> None:
-    """Refuse the first row that has too many cells or an unusable one."""
-    assert cells.numbers is not None, "lines are counted if only the last rows are read"
-    is_defect = np.stack(  # (columns, T)
-        [np.isnat(table.clock.wall), *(~np.isfinite(values) for values in table.columns.values())]
-    )
-    rows = np.flatnonzero(is_defect.any(axis=0))
-    number = int(cells.numbers[rows[0]]) if len(rows) else None
-    if cells.overlong and (number is None or cells.overlong[0][0] < number):
-        line, num_cells = cells.overlong[0]
-        text = f"{path}, line {line}: there are {num_cells} cells, more than in the header"
-        raise CandleFileError(text, details={"line": line})
-    if number is None:
-        return
-    row = int(rows[0])
-    name = [TIMES, *table.columns][int(np.argmax(is_defect[:, row]))]
-    cell = cells.columns[name][row].as_py()
-    if name == TIMES and TIME_OF_DAY in cells.columns:
-        cell = " ".join(str(part) for part in (cell, cells.columns[TIME_OF_DAY][row].as_py()) if part)
-    title = cells.titles[name]
-    found = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
-    wanted = "a time like 2024-06-18 11:15:00" if name == TIMES else "a number"
-    text = f"{path}, {cells.unit} {number}, column {shown(title)}: there is {found} where {wanted} is needed"
-    raise CandleFileError(text, field=title, details={cells.unit: number})
+def read_candles(path: Path, max_bars: int, options: ReadOptions = NO_OPTIONS) -> pd.DataFrame:
+    """``Lookback.candles`` of a file's first instrument. Raises CandleFileError."""
+    return CandleFile(path, options).last(max_bars).candles
+
+
+def _order(instants: NDArray[np.datetime64]) -> NDArray[np.int64]:
+    """The order by time. A row without a time stays next to its neighbours."""
+    times = instants[~np.isnat(instants)]
+    is_newest_first = len(times) > 0 and times[0] > times[-1]
+    order = np.arange(len(instants))[:: -1 if is_newest_first else 1]
+    filled = pd.Series(instants[order]).ffill().bfill().to_numpy()
+    return order[np.argsort(filled, kind="stable")]

@@ -7,20 +7,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kronos_model.bars.files.cells import Cells, FindColumns
+from kronos_model.bars.files.cells import Cells, ReadHeader
 
 
-def read_parquet(path: Path, find_columns: FindColumns, last: int | None) -> Cells:
-    """All rows, or the last ones. Raises OSError or pa.ArrowException if it cannot be read."""
+def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
+    """All rows. Raises OSError or pa.ArrowException if it cannot be read."""
     with pq.ParquetFile(path) as file:  # a dataset would make columns of folder names
-        header = file.schema_arrow.names
-        places = find_columns([title.strip() for title in header])
-        table = file.read(columns=[header[place] for place in sorted(set(places.values()))])
-    first = 0 if last is None else max(0, len(table) - last)
-    table = table.slice(first)
-    columns = {name: _plainly(table.column(header[place])) for name, place in places.items()}
-    titles = {name: header[place].strip() for name, place in places.items()}
-    return Cells(titles, columns, "row", first + np.arange(len(table)))
+        names = file.schema_arrow.names
+        header = read_header([[name.strip() for name in names]])
+        table = file.read(columns=[names[place] for place in sorted(set(header.places.values()))])
+    columns = {name: _plainly(table.column(names[place])) for name, place in header.places.items()}
+    titles = {name: header.titles[place] for name, place in header.places.items()}
+    return Cells(titles, columns, "row", lambda: np.arange(len(table)))
 
 
 def _plainly(column: pa.ChunkedArray) -> pa.ChunkedArray:

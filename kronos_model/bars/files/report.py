@@ -1,7 +1,7 @@
 """A report on candle files: what was read, what was dropped and why, and a fingerprint of the bars."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import islice
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import common_spacing
+from kronos_model.bars.files.faults import Findings
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
 
@@ -53,12 +54,16 @@ class DataReport:
     Attributes:
         instruments: sorted by name.
         dropped: dropped rows, by reason, including rows that belong to no instrument.
+        bad_rows: what is wrong with the first of these, as messages.
+        warnings: candles that no market can have printed, one message a file.
         skipped: unusable files of folders, and why.
         fingerprint: ``sha256:…`` of names, times and bars. It does not depend on file types and folders.
     """
 
     instruments: tuple[InstrumentReport, ...]
     dropped: Mapping[str, int]
+    bad_rows: Sequence[str]
+    warnings: Sequence[str]
     skipped: Mapping[str, str]
     fingerprint: str
 
@@ -79,6 +84,8 @@ class DataReport:
             "num_sorted": sum(each.num_sorted for each in self.instruments),
             "num_skipped": len(self.skipped),
             "dropped": dict(self.dropped),
+            "bad_rows": list(self.bad_rows),
+            "warnings": list(self.warnings[:SHORT]),
             "fingerprint": self.fingerprint,
             "skipped": dict(self.skipped),
             "instruments": [asdict(each) for each in self.instruments],
@@ -106,6 +113,8 @@ class DataReport:
             lines.append(f"  and {len(rest):,} more{_break_of(rest)}")
         if self.dropped:
             lines.append(f"Rows dropped: {describe(self.dropped)}")
+            lines += [f"  {text}" for text in self.bad_rows[:SHOWN]]
+        lines += self.warnings[:SHOWN]
         if self.skipped:
             lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
             lines += [f"  {file}: {reason}" for file, reason in islice(self.skipped.items(), SHOWN)]
@@ -157,15 +166,18 @@ def _num_gaps(wall: NDArray[np.datetime64], is_longer: NDArray[np.bool_]) -> int
 def report_data(
     instruments: Iterable[Instrument],
     reports: Iterable[InstrumentReport],
-    dropped_of_none: Mapping[str, int],
+    found: Findings,
     skipped: Mapping[str, str],
 ) -> DataReport:
-    """The report on all instruments; ``dropped_of_none`` counts rows that belong to none."""
+    """The report on all instruments."""
     reports = tuple(reports)
-    dropped = Counter(dropped_of_none)
+    dropped = Counter(found.of_none)
     for each in reports:
         dropped.update(each.dropped)
-    return DataReport(reports, dict(sorted(dropped.items())), dict(skipped), fingerprint(instruments))
+    counts = dict(sorted(dropped.items()))
+    return DataReport(
+        reports, counts, found.bad_rows, found.warnings, dict(skipped), fingerprint(instruments)
+    )
 
 
 def fingerprint(instruments: Iterable[Instrument]) -> str:

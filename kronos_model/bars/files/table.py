@@ -4,24 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pandas.tseries.api import guess_datetime_format
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.files.cells import Cells, shown
-from kronos_model.bars.files.clock import Clock, ClockError, join_date_and_time, read_clock
+from kronos_model.bars.files.clock import Clock, join_date_and_time, read_clock
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
-from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, TIMES, find_columns
+from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, read_header
+from kronos_model.bars.files.numbers import read_numbers
+from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.parquet_cells import read_parquet
+from kronos_model.bars.files.time_forms import ClockError
 from kronos_model.errors import CandleFileError
 from kronos_model.text import one_line
-
-_NUMBER: Final = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,7 @@ class CandleTable:
     Attributes:
         clock: the times.
         columns: (T,) float64 by name of ``COLUMNS``, NaN if a cell is no number. Volume and amount are left
-            out if the file has none.
+            out if the file has none. Where only some of their cells are empty, these are 0.
         names: the instruments of the instrument column, in the order of their first rows.
         codes: each row's index into ``names``, -1 if its cell is empty, (T,); None without such a column.
     """
@@ -45,69 +47,90 @@ class CandleTable:
         return len(self.clock.wall)
 
 
-def read_cells(path: Path, names: Mapping[str, str] | None = None, last: int | None = None) -> Cells:
-    """The cells of a file's columns: Parquet by its name, else CSV.
-
-    Args:
-        names: titles of columns in the file, if not our names; see ``find_columns``.
-        last: the number of last rows to read; all if None.
+def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
+    """The cells of a file's columns, Parquet by its name, else CSV; and their numbers and times.
 
     Raises:
-        CandleFileError: it cannot be read, or a column is missing.
+        CandleFileError: it cannot be read, a column is missing, or a column holds neither numbers nor times.
     """
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
     read = read_parquet if is_parquet else read_csv
     try:
-        return read(path, partial(find_columns, path, names=names or {}), last)
+        cells = read(path, partial(read_header, path, options=options))
     except (CandleFileError, MemoryError):
         raise
     except Exception as error:  # libraries raise errors of any type; one bad file must not stop the others
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         kind = "Parquet" if is_parquet else "CSV"
         raise CandleFileError(f"{path} cannot be read as {kind}: {shown(one_line(text))}") from error
+    return cells, _to_table(path, cells, options)
 
 
-def to_table(path: Path, cells: Cells) -> CandleTable:
-    """Numbers and times from cells. Raises CandleFileError if a column holds neither."""
+def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
     try:
-        clock = read_clock(times_of(cells))
+        clock = _read_times(cells, options.date_format)
+        numbers = _read_columns(path, cells, options.decimal)
     except ClockError as error:
-        if error.row is None or cells.numbers is None:
-            raise CandleFileError(f"{path} has {error}", field=TIMES) from None
+        if error.row is None:
+            raise CandleFileError(f"{path} has {error}", field=error.field or TIMES) from None
         number = int(cells.numbers[error.row])
         message = f"{path}, {cells.unit} {number}: the file has {error}"
         raise CandleFileError(message, field=TIMES, details={cells.unit: number}) from None
-    numbers = {name: _numbers(path, name, cells.columns[name]) for name in COLUMNS if name in cells.columns}
-    for name in COLUMNS[len(PRICE_COLUMNS) :]:
-        if name in numbers and np.isnan(numbers[name]).all():  # some vendors write empty columns
-            del numbers[name]
     return CandleTable(clock, numbers, *_instruments(cells.columns.get(INSTRUMENT)))
 
 
-def times_of(cells: Cells) -> pa.ChunkedArray:
-    """The column of times; dates and times of day are joined, or a ClockError is raised."""
-    if TIME_OF_DAY not in cells.columns:
-        return cells.columns[TIMES]
-    return join_date_and_time(cells.columns[TIMES], cells.columns[TIME_OF_DAY])
+def _read_times(cells: Cells, date_format: str | None) -> Clock:
+    column = cells.columns[TIMES]
+    if (times_of_day := cells.columns.get(TIME_OF_DAY)) is None:
+        return read_clock(column, date_format)
+    if date_format is not None and not any(hour in date_format for hour in ("%H", "%I")):
+        some = next((text for text in times_of_day.to_pylist() if text), "00:00")
+        date_format += (guess_datetime_format(f"2024-06-18 {some}") or "")[len("%Y-%m-%d") :]
+    return read_clock(join_date_and_time(column, times_of_day), date_format)
 
 
-def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """The column's numbers, NaN if a cell is none."""
+def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, NDArray[np.float64]]:
+    given = {name: cells.columns[name] for name in COLUMNS if name in cells.columns}
+    is_empty = {}
+    for name in COLUMNS[len(PRICE_COLUMNS) :]:
+        if name in given:
+            is_empty[name], given[name] = _blanks_as_zeros(given[name])
+    texts = {name: column for name, column in given.items() if pa.types.is_string(column.type)}
+    try:
+        numbers = read_numbers(texts, cells.separator, decimal)
+    except CandleFileError as error:
+        raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
+    for name in given.keys() - texts.keys():
+        numbers[name] = _cast(path, name, given[name])
+    for name, empty in is_empty.items():  # some vendors write columns without a number
+        if np.all(empty | np.isnan(numbers[name])):
+            del numbers[name]
+    return {name: numbers[name] for name in given if name in numbers}
+
+
+def _blanks_as_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.bool_], pa.ChunkedArray]:
+    """Which cells are empty, and the column with zeros there."""
+    is_empty = pc.is_null(column, nan_is_null=True)
     if pa.types.is_string(column.type):
-        try:
-            numbers = column.cast(pa.float64())
-        except pa.ArrowInvalid:  # not all are numbers: filter them, which takes several times as long
-            is_number = pc.match_substring_regex(column, _NUMBER)
-            numbers = pc.if_else(is_number, column, pa.scalar(None, column.type)).cast(pa.float64())
-    else:
-        try:
-            if pa.types.is_boolean(column.type):
-                raise pa.ArrowTypeError("pyarrow would take true for 1")
-            numbers = column.cast(pa.float64(), safe=False)
-        except pa.ArrowException:
-            text = f"{path}: the column for {name} holds {column.type}, not numbers"
-            raise CandleFileError(text, field=name) from None
-    return np.asarray(numbers.to_numpy())
+        is_empty = pc.or_(is_empty, pc.fill_null(pc.equal(column, ""), True))
+    if not pc.any(is_empty).as_py() or not (pa.types.is_string(column.type) or _is_number(column.type)):
+        return is_empty.to_numpy(), column
+    return is_empty.to_numpy(), pc.if_else(is_empty, pa.scalar(0).cast(column.type), column)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _cast(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """The numbers of a column that holds no texts."""
+    try:
+        if pa.types.is_boolean(column.type):
+            raise pa.ArrowTypeError("pyarrow would take true for 1")
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
+    except pa.ArrowException:
+        text = f"{path}: the column for {name} holds {column.type}, not numbers"
+        raise CandleFileError(text, field=name) from None
 
 
 def _instruments(column: Any) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:

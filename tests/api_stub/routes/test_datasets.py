@@ -16,8 +16,9 @@ from fastapi.testclient import TestClient
 
 from api_stub import backend
 from api_stub.main import create_app
-from api_stub.uploads import dataset_folder, dataset_process
+from api_stub.uploads import dataset_folder, file_process
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
 from tests.api_stub.conftest import ADDRESS
 from tests.processes import await_end
@@ -59,7 +60,7 @@ def test_a_parquet_file_of_several_instruments_is_stored(http, table):
     both.to_parquet(file, index=False)
     answer = http.post(
         URL,
-        params={"name": "market.parquet", "instrument_column": "Symbol", "column": "close:Last"},
+        params={"name": "market.parquet", "id_column": "Symbol", "column": "close:Last"},
         content=file.getvalue(),
         headers=PARQUET,
     )
@@ -70,12 +71,15 @@ def test_a_parquet_file_of_several_instruments_is_stored(http, table):
 def test_a_file_is_replaced_only_on_request(http, settings, csv):
     params = {"name": "a.csv"}
     assert http.post(URL, params=params, content=csv, headers=CSV).status_code == 201
-    changed = csv + csv.splitlines()[-1] + b"\n"
+    changed = csv + b"soon,1,1,1,1,1,1\n"
     answer = http.post(URL, params=params, content=changed, headers=CSV)
     assert (answer.status_code, answer.json()["code"]) == (409, "DATASET_EXISTS")
     assert (settings.data_folder / "a.csv").read_bytes() == csv
-    answer = http.post(URL, params=params | {"replace": "true"}, content=changed, headers=CSV)
+    answer = http.post(
+        URL, params=params | {"replace": "true", "drop_bad_rows": "true"}, content=changed, headers=CSV
+    )
     assert (answer.status_code, answer.json()["is_replaced"]) == (201, True)
+    assert answer.json()["bad_rows"][0].startswith("a.csv, line 42, column timestamps: there is 'soon'")
     assert (settings.data_folder / "a.csv").read_bytes() == changed
 
 
@@ -89,7 +93,7 @@ def test_a_file_is_replaced_only_on_request(http, settings, csv):
 def test_an_unsafe_name_is_refused(http, settings, csv, name):
     answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["field"]) == (422, "name")
-    assert "end in .csv, .parquet or .pq" in answer.json()["detail"]
+    assert "end in .csv, .csv.gz, .parquet or .pq" in answer.json()["detail"]
     assert not list(settings.data_folder.rglob("*"))
     assert not list(settings.data_folder.parent.glob("*.csv"))
 
@@ -102,8 +106,9 @@ def test_an_unsafe_name_is_refused(http, settings, csv, name):
         ("a.csv", b"\xff\xfe\x00binary", "TRAINING_DATA_INVALID", "body"),
         ("a.parquet", b"PAR1 and no more", "TRAINING_DATA_INVALID", "body"),
         ("a.csv", b"timestamps,open,high,low,close\n2024-01-01,1,0.5,1,1\n", "TRAINING_DATA_INVALID", "body"),
+        ("a.csv", b"date,open,high,low,close\n1/2/2024,1,1,1,1\n", "TRAINING_DATA_INVALID", "date_format"),
     ],
-    ids=["columns", "empty", "not text", "not Parquet", "no usable row"],
+    ids=["columns", "empty", "not text", "not Parquet", "no usable row", "dates"],
 )
 def test_a_file_that_finetuning_could_not_read_is_refused(http, settings, name, content, code, field):
     headers = CSV if name.endswith(".csv") else PARQUET
@@ -118,7 +123,7 @@ def test_a_file_that_finetuning_could_not_read_is_refused(http, settings, name, 
 
 def test_a_file_that_would_take_all_memory_is_refused(http, settings, monkeypatch):
     """A megabyte of Parquet whose times take gigabytes of memory."""
-    monkeypatch.setattr(dataset_process, "MAX_MEMORY_BYTES", 2**30)
+    monkeypatch.setattr(file_process, "MAX_MEMORY_BYTES", 2**30)
     num_rows, file = 1_000_000, io.BytesIO()
     times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 2000])
     prices = pa.repeat(pa.scalar(1.0), num_rows)
@@ -150,23 +155,23 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 sys.stderr.write("line\\n" * 2**20 + {words!r})
 sys.stderr.flush()
 {f"os.kill(os.getpid(), {int(end)})" if is_signal else f"sys.exit({end})"}"""
-    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(file_process, "COMMAND", (sys.executable, "-c", script))
     answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == ({"INTERNAL": 500}.get(code, 422), code)
     assert ("split it" in problem["detail"]) == (code != "INTERNAL")
-    (line,) = [record.getMessage() for record in caplog.records if record.name == dataset_process.__name__]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == file_process.__name__]
     assert (f"signal {int(end)}" if is_signal else f"status {end}") in line
     assert words in line
-    assert len(line) < 3 * dataset_process.MAX_STDERR_CHARS
+    assert len(line) < 3 * file_process.MAX_STDERR_CHARS
     assert "\n" not in line
     assert not words or words not in answer.text
     assert left_behind(settings) == []
 
 
 def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
-    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(dataset_process, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(file_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(file_process, "TIMEOUT_S", 0.2)
     answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
 
@@ -174,10 +179,12 @@ def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
 def test_an_abandoned_upload_ends_its_reader(monkeypatch, tmp_path):
     pid = tmp_path / "pid"
     script = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    monkeypatch.setattr(dataset_process, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(file_process, "COMMAND", (sys.executable, "-c", script))
 
     async def give_up() -> None:
-        reading = asyncio.create_task(dataset_process.read_dataset(tmp_path / "a.csv", "a.csv", {}))
+        reading = asyncio.create_task(
+            file_process.read_upload(tmp_path / "a.csv", "a.csv", ReadOptions(), ErrorCode.INVALID_INPUT)
+        )
         while not (pid.exists() and pid.read_text()):
             await asyncio.sleep(0.01)
         reading.cancel()
@@ -192,7 +199,7 @@ def test_files_are_read_one_after_another(settings, csv, monkeypatch):
     """The container has memory for one reader."""
     now, most = 0, 0
 
-    async def read(path, name, config):
+    async def read(path, name, options, code):
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -200,7 +207,7 @@ def test_files_are_read_one_after_another(settings, csv, monkeypatch):
         now -= 1
         raise JobError(ErrorCode.TRAINING_DATA_INVALID, "read", "body")
 
-    monkeypatch.setattr(dataset_folder, "read_dataset", read)
+    monkeypatch.setattr(dataset_folder, "read_upload", read)
     app = create_app(settings)
 
     async def ask() -> list[int]:

@@ -65,6 +65,14 @@ def test_a_worker_on_a_gpu_is_named_before_one_on_the_cpu(http, redis):
     assert http.get("/v1/readyz").json()["device"] == "cuda:0"
 
 
+def test_the_limits_are_those_of_the_worker_that_accepts_least(http, redis):
+    for node, limits in [("a@test", {"max_sample_count": 12, "max_bars": 10**6}), ("b@test", {})]:
+        announce(redis, fake_worker(node=node, limits=limits))
+    limits = http.get("/v1/workers").json()["limits"]
+    assert (limits["max_sample_count"], limits["max_bars"]) == (12, 8192)
+    assert limits["max_upload_bytes"] == 256 * 2**20
+
+
 def test_the_detailed_answer_has_the_fields_of_the_reference(http, ready_worker):
     detailed = http.get("/v1/healthz/detailed").json()
     assert list(detailed) == ["status", "timestamp", "uptime_seconds", "checks"]

@@ -11,6 +11,7 @@ from api_stub.routes.predictions import SingleRequest
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.results import ForecastResult
 from tests.api_stub.conftest import ADDRESS, series
 
 SINGLE = "/v1/predict/single"
@@ -178,6 +179,18 @@ def test_a_batch_with_several_options_is_several_jobs(http, jobs):
     assert sorted(items_of.values()) == [[0, 2], [1], [3]]
     assert {job["id"] for job in jobs.sent()} == set(items_of)
     assert set(answer.headers["x-job-id"].split(", ")) == set(items_of)
+
+
+def test_an_answer_has_the_warnings_of_its_series_and_of_the_whole_job(settings):
+    """A batch whose items carry each other's is mostly warnings."""
+    items = [SingleRequest.model_validate(series(series_id=name)) for name in ("AAPL", "BTC-USD")]
+    (job,) = prediction_jobs(items, "an id", "", settings)
+    result = ForecastResult.model_validate(example("forecast-result") | {"warnings": ["of all"]})
+    first, second = job.predictions(result)
+    assert first.warnings == ["of all"]
+    assert second.warnings == ["of all", *result.series[1].warnings]
+    assert len(second.warnings) == 2
+    assert (first.lookback, second.lookback) == (8, 8)
 
 
 def test_a_batch_with_an_invalid_item_enqueues_nothing(http, jobs):

@@ -155,6 +155,14 @@ def test_a_file_that_fails_stops_no_other_and_is_printed_with_its_code(
     ]
 
 
+def test_paths_are_as_many_as_a_limit_below_the_default_allows(
+    played: PlayedClient, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRONOS_MAX_SAMPLE_COUNT", "10")
+    assert forecast("in/a.csv", "--output", "out").exit_code == 0
+    assert played.options["sample_count"] == 10
+
+
 def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -> None:
     assert summary(forecast("in/a.csv", "--output", "out", "--json")) == {
         "output": "out",

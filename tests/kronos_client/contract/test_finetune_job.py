@@ -357,9 +357,9 @@ def test_inline_candles_too_few_for_a_window_are_refused() -> None:
     parse_finetune_job(inline(series(), config={"data": {"lookback": 20, "pred_len": 10}}), LIMITS)
 
 
-@pytest.mark.parametrize("field", ["columns", "instrument_column"])
+@pytest.mark.parametrize("field", ["columns", "id_column", "date_format"])
 def test_what_is_for_files_is_refused_beside_inline_candles(field: str) -> None:
-    value = {"columns": {"close": "Adj Close"}, "instrument_column": "ticker"}[field]
+    value = {"columns": {"close": "Adj Close"}, "id_column": "ticker", "date_format": "%Y"}[field]
     config = {"data": SHORT | {field: value}}
 
     assert_refused(inline(config=config), "INVALID_CONFIG", f"config.data.{field}")

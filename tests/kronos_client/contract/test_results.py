@@ -18,7 +18,7 @@ from kronos_client.contract.results import (
 )
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
-from tests.kronos_client.contract.contract_jobs import job, series
+from tests.kronos_client.contract.contract_jobs import job, series, timestamps
 
 
 def result_of(read: ForecastJob) -> ForecastResult:
@@ -61,6 +61,19 @@ def test_paths_come_when_asked_for_and_agree_with_the_mean() -> None:
     assert one.quantiles == {}
     assert np.shape(one.paths["close"]) == (7, 5)
     assert np.allclose(np.mean(one.paths["close"], axis=0), one.mean["close"])
+
+
+def test_each_series_has_its_own_warnings_and_the_result_lists_all() -> None:
+    guessed, given = (
+        series("XY", num_bars=10),
+        series("Z", future_timestamps=timestamps(5, start="2024-02-01")),
+    )
+    both, one = (result_of(parse_job(job(*some), Limits())) for some in ((guessed, given), (guessed,)))
+    ((text,), none) = (each.warnings for each in both.series)
+
+    assert none == ()
+    assert both.all_warnings() == [f"Series 'XY': {text}"]
+    assert one.model_copy(update={"warnings": ("few paths",)}).all_warnings() == ["few paths", text]
 
 
 def test_a_result_survives_the_way_through_json() -> None:
@@ -128,8 +141,6 @@ def test_quantiles_of_few_paths_give_a_warning():
         sampling = {"sample_count": sample_count}
         return sampling_warnings(parse_job(job(sampling=sampling, output={"quantiles": quantiles}), Limits()))
 
-    assert warnings(1, 0.1) == [
-        "Quantiles of 1 sample path say little: set sampling.sample_count to 20 or more."
-    ]
+    assert warnings(1, 0.1) == ["Quantiles of 1 sample path say little: draw 20 or more."]
     assert warnings(19, 0.1)
     assert warnings(20, 0.1) == warnings(1) == []

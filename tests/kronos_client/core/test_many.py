@@ -233,6 +233,27 @@ def test_two_series_in_a_tuple_are_no_key_with_candles(settings, series, prefix)
     assert len(several.result.series) == 2
 
 
+def test_an_item_may_have_options_of_its_own(settings):
+    fake = FakeForecastClient(settings=settings)
+    future = [f"2030-01-0{day}" for day in (1, 2, 3)]
+    items = [
+        ("own", CANDLES, {"future_timestamps": future, "pred_len": None, "seed": 3}),
+        ("common", CANDLES),
+        ("misspelt", CANDLES, {"pred_length": 3}),
+        ("none", CANDLES, None),
+    ]
+    own, common, *refused = fake.forecast_many(items, pred_len=5, seed=1)
+    assert (own.key, own.result.series[0].timestamps, own.result.series[0].seed) == ("own", tuple(future), 3)
+    assert (len(common.result.series[0].timestamps), common.result.series[0].seed) == (5, 1)
+    assert {(one.error.code, one.error.field) for one in refused} == {(ErrorCode.BAD_TYPE, "options")}
+    assert "pred_length" in refused[0].error.message
+
+
+def test_a_misspelt_option_is_refused_before_an_item_is_taken(bench: ClientBench):
+    with pytest.raises(TypeError, match="pred_length"):
+        bench.client.forecast_many([CANDLES], pred_length=5)
+
+
 class NoHash:
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
@@ -275,7 +296,7 @@ def test_leaving_early_cancels_what_is_under_way(bench: ClientBench):
     thread.join()
     assert len(bench.waiting()) == 2
     outcomes.close()
-    assert bench.waiting() == []
+    await_true(lambda: bench.waiting() == [])  # the last one sent may be cancelled on a thread
 
 
 def test_with_ids_of_ones_own_what_was_broken_off_goes_on(bench: ClientBench):
@@ -307,7 +328,7 @@ def test_an_error_of_the_items_own_source_is_not_swallowed(bench: ClientBench):
 
     with pytest.raises(OSError, match="the file is gone"):
         list(bench.client.forecast_many(source(), pred_len=5))
-    assert bench.waiting() == []
+    await_true(lambda: bench.waiting() == [])
 
 
 def test_without_items_there_are_no_outcomes(bench: ClientBench):

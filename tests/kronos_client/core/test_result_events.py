@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kronos_cli.stack.local_redis import LocalRedis, free_port
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.core import result_events
+from kronos_client.core.kinds import FORECAST
 from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
@@ -89,6 +91,22 @@ def test_each_state_is_given_once(redis_server, redis, submitted):
                 store(redis, "a", "SUCCESS", is_published=True)
         assert [status for status, _ in seen] == ["PENDING", "PROGRESS", "PROGRESS", "SUCCESS"]
         assert seen[1][1] != seen[2][1]
+
+    with_events(redis_server.url, body)
+
+
+def test_two_deliveries_of_a_job_start_it_once_for_its_submitter(redis_server, redis, submitted):
+    async def body(events: ResultEvents) -> None:
+        seen = []
+        async for stored in events.states("a", WAIT_S, FORECAST.state_of):
+            seen.append(stored.status)
+            if len(seen) < 3:
+                store(redis, "a", "STARTED", is_published=True, result={"pid": len(seen)})
+            if len(seen) == 2:
+                asyncio.get_running_loop().call_later(
+                    0.1, partial(store, redis, "a", "SUCCESS", is_published=True)
+                )
+        assert seen == ["PENDING", "STARTED", "SUCCESS"]
 
     with_events(redis_server.url, body)
 

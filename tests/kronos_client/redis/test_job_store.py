@@ -72,6 +72,15 @@ def test_everything_kept_of_a_job_expires(records, redis):
     assert not redis.exists(cancel_key("a"))
 
 
+def test_a_result_key_of_another_type_is_no_outcome_and_is_replaced(records, redis):
+    redis.lpush(result_key("a"), "another program's")
+    assert begin(records, "a") is not None
+    redis.delete(result_key("a"))
+    redis.lpush(result_key("a"), "another program's")
+    end(records, "a")
+    assert status(redis, "a") == "SUCCESS"
+
+
 def test_a_wish_to_cancel_what_has_ended_leaves_nothing(records, redis):
     begin(records, "a")
     assert records.request_cancel("a")

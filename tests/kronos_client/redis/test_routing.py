@@ -134,19 +134,38 @@ def test_what_a_newer_worker_says_in_addition_is_kept(redis):
 
 
 @pytest.mark.parametrize(
-    "change", [{"state": "asleep"}, {"role": "cook"}, {"queue": 7}, {"jobs_done": "many"}, {"device": None}]
+    "change",
+    [
+        {"state": "asleep"},
+        {"role": "cook"},
+        {"queue": 7},
+        {"jobs_done": "many"},
+        {"device": None},
+        {"jobs_per_s": float("nan")},
+    ],
 )
 def test_what_is_no_status_is_left_out_and_warned_of_once(redis, change, caplog):
     announce(redis, worker(CPU_QUEUE))
     announced = fake_worker(CPU_QUEUE, node=f"odd@{change}").as_json() | change
-    for text in (json.dumps(announced), "{", "[]"):
+    for text in (json.dumps(announced), "{", "[]", b"\xff\xfe"):
         redis.set(worker_key(announced["node"]), text)
         redis.zadd(WORKERS_KEY, {announced["node"]: time.time()})
         for _ in range(2):
             assert [status.node for status in live_workers(redis)] == ["a@1"]
     warned = [record for record in caplog.records if "is ignored" in record.message]
-    assert len(warned) == len({record.message for record in warned}) == 3
+    assert len(warned) == len({record.message for record in warned}) == 4
     assert next(iter(change)) in warned[0].message
+
+
+def test_a_list_of_workers_that_is_not_readable_stops_nobody(redis, caplog):
+    announce(redis, worker(CPU_QUEUE))
+    redis.zadd(WORKERS_KEY, {b"\xff\xfe": time.time()})
+    assert [status.node for status in live_workers(redis)] == ["a@1"]
+    assert redis.ping()
+    redis.delete(WORKERS_KEY)
+    redis.set(WORKERS_KEY, "another app's")
+    assert live_workers(redis) == []
+    assert "kronos:workers is not a sorted set: delete it" in caplog.text
 
 
 def test_the_index_forgets_workers_of_long_ago(redis):

@@ -77,7 +77,15 @@ def test_quantiles_and_mean_are_taken_over_the_paths():
     forecast = Forecast(paths, seed=0)
     assert forecast.mean.shape == (1, 6)
     assert forecast.mean[0, 0] == 5
-    assert forecast.quantiles([0.1, 0.5, 0.9])[:, 0, 3].tolist() == [1, 5, 9]
+    assert forecast.quantiles([0.1, 0.5, 0.9])[:, 0, 3].tolist() == pytest.approx([0.2, 5, 9.8])
+    assert forecast.quantiles([0.01, 0.99])[:, 0, 3].tolist() == [0, 10]
+
+
+@pytest.mark.parametrize("num_paths", [9, 30])
+def test_an_interval_holds_one_more_path_as_often_as_its_levels_say(num_paths):
+    draws = np.random.default_rng(0).normal(size=(num_paths + 1, 50_000, 6)).astype(np.float32)
+    low, high = Forecast(draws[1:], seed=0).quantiles([0.1, 0.9])
+    assert ((low <= draws[0]) & (draws[0] <= high)).mean() == pytest.approx(0.8, abs=0.005)
 
 
 def test_every_quantile_of_one_path_is_that_path():

@@ -106,6 +106,20 @@ def test_a_renewal_restores_a_lost_record(store, redis, repeated):
     assert repeated == []
 
 
+@pytest.mark.parametrize("forge", ["key", "field"])
+def test_a_record_that_cannot_be_read_costs_no_claim(store, redis, forge):
+    for job_id in "ab":
+        begin(store, f"tag-{job_id}", job_id)
+        redis.zincrby(TAKEN, -TIMEOUT_S, f"tag-{job_id}")
+    if forge == "key":
+        redis.delete(job_key("a"))
+        redis.lpush(job_key("a"), "another program's")
+    else:
+        redis.hset(job_key("a"), "renewed_at", "soon")
+    assert store.renew({"tag-a": "a", "tag-b": "b"}) == {"tag-a": True, "tag-b": True}
+    assert redis.zcount(TAKEN, redis.time()[0] - 1, "+inf") == 2
+
+
 def test_a_job_that_ended_has_no_claim(store, redis, repeated):
     begin(store, "x")
     end(store, "x")
@@ -154,6 +168,8 @@ def test_a_clock_of_redis_that_went_back_holds_a_job_no_longer_than_the_timeout(
     begin(store, "x")
     redis.zincrby(TAKEN, 7200, "x")
     assert begin(store, "y").held_s == TIMEOUT_S
+    # Its holder renews it, if it lives.
+    assert redis.zscore(TAKEN, "x") <= redis.time()[0] + 1
 
 
 def test_only_attempts_lost_with_their_process_count(store, redis):

@@ -154,12 +154,16 @@ def test_a_message_that_celery_cannot_read_is_refused_with_reason_and_id(value, 
 
 @pytest.mark.parametrize("job_id", [None, 5, "", "a\nb", "\x1b[31m", "x" * 201, ["a"], {}, "\ud800"])
 def test_a_message_with_an_invalid_id_is_refused(job_id):
-    assert "id" in str(refused(message(headers={"id": job_id})))
+    error = refused(message(headers={"id": job_id}))
+    assert "its id is not a printable text of 1 to 200 characters" in str(error)
+    is_key = isinstance(job_id, str) and job_id not in ("", "\ud800")
+    assert error.job_id == (job_id if is_key else None)
 
 
-def test_a_too_large_message_is_refused_with_the_id_in_its_ends():
-    ends = json.dumps(message())[-500:].encode()
-    assert too_large(ends, 10**9, 10**6).job_id == "job-1"
+@pytest.mark.parametrize("job_id", ["job-1", "größe", 'a"\n\\', "x" * 201])
+def test_a_too_large_message_is_refused_with_the_id_in_its_ends(job_id):
+    ends = json.dumps(message(properties={"correlation_id": job_id}))[-1500:].encode()
+    assert too_large(ends, 10**9, 10**6).job_id == job_id
     assert "1000000000 bytes" in str(too_large(ends, 10**9, 10**6))
     assert too_large(b"x", 2, 1).job_id is None
 

@@ -99,6 +99,33 @@ def test_a_success_is_stored_as_it_is(app, redis):
     assert (meta["status"], meta["result"]) == (states.SUCCESS, "fine")
 
 
+SIGNATURE = {"task": "after", "args": [], "kwargs": {}, "options": {}}
+
+
+@pytest.mark.filterwarnings("ignore:Exception raised outside body")
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"chain": [SIGNATURE | {"options": {"task_id": "next", "eta": 5}}]},
+        {"callbacks": [SIGNATURE | {"subtask_type": "group"}]},
+        {"callbacks": [SIGNATURE | {"options": {"compression": "none"}}]},
+    ],
+)
+def test_what_follows_a_job_and_cannot_be_sent_costs_it_no_result(app, redis, after):
+    @app.task(name="test.finish", shared=False, bind=True)
+    def finish(self) -> dict[str, Any]:
+        self.request.finished = {"warnings": []}
+        return self.request.finished
+
+    info = build_tracer(finish.name, finish, app=app)("a", (), {}, {"id": "a", "delivery_info": {}} | after)
+    assert info.info is not None  # Celery reports an error
+    meta = stored(redis, "a")
+    assert meta["status"] == states.SUCCESS
+    assert len(meta["result"]["warnings"]) == 1
+    if "chain" in after:
+        assert_coded(stored(redis, "next"), ErrorCode.INTERNAL)
+
+
 @pytest.mark.parametrize(
     ("reason", "code"),
     [("revoked", ErrorCode.CANCELLED), ("terminated", ErrorCode.CANCELLED), ("expired", ErrorCode.DEADLINE)],

@@ -10,8 +10,10 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled
+from tests.kronos_client.contract.contract_jobs import job
 from tests.waiting import WAIT_S
 from worker.inference import executor
 from worker.inference.engine_thread import EngineDied, EngineThread
@@ -159,13 +161,11 @@ def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
 
 
 def test_a_lookback_unlike_the_trained_one_gives_a_warning():
-    series = [SimpleNamespace(id=name, wall=range(bars)) for name, bars in (("a", 128), ("b", 400))]
-    warnings = executor.lookback_warnings(series, SimpleNamespace(lookback=128))
-    assert len(warnings) == 1
-    assert "'b'" in warnings[0]
-    assert "128 bars" in warnings[0]
-    assert "400" in warnings[0]
-    assert executor.lookback_warnings(series, SimpleNamespace(lookback=None)) == []
+    (series,) = prepare(parse_job(job(), Limits()), "an id", Limits())  # of 30 bars
+    (warning,) = executor.with_lookback_warning(series, 128).warnings
+    assert "128 bars" in warning
+    assert "30" in warning
+    assert {executor.with_lookback_warning(series, trained).warnings for trained in (None, 30)} == {()}
 
 
 @pytest.mark.parametrize(

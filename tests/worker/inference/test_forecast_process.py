@@ -123,6 +123,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
         ("kronos-tiny", 1),
     ]
     assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
+    assert status.limits["max_sample_count"] == 256
     worker.stop()
 
 

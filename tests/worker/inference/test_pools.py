@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from billiard.einfo import ExceptionInfo
 
 from tests.waiting import WAIT_S
@@ -40,6 +41,12 @@ def test_a_memory_error_is_reported():
 
     (info,) = apply(fail)
     assert isinstance(info.exception.exc, MemoryError)
+
+
+@pytest.mark.parametrize("command", ["grow", "shrink"])
+def test_threads_are_not_added_or_removed_by_control_commands(command):
+    with pytest.raises(ValueError, match="start more workers instead"):
+        getattr(WaitingThreadsPool(1), command)(1)
 
 
 def test_a_traced_task_is_not_reported_again():

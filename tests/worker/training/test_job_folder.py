@@ -162,9 +162,7 @@ def test_inline_candles_are_read_back_as_they_were_sent(folder):
     )
     assert job.data.instruments is not None
     folder.write_candles(prepare_instruments(job.data.instruments))
-    data = DataConfig(
-        path=str(folder.root / "candles"), instrument_column="instrument", lookback=2, pred_len=1
-    )
+    data = DataConfig(path=str(folder.root / "candles"), id_column="instrument", lookback=2, pred_len=1)
     read, _ = read_training_candles(data)
     assert [one.name for one in read] == ["NA", 'a/b, "c"']
     assert read[0].bars[:, 3].tolist() == pytest.approx(prices)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos_model.bars.files.clock import Clock, ClockError, read_clock
+from kronos_model.bars.files.clock import Clock, read_clock
+from kronos_model.bars.files.time_forms import ClockError
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import TimestampError
 
@@ -17,7 +18,7 @@ def clock_of(*values: object, kind: pa.DataType | None = None) -> Clock:
 
 
 def texts_of(times: np.ndarray) -> list[str]:
-    return [str(time) for time in times]
+    return [str(time) for time in times.astype("datetime64[s]")]
 
 
 ODD = [
@@ -37,7 +38,7 @@ ODD_AWARE = [
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_texts_are_read_like_the_timestamps_of_a_forecast(data: st.DataObject) -> None:
-    """Cell by cell, to the second; a text that a forecast refuses is no time here."""
+    """Cell by cell; a text that a forecast refuses is no time here."""
     is_aware = data.draw(st.booleans())
     offsets = st.sampled_from(["Z", "+08:00", "-0330", "+01", "+00:00"] if is_aware else [""])
     forms = st.sampled_from(["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"])
@@ -48,6 +49,7 @@ def test_texts_are_read_like_the_timestamps_of_a_forecast(data: st.DataObject) -
         offsets,
     )
     texts = data.draw(st.lists(written | st.sampled_from(ODD_AWARE if is_aware else ODD), max_size=8))
+    texts += ["2024-06-18T09:35Z" if is_aware else "2024-06-18"] * len(texts)  # most decide the form
 
     clock = read_clock(pa.chunked_array([pa.array(texts, type=pa.string())]))
 
@@ -59,10 +61,10 @@ def test_texts_are_read_like_the_timestamps_of_a_forecast(data: st.DataObject) -
             walls.append("NaT")
             instants.append("NaT")
         else:
-            walls.append(str(stamp.wall[0].astype("datetime64[s]")))
-            instants.append(str(stamp.instants[0].astype("datetime64[s]")))
-    assert texts_of(clock.wall) == walls
-    assert texts_of(clock.instants) == instants
+            walls.append(str(stamp.wall[0]))
+            instants.append(str(stamp.instants[0]))
+    assert clock.wall.astype(str).tolist() == walls
+    assert clock.instants.astype(str).tolist() == instants
     assert clock.is_aware == (is_aware if any(wall != "NaT" for wall in walls) else None)
 
 
@@ -90,11 +92,10 @@ def test_times_without_a_zone_are_the_wall_clock(kind: pa.DataType) -> None:
     assert clock.is_aware is False
 
 
-def test_integers_are_no_times() -> None:
-    clock = clock_of(1718673300, 1718673360)
-
-    assert texts_of(clock.wall) == ["NaT", "NaT"]
-    assert clock.is_aware is None
+def test_integers_and_floats_are_seconds_since_1970() -> None:
+    for clock in (clock_of(1718673300, 17, None), clock_of(1718673300.0, 17.5, None)):
+        assert texts_of(clock.wall) == ["2024-06-18T01:15:00", "NaT", "NaT"]
+        assert clock.is_aware is True
 
 
 def test_times_with_and_without_offsets_are_not_mixed() -> None:

@@ -1,16 +1,19 @@
 """pyarrow gives the same cells as Python's csv module."""
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos_model.bars.files.cells import Cells
+from kronos_model.bars.files import csv_cells
+from kronos_model.bars.files.cells import Cells, Header, ReadHeader
 from kronos_model.bars.files.csv_cells import read_csv
+from kronos_model.bars.files.header import read_header
 from kronos_model.errors import CandleFileError
-from tests.kronos_model.bars.files.candle_files import FOLDER, READABLE
+from tests.kronos_model.bars.files.candle_files import READABLE, file_of, options_of
 
 cells = st.sampled_from(["", " ", "1", " 2.5 ", "a b", "ü", "x\ty", "'", "\\", "\\n", "#", "nan", "NULL"])
 plain = st.sampled_from(['"1"', '""', '" 2 "', '"a,b"'])
@@ -18,13 +21,16 @@ quoted = st.sampled_from(['"1"', '" 2 "', ' "3" ', '"a,b"', '"a\nb"', '"a""b"', 
 ends = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\n  \n"])
 
 
-def read_both(path: Path) -> tuple[Cells, Cells]:
-    """All rows, read as a whole file and as last rows."""
+def header_of(**places: int) -> ReadHeader:
+    return lambda rows: Header(rows[0], places)
 
-    def places(header: object) -> dict[str, int]:
-        return {"timestamps": 0, "close": 2}
 
-    return read_csv(path, places, None), read_csv(path, places, 10**6)
+def read_both(path: Path, read_header: ReadHeader) -> tuple[Cells, Cells]:
+    """By pyarrow if it can, and by the csv module."""
+    by_pyarrow = read_csv(path, read_header)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_cells, "_read_plain", lambda *_: None)
+        return by_pyarrow, read_csv(path, read_header)
 
 
 def texts_of(cells: Cells) -> list[list[str]]:
@@ -48,16 +54,19 @@ def test_both_ways_of_reading_give_the_same_cells(
     path = tmp_path / "a.csv"
     path.write_bytes(text.encode())
 
-    whole, last = read_both(path)
+    plain, by_rows = read_both(path, header_of(timestamps=0, close=2))
 
-    assert texts_of(whole) == texts_of(last)
-    assert whole.overlong == last.overlong
+    assert texts_of(plain) == texts_of(by_rows)
+    assert plain.overlong == by_rows.overlong
+    assert plain.numbers.tolist() == by_rows.numbers.tolist()
 
 
 @pytest.mark.parametrize("name", READABLE)
 def test_both_ways_read_typical_files(name: str) -> None:
-    whole, last = read_both(FOLDER / name)
-    assert texts_of(whole) == texts_of(last)
+    path = file_of(name)
+    plain, by_rows = read_both(path, partial(read_header, path, options=options_of(name)))
+    assert texts_of(plain) == texts_of(by_rows)
+    assert plain.numbers.tolist() == by_rows.numbers.tolist()
 
 
 @pytest.mark.parametrize("cell", ['a/b, "c"', ' "a" , b', '" ,', 'x\t"', ', " ,"', '"', 'x\n" , y'])
@@ -66,7 +75,7 @@ def test_quoted_text_is_kept(tmp_path: Path, cell: str) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([["a", "b", "c"], ["1", cell, "3"], [cell, "2", cell]])
 
-    cells = read_csv(path, lambda header: {"a": 0, "b": 1, "c": 2}, 9)
+    cells = read_csv(path, header_of(a=0, b=1, c=2))
 
     stripped = cell.strip()
     assert texts_of(cells) == [["1", stripped], [stripped, "2"], ["3", stripped]]
@@ -76,19 +85,17 @@ def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('\na,b,"c\n"\n\n1,2,3\n4,"\n\n",6\n  \n7,8,9,10\n,,\n1,2,3\n')
 
-    cells = read_csv(path, lambda header: {"close": 2}, None)
+    cells = read_csv(path, header_of(close=2))
 
-    assert cells.numbers is not None
-    assert cells.numbers.tolist() == [5, 6, 12]
-    assert cells.overlong == ((10, 4),)
+    assert cells.numbers.tolist() == [5, 6, 10, 12]
+    assert cells.overlong == {2: 4}
     assert cells.titles == {"close": "c"}
 
 
 def test_a_cell_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b,c\n1,2,3\n1,2,\xff\n")
-    for last in (None, 5):
-        with pytest.raises(CandleFileError, match="line 3: the text is not UTF-8") as caught:
-            read_csv(path, lambda header: {"close": 2}, last)
-        assert caught.value.details == {"line": 3}
-        assert len(read_csv(path, lambda header: {"close": 1}, last).columns["close"]) == 2
+    with pytest.raises(CandleFileError, match="line 3: the text is not UTF-8") as caught:
+        read_csv(path, header_of(close=2))
+    assert caught.value.details == {"line": 3}
+    assert len(read_csv(path, header_of(close=1)).columns["close"]) == 2

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kronos_model.bars.columns import to_bars
+from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
@@ -17,7 +18,7 @@ from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, TrainingDataError
 from kronos_model.finetuning.config import DataConfig
 from kronos_model.finetuning.data import read_training_candles
-from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE
+from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
 
 Write = Callable[[pd.DataFrame, Path], None]
 
@@ -54,7 +55,7 @@ def candles(
 
 def read(path: Path | tuple[Path, ...], **settings: Any) -> tuple[list[Instrument], DataReport]:
     paths = tuple(map(str, path)) if isinstance(path, tuple) else str(path)
-    return read_training_candles(DataConfig(path=paths, **settings))
+    return read_training_candles(DataConfig(path=paths, **{"drop_bad_rows": True} | settings))
 
 
 def refusal_of(path: Path | tuple[Path, ...], **settings: Any) -> TrainingDataError:
@@ -101,13 +102,14 @@ def test_one_file_is_one_instrument(tmp_path: Path, write: Write) -> None:
 
 @pytest.mark.parametrize("name", READABLE)
 def test_files_are_read_like_those_of_a_forecast(name: str) -> None:
-    [instrument], report = read(FOLDER / name)
-
     expected = EXPECTED[name]
+    instruments, report = read(file_of(name), **expected.get("options", {}))
+
+    instrument = instruments[0]
     np.testing.assert_array_equal(instrument.bars, to_bars(expected["columns"]))
     stamps = parse_timestamps(expected["timestamps"])
     assert texts_of(instrument.wall) == texts_of(stamps.wall.astype("datetime64[s]"))
-    assert (instrument.is_aware, report.dropped) == (stamps.is_aware, {})
+    assert (instrument.is_aware, report.dropped) == (stamps.is_aware, expected.get("dropped", {}))
 
 
 def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
@@ -344,7 +346,7 @@ def test_float32_integers_decimals_and_categories_are_numbers_of_parquet(tmp_pat
     table["high"] = 200
     write_parquet(table, tmp_path / "a.parquet")
 
-    [instrument], _ = read(tmp_path, instrument_column="symbol")
+    [instrument], _ = read(tmp_path, id_column="symbol")
 
     assert instrument.bars[:, [0, 1, 4]].tolist() == [[100, 200, 3], [101, 200, 4]]
 
@@ -393,6 +395,7 @@ def test_a_bar_that_a_forecast_would_refuse_is_dropped(
     rng = np.random.default_rng(0)
     rows = {name: rng.choice(odd, 2000, p=[0.03, 0.03, 0.03, 0.4, 0.4, 0.03, 0.03, 0.02, 0.03])
             for name in ("open", "high", "low", "close", "volume")}  # fmt: skip
+    rows["volume"][np.isnan(rows["volume"])] = 0  # as a missing one is read
     table = candles(2000, **rows)
 
     def is_usable(row: int) -> bool:
@@ -402,7 +405,8 @@ def test_a_bar_that_a_forecast_would_refuse_is_dropped(
             return False
         return True
 
-    monkeypatch.setattr(instruments_module, "CHUNK_ROWS", 300)
+    for module in (instruments_module, faults):
+        monkeypatch.setattr(module, "CHUNK_ROWS", 300)
     write_parquet(table, tmp_path / "a.parquet")
     [instrument], report = read(tmp_path)
 
@@ -422,7 +426,7 @@ def test_rows_are_sorted_and_the_first_of_equal_times_is_kept(tmp_path: Path) ->
     [instrument], report = read(tmp_path)
 
     np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
-    assert report.instruments[0].num_sorted == 4
+    assert report.instruments[0].num_sorted == 3
     assert report.dropped == {"duplicate_time": 1}
 
 
@@ -455,7 +459,7 @@ def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     mixed = pd.concat([first, second, nameless]).sort_values("timestamps", kind="stable")
     write_csv(mixed, tmp_path / "a.csv")
 
-    instruments, report = read(tmp_path, instrument_column="SYMBOL")
+    instruments, report = read(tmp_path, id_column="SYMBOL")
 
     assert [each.name for each in instruments] == ["000001", "B"]
     np.testing.assert_array_equal(instruments[0].bars[:, 4], first["volume"])
@@ -469,7 +473,7 @@ def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
     write_csv(table.iloc[3:], tmp_path / "1.csv")
     write_parquet(table.iloc[:4], tmp_path / "2.parquet")
 
-    [instrument], report = read(tmp_path, instrument_column="symbol")
+    [instrument], report = read(tmp_path, id_column="symbol")
 
     np.testing.assert_array_equal(instrument.bars[:, 4], table["volume"])
     assert report.instruments[0].files == [str(tmp_path / "1.csv"), str(tmp_path / "2.parquet")]
@@ -479,7 +483,7 @@ def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
 def test_an_instrument_without_a_usable_bar_is_only_reported(tmp_path: Path) -> None:
     write_csv(pd.concat([candles(2, symbol="A"), candles(2, symbol="B", close=-1)]), tmp_path / "a.csv")
 
-    instruments, report = read(tmp_path, instrument_column="symbol")
+    instruments, report = read(tmp_path, id_column="symbol")
 
     assert [each.name for each in instruments] == ["A"]
     assert [(each.name, each.num_bars, each.first) for each in report.instruments][1] == ("B", 0, None)
@@ -612,6 +616,31 @@ def test_the_report_of_a_large_market_is_shortened(tmp_path: Path) -> None:
     assert report.summary().splitlines()[-1] == "  and 25 more"
 
 
+def test_a_bad_row_is_refused_with_its_line_unless_it_is_dropped(tmp_path: Path) -> None:
+    write_csv(candles(3).assign(open=["n/a", "1", "x"]), tmp_path / "a.csv")
+
+    error = refusal_of(tmp_path, drop_bad_rows=False)
+
+    assert error.field == "data.drop_bad_rows"
+    assert "a.csv, line 2, column open: there is 'n/a' where a number is needed" in error.message
+    assert error.message.endswith("; data.drop_bad_rows leaves such rows out")
+    _, report = read(tmp_path)
+    assert [text.partition(", ")[2][:6] for text in report.bad_rows] == ["line 2", "line 4"]
+    assert report.bad_rows[1] in report.summary()
+
+
+def test_candles_that_no_market_prints_are_named(tmp_path: Path) -> None:
+    write_csv(candles(4).assign(low=[1, 999, 1, 999], high=1000), tmp_path / "a.csv")
+
+    _, report = read(tmp_path)
+
+    assert report.dropped == {}
+    [text] = report.as_dict()["warnings"]
+    assert "a.csv, line 3, column open: '" in text
+    assert text.endswith("is below the low of the same bar; 2 of its bars have such prices")
+    assert read(tmp_path, reject_impossible=True)[1].dropped == {"outside_low_to_high": 2}
+
+
 class TestRefusals:
     def test_a_path_without_candles(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
@@ -649,7 +678,7 @@ class TestRefusals:
             ({"columns": {"close": "last"}}, "data.columns.close"),
             ({"columns": {"close": "open", "amount": "turnover"}}, "data.columns.amount"),
             ({"columns": {"close": "open", "timestamps": "when"}}, "data.columns.timestamps"),
-            ({"columns": {"close": "open"}, "instrument_column": "symbol"}, "data.instrument_column"),
+            ({"columns": {"close": "open"}, "id_column": "symbol"}, "data.id_column"),
         ],
     )
     def test_a_missing_column(
@@ -669,16 +698,6 @@ class TestRefusals:
 
         assert refusal_of(tmp_path).field == "data.columns.timestamps"
 
-    @pytest.mark.parametrize("separator", [";", "\t", "|"])
-    def test_another_separator(self, tmp_path: Path, separator: str) -> None:
-        candles(3).to_csv(tmp_path / "a.csv", index=False, sep=separator)
-
-        error = refusal_of(tmp_path, columns={"close": "last"})
-
-        assert error.field == "data.path"
-        assert "write the file with commas between its cells" in error.message
-        assert "data.columns" not in error.message
-
     def test_a_column_of_parquet_that_holds_no_numbers(self, tmp_path: Path) -> None:
         write_parquet(candles(3, close=pd.Timestamp("2024-01-01")), tmp_path / "a.parquet")
 
@@ -688,7 +707,7 @@ class TestRefusals:
         assert "timestamp" in error.message
 
     def test_a_file_without_a_usable_row_says_why(self, tmp_path: Path) -> None:
-        write_csv(candles(3, timestamps=[1718673300, 1718673600, 1718673900]), tmp_path / "odd.csv")
+        write_csv(candles(3, timestamps=[1, 2, 3]), tmp_path / "odd.csv")
 
         error = refusal_of(tmp_path)
 

@@ -1,0 +1,45 @@
+"""A request's body that is a file of candles, not a form."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import Request
+
+from api_stub.backend import Backend
+from api_stub.problems import HttpCode, HttpError
+from api_stub.routes.documented import media_type_of
+from kronos_model.bars.files.find import PARQUET_SUFFIXES, SUFFIXES
+
+MEDIA_TYPES: Final = {
+    "text/csv": (".csv",),
+    "application/gzip": (".gz",),
+    "application/vnd.apache.parquet": PARQUET_SUFFIXES,
+    "application/octet-stream": SUFFIXES,
+}
+"""Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
+_BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+FILE_BODY: Final[dict[str, Any]] = {
+    "requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, _BINARY)}
+}
+"""For OpenAPI."""
+
+
+@asynccontextmanager
+async def receiving(request: Request, backend: Backend, name: str) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The body in parts, while this upload is one of those that may be under way.
+
+    Raises:
+        HttpError: UNSUPPORTED_MEDIA_TYPE, OVERLOADED.
+    """
+    if not name.endswith(MEDIA_TYPES.get(media_type_of(request), ())):
+        raise HttpError(
+            HttpCode.UNSUPPORTED_MEDIA_TYPE,
+            "the Content-Type does not fit the file: send a .csv as text/csv, a .csv.gz as application/gzip, "
+            "a .parquet or .pq as application/vnd.apache.parquet, or any as application/octet-stream; not as "
+            "a form",
+        )
+    if backend.uploads.locked():
+        raise HttpError(HttpCode.OVERLOADED, "too many uploads are under way; send the file again soon")
+    async with backend.uploads:
+        yield request.stream()

@@ -1,0 +1,153 @@
+"""Rows of a file that cannot be used: which, why, and how each is named."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kronos_model.bars.files.cells import Cells, shown
+from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
+from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.table import CandleTable
+from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
+from kronos_model.errors import CandleFileError
+
+REASON_OF_CODE: Final = {
+    "NOT_FINITE": "not_a_number",
+    "VALUE_TOO_LARGE": "value_too_large",
+    "NON_POSITIVE_PRICE": "price_not_above_zero",
+    "HIGH_BELOW_LOW": "high_below_low",
+    "NEGATIVE_VOLUME": "negative_volume",
+    IMPOSSIBLE: "outside_low_to_high",
+}
+TOO_MANY_CELLS: Final = "wrong_number_of_cells"
+NO_INSTRUMENT: Final = "no_instrument"
+NO_TIME: Final = "unreadable_time"
+DUPLICATE_TIME: Final = "duplicate_time"
+REASONS: Final = (TOO_MANY_CELLS, NO_INSTRUMENT, NO_TIME, *REASON_OF_CODE.values(), DUPLICATE_TIME)
+"""Reasons not to use a row; the first that applies is counted."""
+MAX_NAMED: Final = 20
+"""Bad rows that are named one by one; all are counted."""
+CHUNK_ROWS: Final = 65_536
+"""Rows checked and converted at once: float64 copies of all rows would take several times the memory."""
+
+
+class BadRow(CandleFileError):
+    """An unusable row, which the option to drop such rows leaves out."""
+
+
+def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArray[np.int8]:
+    """For each row the first reason that applies, from 1 in the order of ``REASONS``; 0 if usable."""
+    faults = np.zeros(len(table), dtype=np.int8)
+    faults[np.isnat(table.clock.instants)] = _fault(NO_TIME)
+    if table.codes is not None:
+        faults[table.codes < 0] = _fault(NO_INSTRUMENT)
+    faults[list(cells.overlong)] = _fault(TOO_MANY_CELLS)
+    for start in range(0, len(table), CHUNK_ROWS):
+        rows = slice(start, start + CHUNK_ROWS)
+        some = faults[rows]
+        with np.errstate(over="ignore", invalid="ignore"):  # the checks look for these
+            for code, _, at_fault, _ in _defects(table, rows, options):
+                some[(some == 0) & at_fault] = _fault(REASON_OF_CODE[code])
+    usable = np.flatnonzero(faults == 0)
+    faults[usable[_repeats(table, usable)]] = _fault(DUPLICATE_TIME)
+    return faults
+
+
+def counts_of(faults: NDArray[np.int8]) -> Counter[str]:
+    """The unusable rows, by reason."""
+    counts = np.bincount(faults, minlength=len(REASONS) + 1)
+    return +Counter(dict(zip(REASONS, counts[1:].tolist(), strict=True)))  # plus removes what is zero
+
+
+def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int) -> BadRow:
+    """The error about an unusable row, which names its line and the column."""
+    number, reason = int(cells.numbers[row]), REASONS[fault - 1]
+    name, text = TIMES, "there is {} where a time like 2024-06-18 11:15:00 is needed"
+    if reason == TOO_MANY_CELLS:
+        text = (
+            f"{path}, {cells.unit} {number}: there are {cells.overlong[row]} cells, more than in the header"
+        )
+        return BadRow(text, details={cells.unit: number})
+    if reason == NO_INSTRUMENT:
+        name, text = INSTRUMENT, "there is {} where the name of an instrument is needed"
+    elif reason == DUPLICATE_TIME:
+        text = "there is {} for the second time: keep one of these bars, write times with offsets if an hour "
+        text += "repeats as clocks go back, or name the column of instruments if the file has several"
+    elif reason == REASON_OF_CODE["NOT_FINITE"]:
+        name = next(name for name, values in table.columns.items() if not np.isfinite(values[row]))
+        text = "there is {} where a number is needed"
+    elif reason != NO_TIME:
+        found = _defects(table, slice(row, row + 1), ReadOptions(reject_impossible=True))
+        name, defect = next((name, text) for code, name, at_fault, text in found if at_fault[0])
+        text = f"{{}} {defect}"
+    cell = cells.columns[name][row].as_py()
+    if name == TIMES and TIME_OF_DAY in cells.columns:
+        cell = " ".join(str(part) for part in (cell, cells.columns[TIME_OF_DAY][row].as_py()) if part)
+    title = cells.titles[name]
+    found_there = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
+    message = f"{path}, {cells.unit} {number}, column {shown(title)}: {text.format(found_there)}"
+    return BadRow(message, field=title, details={cells.unit: number})
+
+
+@dataclass
+class Findings:
+    """What is wrong with the rows of several files.
+
+    Attributes:
+        of_none: unusable rows that belong to no instrument, by reason.
+        bad_rows: what is wrong with the first unusable rows, as messages.
+        warnings: candles that no market can have printed, one message a file.
+    """
+
+    of_none: Counter[str] = field(default_factory=Counter)
+    bad_rows: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(
+        self, path: Path, cells: Cells, table: CandleTable, faults: NDArray[np.int8], options: ReadOptions
+    ) -> None:
+        """Add a file. Raises BadRow at its first unusable row, unless such rows are dropped."""
+        rows = np.flatnonzero(faults)
+        if len(rows) and not options.drop_bad_rows:
+            raise fault_of(path, cells, table, int(rows[0]), int(faults[rows[0]]))
+        for row in rows[: MAX_NAMED - len(self.bad_rows)].tolist():
+            self.bad_rows.append(fault_of(path, cells, table, row, int(faults[row])).message)
+        if table.codes is not None:
+            self.of_none.update(counts_of(faults[table.codes < 0]))
+        is_impossible = reduce(np.logical_or, (found for _, _, found, _ in impossible_prices(table.columns)))
+        if len(rows := np.flatnonzero(is_impossible & (faults == 0))):
+            error = fault_of(path, cells, table, int(rows[0]), _fault(REASON_OF_CODE[IMPOSSIBLE]))
+            self.warnings.append(f"{error.message}; {len(rows):,} of its bars have such prices")
+
+
+def _fault(reason: str) -> int:
+    return REASONS.index(reason) + 1
+
+
+def _defects(
+    table: CandleTable, rows: slice, options: ReadOptions
+) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
+    columns: Mapping[str, NDArray[np.float64]] = {name: each[rows] for name, each in table.columns.items()}
+    yield from defects_of(columns)
+    if options.reject_impossible:
+        yield from impossible_prices(columns)
+
+
+def _repeats(table: CandleTable, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether an earlier one of these rows has the same instrument and time."""
+    instants = table.clock.instants[rows]
+    codes = np.zeros(len(rows), dtype=np.int64) if table.codes is None else table.codes[rows]
+    if table.codes is None and np.all(instants[1:] > instants[:-1]):
+        return np.zeros(len(rows), dtype=np.bool_)
+    order = np.lexsort((instants, codes))  # stable
+    repeats = np.zeros(len(rows), dtype=np.bool_)
+    same = (instants[order][1:] == instants[order][:-1]) & (codes[order][1:] == codes[order][:-1])
+    repeats[order[1:][same]] = True
+    return repeats

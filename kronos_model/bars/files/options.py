@@ -1,0 +1,52 @@
+"""How to read a candle file, where its form alone does not say it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Self
+
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.errors import CandleFileError
+
+TIMES: Final = "timestamps"
+MAPPED: Final = (TIMES, *COLUMNS)
+"""Columns whose title in the file may be given."""
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options of reading a candle file.
+
+    Attributes:
+        columns: the file's titles of columns, by our names, where they differ.
+        id_column: the column that names each row's instrument, for files with several.
+        date_format: the form of the times as in Python's ``strptime``, such as ``%d/%m/%Y``.
+        decimal: the decimal sign of the numbers.
+        drop_bad_rows: leave unusable rows out and count them. Else the first one is an error.
+        reject_impossible: count a row whose open or close lies outside low to high as unusable.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    id_column: str | None = None
+    date_format: str | None = None
+    decimal: Literal[".", ","] | None = None
+    drop_bad_rows: bool = False
+    reject_impossible: bool = False
+
+    @classmethod
+    def parse(cls, columns: Sequence[str], separator: str, **given: object) -> Self:
+        """Options with ``columns`` as texts such as ``close=Adj Close``.
+
+        Raises:
+            CandleFileError: A text has another form, or a column occurs twice.
+        """
+        titles: dict[str, str] = {}
+        for text in columns:
+            name, _, title = text.partition(separator)
+            if name not in MAPPED or not title.strip() or name in titles:
+                wanted = f"give each of {', '.join(MAPPED)} at most once, as close{separator}Adj Close"
+                raise CandleFileError(f"{text!r} names no column: {wanted}", field="columns")
+            titles[name] = title.strip()
+        return cls(columns=titles, **given)  # type: ignore[arg-type]
+
+
+NO_OPTIONS: Final = ReadOptions()

@@ -1,0 +1,89 @@
+"""A file of candles becomes the series of a forecast job."""
+
+import gzip
+
+import pytest
+
+from api_stub.routes import candles
+from api_stub.uploads.file_child import read
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.files.options import ReadOptions
+from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE, file_of, options_of
+
+URL = "/v1/candles"
+CSV = {"Content-Type": "text/csv"}
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_files_are_read_by_the_common_rules(name):
+    options = {"columns": {}, "id_column": None} | EXPECTED[name].get("options", {})
+    content = read(file_of(name), options, {"max_bars": 99})
+    assert content["series"] == {
+        "id": "A" if options_of(name).id_column else "",
+        "timestamps": EXPECTED[name]["timestamps"],
+        **EXPECTED[name]["columns"],
+    }
+    assert len(content["rows"]) == len(EXPECTED[name]["timestamps"])
+    assert content["dropped"] == EXPECTED[name].get("dropped", {})
+
+
+def test_the_series_of_a_file_can_be_forecast(http, settings, jobs):
+    content = (FOLDER / "instruments.csv").read_bytes() + b"soon,B,1,1,1,1\n"
+    params = {"name": "my market.csv.gz", "id_column": "symbol", "instrument": "B", "drop_bad_rows": "true"}
+    answer = http.post(
+        URL,
+        params=params | {"column": "close:Open", "max_bars": 1},
+        content=gzip.compress(content),
+        headers={"Content-Type": "application/gzip"},
+    )
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert found["series"]["timestamps"] == ["2024-06-19"]
+    assert found["series"]["close"] == found["series"]["open"] == [1.1]
+    assert (found["instruments"], found["rows"]) == (["A", "B"], [4])
+    assert found["dropped"] == {"unreadable_time": 1}
+    assert found["bad_rows"][0].startswith("my market.csv.gz, line 5, column date: there is 'soon'")
+    job = {"series": [found["series"] | {"future_timestamps": ["2024-06-20"]}]}
+    assert http.post("/v1/forecasts", json=job).status_code == 202
+    assert jobs.sent()[0]["series"][0]["id"] == "B"
+    assert not list(settings.data_folder.glob("*"))
+
+
+def test_a_form_that_cannot_be_found_names_the_parameter(http):
+    content = (FOLDER / "times_day_or_month.csv").read_bytes()
+    answer = http.post(URL, params={"name": "a.csv"}, content=content, headers=CSV)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["field"]) == (422, "INVALID_INPUT", "date_format")
+    assert problem["detail"].startswith("a.csv has dates such as '05/06/2018', which may have the day")
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"column": "close"}, "column"),
+        ({"decimal": ";"}, "decimal"),
+        ({"max_bars": 0}, "max_bars"),
+        ({"max_bars": 10**6}, "max_bars"),
+    ],
+)
+def test_an_invalid_parameter_is_refused(http, params, field):
+    answer = http.post(URL, params=params, content=b"x", headers=CSV)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_a_form_is_no_file(http):
+    answer = http.post(URL, content=b"x", headers={"Content-Type": "multipart/form-data; boundary=x"})
+    assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+
+
+def test_it_needs_no_data_folder_and_takes_the_size_of_uploads(settings, http, monkeypatch):
+    http.app.state.backend.settings = settings.model_copy(update={"data_folder": None})
+
+    async def refuse(path, name, options, code, wanted):
+        assert (path.stat().st_size, wanted["max_bars"]) == (2**24 + 1, 8192)
+        assert options == ReadOptions()
+        raise JobError(ErrorCode.INVALID_INPUT, f"{name} was read", "body")
+
+    monkeypatch.setattr(candles, "read_upload", refuse)
+    answer = http.post(URL, content=b" " * (2**24 + 1), headers=CSV)
+    assert (answer.status_code, answer.json()["detail"]) == (422, "candles.csv was read")
