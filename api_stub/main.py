@@ -12,7 +12,9 @@ from starlette.exceptions import HTTPException
 from api_stub import page_files, problems
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
-from api_stub.middleware.guards import BodyLimit, Keys, read_keys
+from api_stub.middleware.body_limits import BodyLimits
+from api_stub.middleware.guards import Keys, read_keys
+from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
 from api_stub.routes import candles, datasets, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
@@ -60,9 +62,9 @@ def create_app(settings: ApiSettings) -> FastAPI:
     for part in PARTS:
         app.include_router(part.router)
     # The middleware added last receives a request first.
-    app.add_middleware(
-        BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
-    )
+    app.add_middleware(BodyLimits, settings=settings)
+    if settings.api_requests_per_minute is not None:
+        app.add_middleware(RateLimit, limit=settings.api_requests_per_minute, page=page_files.ADDRESSES)
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
     if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
@@ -70,7 +72,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Request-Id"],
-            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After"],
+            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After", *HEADERS],
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app

@@ -15,7 +15,6 @@ from api_stub.routes.predictions import version_of
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import GPU_QUEUE
-from kronos_client.core.job import NO_PRED_LEN_LIMIT
 from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -187,7 +186,7 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
 
 def _limits(pool: Pool, settings: ApiSettings) -> dict[str, int]:
     """This service's limits, lowered to those of the forecast worker that accepts least."""
-    own = settings.limits(NO_PRED_LEN_LIMIT).model_dump(exclude={"max_pred_len"})
+    own = settings.limits().model_dump(exclude={"max_pred_len"})
     lowest = {
         name: min([limit, *(worker.limits.get(name, limit) for worker in pool.forecasting)])
         for name, limit in own.items()

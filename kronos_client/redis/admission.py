@@ -85,8 +85,10 @@ class Admission:
         other clients, and those that moved up after they waited long.
         """
         mark = f'"correlation_id": {json.dumps(job_id)}'
-        keys, args = [job_key(job_id), TAKEN_KEY], [mark, MARK_BYTES, MAX_SEARCHED, MAX_SEARCHED_BYTES]
-        return bool(self._run_withdraw(keys=keys, args=args))
+        found = self._run_withdraw(
+            keys=[job_key(job_id), TAKEN_KEY], args=[mark, MARK_BYTES, MAX_SEARCHED, MAX_SEARCHED_BYTES]
+        )
+        return bool(found)
 
 
 def id_conflict(job_id: str) -> JobError:
