@@ -6,7 +6,9 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 PROBES: Final = ("/v1/healthz", "/v1/readyz")
-UPLOADS: Final = ("/v1/datasets", "/v1/candles")
+DESCRIPTIONS: Final = ("/openapi.json", "/v1/openapi.json")
+UPLOADS: Final = ("/v1/datasets", "/v1/candles", "/v1/forecasts/file")
+PREDICTIONS: Final = "/v1/predict/"
 METRICS: Final = ("/metrics", "/v1/metrics")
 
 

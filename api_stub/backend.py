@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from fastapi import Depends, Request
 
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import Priority
+from kronos_client.contract.names import Priority, Role
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
+from kronos_client.core.job_list import ListedJob, list_jobs
 from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
@@ -129,6 +130,23 @@ class Backend:
         async with _answered(JOB_TIMEOUT_S, job_id):
             await self.call(self.dispatcher.cancel, job_id)
         return await self.read(job_id)
+
+    async def forget(self, job_id: str) -> bool:
+        """Delete the result of a job; returns whether there was one. Raises JobError BROKER_UNREACHABLE."""
+        async with _answered(JOB_TIMEOUT_S, job_id):
+            return await self.events.forget(job_id)
+
+    async def list_jobs(
+        self, role: Role, limit: int, until: float | None
+    ) -> tuple[Sequence[ListedJob], float | None]:
+        """A page of jobs, as of ``job_list.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
+
+        def read() -> tuple[Sequence[ListedJob], float | None]:
+            with reachable():
+                return list_jobs(self.dispatcher.redis, role, limit, until)
+
+        async with _answered(JOB_TIMEOUT_S):
+            return await self.call(read)
 
     async def pool(self) -> Pool:
         """The workers and queues, read at most once a second for all requests.

@@ -8,19 +8,23 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from api_stub import page_files, problems
+from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.body_limits import BodyLimits
+from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.guards import Keys, read_keys
+from api_stub.middleware.head import Head
 from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
-from api_stub.routes import candles, datasets, health, jobs, metrics, models, predict
+from api_stub.routes import candles, datasets, file_forecasts, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 
-PARTS: Final = (predict, jobs, models, candles, datasets, health, metrics, page_files)
+PARTS: Final = (predict, file_forecasts, jobs, models, candles, datasets, health, metrics, page_files)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),
@@ -49,12 +53,14 @@ def create_app(settings: ApiSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=DESCRIPTIONS[0],
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",  # names clients' methods
         responses=PROBLEMS,
         redirect_slashes=False,  # the page is mounted at / and answers for the other address
     )
     describe(app, needs_keys=bool(keys))
+    (description,) = [route for route in app.routes if isinstance(route, Route)]
+    app.add_route(DESCRIPTIONS[1], description.endpoint, include_in_schema=False)
     app.state.metrics = metrics.HttpMetrics()
     app.add_exception_handler(JobError, problems.on_job_error)
     app.add_exception_handler(HTTPException, problems.on_http_error)
@@ -62,7 +68,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
     for part in PARTS:
         app.include_router(part.router)
     # The middleware added last receives a request first.
+    app.add_middleware(Head)
+    app.add_middleware(Encoding)
     app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(Decoding)  # outside of BodyLimits, which counts decoded bytes
     if settings.api_requests_per_minute is not None:
         app.add_middleware(RateLimit, limit=settings.api_requests_per_minute, page=page_files.ADDRESSES)
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
@@ -70,8 +79,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "X-Request-Id"],
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-Request-Id"],
             expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After", *HEADERS],
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)

@@ -3,11 +3,25 @@
 from pathlib import Path
 from typing import Final
 
+import fastapi_offline
 from fastapi import APIRouter, Depends, Response
+from fastapi.responses import FileResponse
 
-FOLDER: Final = Path(__file__).parent / "page"
+FOLDERS: Final = {
+    "/": Path(__file__).parent / "page",
+    "/swagger-ui/": Path(fastapi_offline.__file__).parent / "static",
+}
+DOCS: Final = "/docs"
 ADDRESSES: Final = frozenset(
-    {"/", *(f"/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*") if path.is_file())}
+    {
+        *("/", DOCS),
+        *(
+            url + path.relative_to(folder).as_posix()
+            for url, folder in FOLDERS.items()
+            for path in folder.rglob("*")
+            if path.is_file()
+        ),
+    }
 )
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -25,5 +39,12 @@ async def _add_headers(response: Response) -> None:
     response.headers.update(HEADERS)
 
 
-router = APIRouter(dependencies=[Depends(_add_headers)])
-router.frontend("/", directory=FOLDER, fallback=None, check_dir=False)
+router = APIRouter(tags=["page"], dependencies=[Depends(_add_headers)])
+for url, folder in FOLDERS.items():
+    router.frontend(url, directory=folder, fallback=None, check_dir=False)
+
+
+@router.get(DOCS, include_in_schema=False)
+async def docs() -> FileResponse:
+    """Swagger UI, from an installed package."""
+    return FileResponse(FOLDERS["/"] / "docs.html", headers=HEADERS)

@@ -1,6 +1,6 @@
 """Errors over HTTP: problem documents (RFC 9457) with our codes, and the status of each code."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from api_stub.addresses import address_of
+from api_stub.addresses import PREDICTIONS, address_of
 from api_stub.candles import CANDLE_KINDS
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.text import dotted
@@ -23,6 +23,8 @@ TYPE_PREFIX: Final = "urn:kronos:error:"
 UNAVAILABLE_RETRY_S: Final = 5
 MAX_FIELD_CHARS: Final = 200
 MAX_REASON_CHARS: Final = 300
+MAX_LISTED: Final = 100
+"""Errors in one ``detail``."""
 
 
 class HttpCode(StrEnum):
@@ -32,6 +34,7 @@ class HttpCode(StrEnum):
     BAD_REQUEST = "BAD_REQUEST"
     UNAUTHORIZED = "UNAUTHORIZED"
     HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED"
+    FORBIDDEN = "FORBIDDEN"
     NOT_FOUND = "NOT_FOUND"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
     DATASET_EXISTS = "DATASET_EXISTS"
@@ -45,7 +48,7 @@ class HttpCode(StrEnum):
 _CODES: Final = {
     HTTPStatus.BAD_REQUEST: "UNSUPPORTED_VERSION BAD_MESSAGE INVALID_JSON BAD_REQUEST",
     HTTPStatus.UNAUTHORIZED: "UNAUTHORIZED",
-    HTTPStatus.FORBIDDEN: "HOST_NOT_ALLOWED",
+    HTTPStatus.FORBIDDEN: "HOST_NOT_ALLOWED FORBIDDEN",
     HTTPStatus.NOT_FOUND: "LOST NOT_FOUND",
     HTTPStatus.METHOD_NOT_ALLOWED: "METHOD_NOT_ALLOWED",
     HTTPStatus.REQUEST_TIMEOUT: "REQUEST_TIMEOUT",
@@ -82,9 +85,17 @@ _CODES_OF_KINDS: Final = {
     "length_mismatch": ErrorCode.LENGTH_MISMATCH,
 }
 _DETAILS_OF_STATUSES: Final = {
-    404: "nothing is at this address; see /v1/openapi.json for the addresses that exist",
+    404: "nothing is at this address; see /docs for the addresses that exist",
     405: "this address does not take that method; see the Allow header",
 }
+
+
+class ListedError(BaseModel):
+    """An error as FastAPI lists it."""
+
+    loc: list[str | int] = Field(examples=[["body", "candles", 3, "high"]])
+    msg: str
+    type: str = Field(examples=["value_error"])
 
 
 class Problem(BaseModel):
@@ -93,7 +104,9 @@ class Problem(BaseModel):
     type: str = Field(examples=[f"{TYPE_PREFIX}HIGH_BELOW_LOW"])
     title: str = Field(description="of the HTTP status", examples=["Unprocessable Entity"])
     status: int = Field(examples=[422])
-    detail: str = Field(description="what is wrong and what to do")
+    detail: str | list[ListedError] = Field(
+        description="what is wrong and what to do; with status 422 below /v1/predict a list, as of FastAPI"
+    )
     code: str = Field(examples=["HIGH_BELOW_LOW"])
     field: str | None = Field(default=None, description="the field at fault", examples=["candles.3.high"])
     details: dict[str, Any] = {}
@@ -101,7 +114,12 @@ class Problem(BaseModel):
 
 
 class HttpError(HTTPException):
-    """An error that a request ends with. FastAPI lets HTTPExceptions pass while it reads a body."""
+    """An error that a request ends with. FastAPI lets HTTPExceptions pass while it reads a body.
+
+    Attributes:
+        place: The part of the request that has the field: body, path, query or header.
+        kind: pydantic's type of the error.
+    """
 
     def __init__(
         self,
@@ -112,9 +130,13 @@ class HttpError(HTTPException):
         *,
         job_id: str | None = None,
         headers: Mapping[str, str] | None = None,
+        place: str = "body",
+        kind: str = "value_error",
     ) -> None:
         super().__init__(status_of(code), message, headers)
         self.code = code
+        self.place = place
+        self.kind = kind
         self.field = field
         self.details = dict(details or {})
         self.job_id = job_id
@@ -125,14 +147,21 @@ class HttpError(HTTPException):
         job_id = job_id or error.details.get("job_id")
         return cls(error.code, error.message, error.field, error.details, job_id=job_id)
 
-    def response(self) -> Response:
-        """The problem document."""
+    @property
+    def listed(self) -> ListedError:
+        """The error as FastAPI lists it."""
+        parts = self.field.split(".") if self.field and self.field != self.place else []
+        path = [int(part) if part.isdecimal() else part for part in parts]
+        return ListedError(loc=[self.place, *path], msg=self.detail, type=self.kind)
+
+    def response(self, others: Sequence["HttpError"] | None = None) -> Response:
+        """The problem document; if ``others`` is given, its ``detail`` is a list of this error and those."""
         status = HTTPStatus(self.status_code)
         content = Problem(
             type=f"{TYPE_PREFIX}{self.code}",
             title=status.phrase,
             status=status,
-            detail=self.detail,
+            detail=self.detail if others is None else [error.listed for error in (self, *others)],
             code=self.code,
             field=self.field,
             details=self.details,
@@ -165,14 +194,14 @@ def example_problem() -> dict[str, Any]:
 async def on_job_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised JobError."""
     assert isinstance(error, JobError)
-    return HttpError.of(error).response()
+    return _answer(request, HttpError.of(error))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised HTTPException: our ``HttpError``, or one of Starlette or FastAPI."""
     assert isinstance(error, HTTPException)
     if isinstance(error, HttpError):
-        return error.response()
+        return _answer(request, error)
     code = _CODES_OF_STATUSES.get(error.status_code, HttpCode.BAD_REQUEST)
     message = _DETAILS_OF_STATUSES.get(error.status_code, str(error.detail))
     headers = dict(error.headers or {})
@@ -185,29 +214,45 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> list[str]:
     """The methods of an address over all its routes. Starlette names those of one route."""
     address = address_of(request.scope)
-    for template, operations in request.app.openapi()["paths"].items():
+    described = request.app.openapi()["paths"].items()
+    # An address of its own comes before one with a parameter that it may match.
+    for template, operations in sorted(described, key=lambda path: "{" in path[0]):
         if compile_path(template)[0].match(address):
-            return sorted(method.upper() for method in operations)
+            found = {method.upper() for method in operations}
+            is_headed = "GET" in found and not template.endswith("/events")
+            return sorted(found | {"HEAD"} if is_headed else found)
     return []
 
 
 async def on_validation_error(request: Request, error: Exception) -> Response:
-    """Answer a request that does not match its model, by the first error that pydantic found."""
+    """Answer a request that does not match its model. The first error that pydantic found is the problem."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place, *path = first["loc"]
-    kind = str(first["type"])
-    context = first.get("ctx", {})
+    return _answer(request, *map(_invalid, error.errors()[:MAX_LISTED]))
+
+
+def _answer(request: Request, error: HttpError, *others: HttpError) -> Response:
+    is_listed = error.status_code == HTTPStatus.UNPROCESSABLE_ENTITY and address_of(request.scope).startswith(
+        PREDICTIONS
+    )
+    return error.response(others if is_listed else None)
+
+
+def _invalid(found: Mapping[str, Any]) -> HttpError:
+    """One of pydantic's errors."""
+    place, *path = found["loc"]
+    kind = str(found["type"])
+    context = found.get("ctx", {})
     if kind == "json_invalid":
         reason = str(context.get("error", ""))[:MAX_REASON_CHARS]
-        return HttpError(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}").response()
+        return HttpError(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}")
     if "field" in context:  # a check of several fields names the one at fault
         path.append(context["field"])
     # After "candles" pydantic names the kind that it read, which the request does not contain.
     pairs = zip([None, *path], path, strict=False)
     parts = [part for before, part in pairs if before != "candles" or part not in CANDLE_KINDS]
     field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(place)
-    reason = str(first["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    reason = str(found["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     is_type = kind.endswith(("_type", "_parsing"))
     code = ErrorCode.BAD_TYPE if is_type else _CODES_OF_KINDS.get(kind, ErrorCode.BAD_VALUE)
-    return HttpError(code, f"{field}: {reason[:MAX_REASON_CHARS]}", field).response()
+    message = f"{field}: {reason[:MAX_REASON_CHARS]}"
+    return HttpError(code, message, field, place=str(place), kind=kind)

@@ -9,7 +9,10 @@ class ApiSettings(ServiceSettings):
     """The settings of the HTTP API."""
 
     api_keys: SecretStr | None = Field(
-        None, description="keys, separated by commas or line ends; each request must send one; default: none"
+        None,
+        description="keys, separated by commas or line ends; each request must send one; default: none. "
+        "A key with scopes, such as `KEY:predict+train`, allows only those: `predict`, `train`, `metrics`, "
+        "`admin`",
     )
     api_wait_s: float = Field(
         60, ge=0, description="seconds that a request waits for its forecast; then it gets the job's address"

@@ -26,10 +26,10 @@ keep redis_url "redis://:$(cat "$folder/redis_password")@redis:6379/0"
 keep flower_password "$(random)"
 keep grafana_password "$(random)"
 keep api_keys "$(random)"
-# The key for metrics is alone in its file, and also one of the API's keys.
+# The key for metrics is alone in its file, and also one of the API's keys, which allows only metrics.
 keep metrics_key "$(random)"
-if ! grep -qxF "$(cat "$folder/metrics_key")" "$folder/api_keys"; then
-    printf '%s\n%s' "$(cat "$folder/api_keys")" "$(cat "$folder/metrics_key")" >"$folder/api_keys.new"
+if ! grep -qF "$(cat "$folder/metrics_key")" "$folder/api_keys"; then
+    printf '%s\n%s:metrics' "$(cat "$folder/api_keys")" "$(cat "$folder/metrics_key")" >"$folder/api_keys.new"
     chmod 444 "$folder/api_keys.new"
     mv -f "$folder/api_keys.new" "$folder/api_keys"
 fi

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from kronos_client.client import ForecastClient
     from kronos_client.contract.errors import ErrorCode, JobError
 
+__version__ = "0.1.0"
+
 _EXPORTS = {
     "AsyncForecastClient": "aio",
     "ErrorCode": "contract.errors",

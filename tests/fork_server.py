@@ -6,6 +6,7 @@ packages of others are imported. Settings, our own modules, signals and exit are
     python -m tests.fork_server      reads a request a line, and answers each with the new process's id
 """
 
+import atexit
 import functools
 import gc
 import importlib
@@ -15,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -152,10 +154,24 @@ def _become(command: list[str], environment: dict[str, str], log: str, sender: i
     sys.argv = command
 
 
+def _exit(status: int) -> None:
+    """End as Python does, but leave the modules: to free them would first copy the server's memory."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end their workers
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
     serve()
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            raise
+        _exit(int(ended.code or 0))

@@ -17,6 +17,7 @@ import yaml
 from pydantic import SecretStr
 
 from api_stub.middleware.guards import read_keys
+from api_stub.routes.scopes import SCOPES
 from kronos_cli.main import cli
 from tests.all_settings import AllSettings
 from tests.test_packages import run_without
@@ -124,7 +125,7 @@ def test_every_secret_comes_from_a_file_that_the_script_makes(tmp_path: Path) ->
     assert texts["redis_url"] == f"redis://:{texts['redis_password']}@redis:6379/0"
     ours, scrapers = texts["api_keys"].splitlines()
     assert f"Bearer {ours}\n" in said
-    assert scrapers == texts["metrics_key"] != ours
+    assert scrapers == f"{texts['metrics_key']}:metrics"
     subprocess.run([SECRETS_SCRIPT, made], capture_output=True, check=True)
     assert {path.name: path.read_text() for path in files} == texts, "what is there stays"
 
@@ -135,9 +136,8 @@ def test_who_reads_metrics_is_let_in_whatever_keys_people_have(tmp_path: Path) -
     subprocess.run([SECRETS_SCRIPT, tmp_path], capture_output=True, check=True)
     scrapers = (tmp_path / "metrics_key").read_text()
     settings = AllSettings.model_construct(api_keys=SecretStr((tmp_path / "api_keys").read_text()))
-    assert read_keys(settings) == tuple(
-        key.encode() for key in ("a-key-of-16-chars", "another-of-16-chars", "a-third-of-16-chars", scrapers)
-    )
+    everyone = dict.fromkeys((b"a-key-of-16-chars", b"another-of-16-chars", b"a-third-of-16-chars"), SCOPES)
+    assert read_keys(settings) == everyone | {scrapers.encode(): {"metrics"}}
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -127,6 +127,8 @@ def choose_pool(sender: Any, **_: Any) -> None:
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)
+    if (is_given("time_limit") or is_given("soft_time_limit")) and not issubclass(pool, PreforkPool):
+        log.warning("--time-limit and --soft-time-limit need --pool prefork: send time_limit with the job")
     is_prefork = issubclass(pool, PreforkPool)
     if is_given("autoscale") and not is_prefork:
         _refuse(
@@ -145,8 +147,10 @@ def choose_pool(sender: Any, **_: Any) -> None:
             sender.concurrency = num_cores()
         else:
             sender.concurrency = 1 if issubclass(pool, SoloPool) else num_threads(_max_jobs())
-    max_children, _ = given("autoscale") or (sender.concurrency, 0)
-    current.num_children = max_children if is_prefork else 0
+    if is_prefork:
+        current.num_children = max(given("autoscale") or [sender.concurrency])
+    else:
+        current.num_children = 0
 
 
 def _own_device() -> Any:
@@ -268,9 +272,10 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
 
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
-    """Announce the shutdown; ``sig`` is the signal that caused it."""
+    """Announce the shutdown, once; ``sig`` is the signal that caused it."""
     current.is_ending = current.is_ending or sig is not None
-    if current.process is not None:
+    is_first, current.is_draining = not current.is_draining, True
+    if current.process is not None and is_first:
         current.process.drain()
 
 

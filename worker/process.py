@@ -122,6 +122,7 @@ class Current:
 
     process: Any = None
     num_children: int = 0  # of the prefork pool; 0 if this process holds the model itself
+    is_draining: bool = False
     is_ending: bool = False
 
 

@@ -3,14 +3,15 @@
 import hmac
 import ipaddress
 import re
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api_stub.addresses import PROBES, address_of
+from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.problems import HttpCode, HttpError
+from api_stub.routes.scopes import SCOPES, KeyScope
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 
@@ -27,15 +28,16 @@ def is_local(host: str) -> bool:
         return host == "localhost"
 
 
-def read_keys(settings: ApiSettings) -> tuple[bytes, ...]:
-    """The keys in ``KRONOS_API_KEYS``.
+def read_keys(settings: ApiSettings) -> dict[bytes, frozenset[KeyScope]]:
+    """The keys in ``KRONOS_API_KEYS`` with their scopes: ``KEY:predict+train``; without any, all.
 
     Raises:
-        SettingsError: a key is too short or does not fit a header, or other machines can reach the address
-            and there are no keys.
+        SettingsError: a key is too short or does not fit a header, a scope is unknown, or other machines can
+            reach the address and there are no keys.
     """
     text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
-    keys = text.replace(",", " ").split()
+    entries = [entry.partition(":") for entry in text.replace(",", " ").split()]
+    keys = [key for key, _, _ in entries]
     if settings.api_keys is not None and not keys:
         raise SettingsError("KRONOS_API_KEYS cannot be used: it contains no key. Add one, or unset it")
     if any(len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() for key in keys):
@@ -48,20 +50,31 @@ def read_keys(settings: ApiSettings) -> tuple[bytes, ...]:
             f"KRONOS_API_HOST={settings.api_host} can be reached from other machines: set KRONOS_API_KEYS "
             "or KRONOS_API_KEYS_FILE to the keys that requests must send"
         )
-    return tuple(key.encode() for key in keys)
+    scopes: list[frozenset[Any]] = [
+        frozenset(named.split("+")) if colon else SCOPES for _, colon, named in entries
+    ]
+    if not all(found <= SCOPES for found in scopes):
+        raise SettingsError(
+            "KRONOS_API_KEYS cannot be used: after a key and `:` write its scopes, joined by `+`; they are "
+            + ", ".join(sorted(SCOPES))
+        )
+    return {key.encode(): found for key, found in zip(keys, scopes, strict=True)}
 
 
 class Keys:
-    """Admits requests that send a key as ``Authorization: Bearer KEY``.
+    """Admits requests that send a key as ``Authorization: Bearer KEY``, and notes what the key allows.
 
-    The probes and the page's files need no key. If there are no keys at all, only this machine is served, and
-    only under its local names. A web page can point its own name at this machine; that name is refused.
+    The probes, the page's files and the API's description need no key. If there are no keys at all, only this
+    machine is served, and only under its local names. A web page can point its own name at this machine; that
+    name is refused.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[bytes], page: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Mapping[bytes, frozenset[KeyScope]], page: Collection[str]
+    ) -> None:
         self._app = app
         self._keys = keys
-        self._open = frozenset({*PROBES, *page})
+        self._open = frozenset({*PROBES, *DESCRIPTIONS, *page})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -80,8 +93,9 @@ class Keys:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         secret = given.strip().encode("latin-1", "replace")
         # Compare all keys, so that the time taken does not reveal which one was close.
-        matches = [hmac.compare_digest(secret, key) for key in self._keys]
-        if scheme.lower() == "bearer" and any(matches):
+        matches = [scopes for key, scopes in self._keys.items() if hmac.compare_digest(secret, key)]
+        if scheme.lower() == "bearer" and matches:
+            scope.setdefault("state", {})["scopes"] = matches[0]
             return None
         return HttpError(
             HttpCode.UNAUTHORIZED,

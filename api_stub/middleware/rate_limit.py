@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api_stub.addresses import PROBES, address_of
+from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.backend import Backend
 from api_stub.problems import HttpCode, HttpError
 from kronos_client.contract.errors import JobError
@@ -27,14 +27,14 @@ HEADERS: Final = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 class RateLimit:
     """Refuses requests beyond the limit, and adds the ``RateLimit`` headers to the answers of the others.
 
-    The probes and the page's files do not count. Without keys, all requests count together. If Redis does not
+    What needs no key does not count. Without keys, all requests count together. If Redis does not
     answer, nothing is refused.
     """
 
     def __init__(self, app: ASGIApp, limit: int, page: Collection[str]) -> None:
         self._app = app
         self._limit = limit
-        self._open = frozenset({*PROBES, *page})
+        self._open = frozenset({*PROBES, *DESCRIPTIONS, *page})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] == "OPTIONS" or address_of(scope) in self._open:

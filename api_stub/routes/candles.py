@@ -2,20 +2,23 @@
 
 import asyncio
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from api_stub.backend import BackendDependency
+from api_stub.backend import Backend, BackendDependency
+from api_stub.routes.scopes import needs
 from api_stub.uploads.file_body import FILE_BODY, receiving
 from api_stub.uploads.file_process import read_upload
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_client.contract.errors import ErrorCode
 from kronos_model.bars.files.find import SUFFIXES
+from kronos_model.bars.files.options import ReadOptions
 
-router = APIRouter(prefix="/v1/candles", tags=["candles"])
+router = APIRouter(prefix="/v1/candles", tags=["candles"], dependencies=[needs("predict")])
 
 MAX_BARS: Final = 16_384
 
@@ -45,31 +48,47 @@ class FileContent(BaseModel):
     bad_rows: list[str] = Field(description="what is wrong with the first of these")
 
 
+Name = Annotated[str, Query(max_length=200, description="name of the file; its suffix sets the format")]
+Instrument = Annotated[
+    str | None, Query(max_length=200, description="with `id_column`; default: the first one")
+]
+
+
 @router.post("", response_model_exclude_none=True, openapi_extra=FILE_BODY)
 async def read(
     request: Request,
     backend: BackendDependency,
     options: ReadOptionsDependency,
-    name: Annotated[
-        str, Query(max_length=200, description="name of the file; its suffix sets the format")
-    ] = "candles.csv",
-    instrument: Annotated[
-        str | None, Query(max_length=200, description="with `id_column`; default: the first one")
-    ] = None,
+    name: Name = "candles.csv",
+    instrument: Instrument = None,
     max_bars: Annotated[
         int | None, Query(ge=1, le=MAX_BARS, description="bars to answer; default: as many as a job may have")
     ] = None,
 ) -> FileContent:
     """Read the body, one CSV or Parquet file, and answer its last bars. Nothing is kept."""
-    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
     wanted = {"instrument": instrument, "max_bars": max_bars or min(backend.settings.max_bars, MAX_BARS)}
+    return FileContent.model_validate(await read_body(request, backend, options, name, wanted))
+
+
+async def read_body(
+    request: Request, backend: Backend, options: ReadOptions, name: str, wanted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of the file that is the body. Raises as ``receiving`` and ``read_upload``."""
+    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
     async with receiving(request, backend, suffix) as body:
         with tempfile.TemporaryDirectory(prefix="kronos-", ignore_cleanup_errors=True) as folder:
             path = Path(folder, f"candles{suffix}")
             with path.open("xb") as file:
                 async for part in body:
                     await asyncio.to_thread(file.write, part)
-            async with backend.reading_datasets:
-                content = await read_upload(path, name, options, ErrorCode.INVALID_INPUT, wanted)
+            return await read_path(path, name, backend, options, wanted)
+
+
+async def read_path(
+    path: Path, name: str, backend: Backend, options: ReadOptions, wanted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of a file. Raises as ``read_upload``."""
+    async with backend.reading_datasets:
+        content = await read_upload(path, name, options, ErrorCode.INVALID_INPUT, wanted)
     content["series"]["id"] = content["series"]["id"] or name
-    return FileContent.model_validate(content)
+    return content

@@ -2,11 +2,20 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field
 
 from api_stub.backend import BackendDependency
-from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, store, stored_files
+from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
+from api_stub.routes.scopes import needs
+from api_stub.uploads.dataset_folder import (
+    DATASET_NAME,
+    StoredFile,
+    data_folder,
+    remove,
+    store,
+    stored_files,
+)
 from api_stub.uploads.file_body import FILE_BODY, receiving
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_model.bars.files.find import SUFFIXES
@@ -65,16 +74,31 @@ class DatasetsView(BaseModel):
     """The files in the data folder."""
 
     datasets: list[StoredFile]
+    next: str | None = Field(description=NEXT)
 
 
 @router.get("")
-async def datasets(backend: BackendDependency) -> DatasetsView:
+async def datasets(
+    backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: Cursor = None
+) -> DatasetsView:
     """The files that finetuning jobs may name, including those in subfolders."""
-    return DatasetsView(datasets=await backend.call(stored_files, data_folder(backend.settings)))
+    files = await backend.call(stored_files, data_folder(backend.settings))
+    page, following = page_of(files, lambda file: file.name, limit, cursor)
+    return DatasetsView(datasets=page, next=following)
+
+
+@router.delete("/{name:path}", status_code=204, dependencies=[needs("admin")])
+async def delete(
+    name: Annotated[str, Path(max_length=1000, description="of a file in the list")],
+    backend: BackendDependency,
+) -> None:
+    """Delete a file. A finetuning job that has not read it yet fails."""
+    await backend.call(remove, data_folder(backend.settings), name)
 
 
 @router.post(
     "",
+    dependencies=[needs("train")],
     status_code=201,
     response_model=DatasetReport,
     openapi_extra=FILE_BODY,

@@ -13,8 +13,9 @@ from pydantic import BaseModel, Field
 from api_stub.backend import Backend, BackendDependency, Pool
 from api_stub.routes.predictions import version_of
 from api_stub.settings import ApiSettings
+from kronos_client import __version__
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import GPU_QUEUE
+from kronos_client.contract.names import GPU_QUEUE, SCHEMA_VERSION
 from kronos_client.redis.queues import QUEUES
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -31,6 +32,13 @@ class Alive(BaseModel):
     """The answer of a live service."""
 
     status: Literal["ok"] = "ok"
+
+
+class Version(BaseModel):
+    """Which release this service is."""
+
+    version: str = Field(default=__version__, examples=["0.1.0"])
+    schema_version: int = Field(default=SCHEMA_VERSION, description="newest layout of jobs that it reads")
 
 
 class QueueView(BaseModel):
@@ -63,6 +71,7 @@ class Ready(BaseModel):
     )
     model: str | None = None
     queues: dict[str, QueueView] = {}
+    detail: str | None = Field(default=None, description="why no worker is ready")
 
 
 class ModelCheck(BaseModel):
@@ -126,6 +135,12 @@ async def healthz() -> Alive:
     return Alive()
 
 
+@router.get("/version")
+async def version() -> Version:
+    """The versions of this service and of the contract. `/v1/workers` has those of the workers."""
+    return Version()
+
+
 @router.get(
     "/readyz",
     responses={503: {"model": Ready, "description": "no worker is ready, or Redis does not answer"}},
@@ -158,11 +173,13 @@ async def _ready(backend: Backend) -> Ready:
     try:
         pool = await backend.pool()
     except JobError:  # Redis does not answer; /v1/workers reports it
-        return Ready(status="loading", model_loaded=False)
+        detail = "Redis does not answer; check it, and KRONOS_REDIS_URL"
+        return Ready(status="loading", model_loaded=False, detail=detail)
     # A GPU comes first, as it does for jobs on any device.
     shown = max(pool.forecasting, key=lambda one: (one.is_ready, one.queue == GPU_QUEUE), default=None)
     if shown is None:
-        return Ready(status="loading", model_loaded=False, queues=queue_views(pool))
+        detail = "no forecast worker is alive; start one"
+        return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
     return Ready(
         status="ok" if shown.is_ready else "loading",
         model_loaded=shown.is_ready,
@@ -170,6 +187,7 @@ async def _ready(backend: Backend) -> Ready:
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
         queues=queue_views(pool),
+        detail=None if shown.is_ready else f"no forecast worker is ready yet; {shown.node} is {shown.state}",
     )
 
 

@@ -1,15 +1,18 @@
 """Jobs in answers: their address, state, progress, and result or error."""
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self, TypeVar
 
 from celery import states
 from pydantic import BaseModel, Field, ValidationError
 
+from api_stub.routes.paging import NEXT
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.contract.results import ForecastResult
+from kronos_client.core.job_list import ListedJob
 from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import Stored
 
@@ -42,6 +45,35 @@ class Accepted(BaseModel):
     def of(cls, job_id: str, queue: str, url: str, stored: Stored, **fields: Any) -> Self:
         """A job below this address."""
         return cls(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue, **fields)
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    id: str
+    state: State
+    submitted_at: datetime
+    url: str = Field(description="address of its state and result", examples=["/v1/forecasts/9b2f…"])
+    code: str | None = Field(default=None, description="of its error", examples=["HIGH_BELOW_LOW"])
+
+    @classmethod
+    def of(cls, job: ListedJob, url: str) -> Self:
+        """A job below this address."""
+        state = state_of(job.stored)
+        return cls(
+            id=job.id,
+            state=state,
+            submitted_at=datetime.fromtimestamp(job.submitted_at, UTC),
+            url=f"{url}/{job.id}",
+            code=job.stored.value.code if state in ("failed", "cancelled") else None,
+        )
+
+
+class JobsView(BaseModel):
+    """A page of jobs, newest first."""
+
+    jobs: list[JobSummary]
+    next: str | None = Field(description=NEXT)
 
 
 class ForecastView(BaseModel):

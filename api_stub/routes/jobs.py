@@ -3,25 +3,42 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel
 
 from api_stub.backend import BackendDependency
+from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
-from api_stub.routes.job_views import FINETUNES, FORECASTS, Accepted, FinetuneView, ForecastView, problem_of
+from api_stub.routes.job_views import (
+    FINETUNES,
+    FORECASTS,
+    Accepted,
+    FinetuneView,
+    ForecastView,
+    JobSummary,
+    JobsView,
+    problem_of,
+)
+from api_stub.routes.paging import Cursor, Limit
+from api_stub.routes.scopes import KeyScope, needs
 from api_stub.routes.submission import SubmissionDependency
+from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.names import MAX_ID_CHARS
+from kronos_client.contract.names import MAX_ID_CHARS, Role
 from kronos_client.core.job import Job, finetune_job, forecast_job
 from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
+
+
+TIME: Final = r"^\d{1,12}(\.\d{1,9})?$"
+"""A job's time of submission, which is the cursor of a list."""
 
 
 async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
@@ -32,15 +49,19 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 
 def _router(
     url: str,
-    kind: str,
+    role: Role,
+    scope: KeyScope,
     job_model: type[BaseModel],
     make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
     view: type[ForecastView | FinetuneView],
     cancelling: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
-    router = APIRouter(prefix=url, tags=[tag], dependencies=[Depends(json_only)], route_class=LargeBodies)
-    enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
+    router = APIRouter(
+        prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
+    )
+    enqueuing = f"Enqueue a {role} job as in docs/reference/contract.md. The answer does not wait for it."
+    listing = f"The newest {role} jobs that this API and the Python clients submitted."
     cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
@@ -58,14 +79,57 @@ def _router(
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content
 
-    @router.get("/{job_id}", response_model=view)
-    async def look(job_id: AnyId, backend: BackendDependency) -> BaseModel:
+    @router.get(
+        "",
+        dependencies=[needs("admin")],
+        description=listing,
+    )
+    async def list_(
+        backend: BackendDependency,
+        submission: SubmissionDependency,
+        limit: Limit = 100,
+        cursor: Annotated[Cursor, Query(pattern=TIME)] = None,
+    ) -> JobsView:
+        until = None if cursor is None else float(cursor)
+        found, following = await backend.list_jobs(role, limit, until)
+        return JobsView(
+            jobs=[JobSummary.of(job, submission.root + url) for job in found],
+            next=None if following is None else repr(following),
+        )
+
+    as_tables: dict[int | str, dict[str, Any]] = {
+        **AS_TABLES,
+        202: {"model": view, "description": "a table is preferred, and there is no result yet"},
+    }
+
+    @router.get("/{job_id}", response_model=view, responses=as_tables if view is ForecastView else None)
+    async def get(
+        job_id: AnyId, backend: BackendDependency, table: PreferredTable, response: Response
+    ) -> BaseModel | Response:
         """The job's state and progress, and its result once it is done."""
-        return view.of(job_id, await backend.read(job_id))
+        stored = await backend.read(job_id)
+        found = view.of(job_id, stored)
+        if table is None or not isinstance(found, ForecastView):
+            return found
+        if found.result is not None:
+            return await table_response(table, found.result.series, {})
+        if stored.has_ended:
+            raise HttpError.of(stored.value, job_id)
+        response.status_code = 202  # no table yet
+        return found
 
     @router.delete("/{job_id}", status_code=202, response_model=view, description=cancelling)
-    async def cancel(job_id: AnyId, backend: BackendDependency) -> BaseModel:
-        return view.of(job_id, await backend.cancel(job_id))
+    async def cancel(
+        job_id: AnyId,
+        backend: BackendDependency,
+        forget: Annotated[
+            bool, Query(description="whether to delete the result of a job that is done")
+        ] = False,
+    ) -> BaseModel:
+        stored = await backend.cancel(job_id)
+        if forget and await backend.forget(job_id):
+            stored = await backend.read(job_id)
+        return view.of(job_id, stored)
 
     @router.get("/{job_id}/events", response_class=EventSourceResponse)
     async def events(
@@ -87,6 +151,10 @@ def _router(
 
 router = APIRouter()
 cancelling = "Cancel the job."
-router.include_router(_router(FORECASTS, "forecast", ForecastJob, forecast_job, ForecastView, cancelling))
+router.include_router(
+    _router(FORECASTS, "forecast", "predict", ForecastJob, forecast_job, ForecastView, cancelling)
+)
 cancelling = "Cancel training; its best checkpoint is kept."
-router.include_router(_router(FINETUNES, "finetuning", FinetuneJob, finetune_job, FinetuneView, cancelling))
+router.include_router(
+    _router(FINETUNES, "finetune", "train", FinetuneJob, finetune_job, FinetuneView, cancelling)
+)

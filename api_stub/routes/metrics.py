@@ -9,11 +9,12 @@ from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
 from api_stub.routes.health import queue_views
+from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.redis.queues import ROLE_QUEUES
 
-router = APIRouter(tags=["operation"])
+router = APIRouter(tags=["operation"], dependencies=[needs("metrics")])
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS_S: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -25,19 +26,24 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "kronos_http_requests",
-            "Requests that were answered; the route is empty if none matches the address",
-            ("method", "route", "status"),
+        counter = partial(
+            Counter,
+            documentation="Requests that were answered; the route is empty if none matches the address",
+            labelnames=("method", "route", "status"),
             registry=registry,
         )
-        self._request_s = Histogram(
-            "kronos_http_request_seconds",
-            "Time from a request to the end of its answer",
-            ("method", "route"),
+        histogram = partial(
+            Histogram,
+            documentation="Time from a request to the end of its answer",
+            labelnames=("method", "route"),
             buckets=BUCKETS_S,
             registry=registry,
         )
+        self._requests = counter("kronos_http_requests")
+        self._request_s = histogram("kronos_http_request_seconds")
+        # The names of the Kronos HTTP service, for the dashboards of its users.
+        self._same_requests = counter("kronos_requests")
+        self._same_request_s = histogram("kronos_request_duration_seconds")
         gauge = partial(Gauge, registry=registry)
         self.waiting = gauge("kronos_http_jobs_waited_for", "Jobs that requests wait for now")
         self.queue_jobs = gauge("kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"))
@@ -52,8 +58,10 @@ class HttpMetrics:
         """Count a finished request."""
         method = scope["method"] if scope["method"] in METHODS else "other"
         route = getattr(scope.get("route"), "path", "")
-        self._requests.labels(method, route, str(status)).inc()
-        self._request_s.labels(method, route).observe(elapsed_s)
+        for requests in (self._requests, self._same_requests):
+            requests.labels(method, route, str(status)).inc()
+        for request_s in (self._request_s, self._same_request_s):
+            request_s.labels(method, route).observe(elapsed_s)
 
 
 @router.get("/v1/metrics", response_class=Response, responses=PLAIN_TEXT)

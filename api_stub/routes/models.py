@@ -8,18 +8,22 @@ from typing import Annotated, Any, Final, Literal
 
 from celery import Celery
 from fastapi import APIRouter, Depends, Response
+from fastapi import Path as InPath
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
+from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import JobProblem
+from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
+from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
 from kronos_client.core.reachable import reachable
 from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
-from kronos_model.errors import CheckpointError
+from kronos_model.errors import CheckpointError, KronosError
 
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(json_only)])
 
@@ -47,9 +51,10 @@ class ModelView(BaseModel):
 
 
 class ModelsView(BaseModel):
-    """All known models."""
+    """A page of the known models."""
 
     models: list[ModelView]
+    next: str | None = Field(description=NEXT)
 
 
 class LoadRequest(BaseModel):
@@ -81,7 +86,7 @@ class LoadView(BaseModel):
 
 
 @router.get("")
-async def models(backend: BackendDependency) -> ModelsView:
+async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: Cursor = None) -> ModelsView:
     """The workers' own models, the further ones, and those registered by finetuning."""
     workers = (await backend.pool()).forecasting
     known: dict[str, ModelView] = {}
@@ -95,11 +100,22 @@ async def models(backend: BackendDependency) -> ModelsView:
         for model in worker.models:
             if model.state == "ready":
                 known[model.id].loaded_by.append(worker.node)
-    return ModelsView(models=list(known.values()))
+    page, following = page_of(list(known.values()), lambda model: model.id, limit, cursor)
+    return ModelsView(models=page, next=following)
+
+
+@router.delete("/{model_id:path}", status_code=204, dependencies=[needs("admin")])
+async def delete(
+    model_id: Annotated[str, InPath(max_length=MAX_ID_CHARS, examples=["crypto-hourly@3"])],
+    backend: BackendDependency,
+) -> None:
+    """Delete one version of a registered model. Workers that have loaded it serve it until they unload it."""
+    await backend.call(_delete, backend.settings.model_folder, model_id)
 
 
 @router.post(
     "/load",
+    dependencies=[needs("admin")],
     responses={
         202: {
             "model": LoadView,
@@ -167,6 +183,21 @@ def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str,
         for node, answer in reply.items()
         if isinstance(answer, dict) and answer.get("state") in ("ready", "loading", "failed")
     }
+
+
+def _delete(folder: Path | None, model_id: str) -> None:
+    """Raises HttpError NOT_FOUND, or JobError DISK_FULL. Blocks."""
+    try:
+        if folder is not None and ModelRegistry(folder).delete(model_id):
+            return
+    except KronosError as error:
+        raise JobError.from_kronos(error) from None
+    raise HttpError(
+        HttpCode.NOT_FOUND,
+        "no registered model has this id; GET /v1/models has them, such as crypto-hourly@3, and others, "
+        "which cannot be deleted",
+        "model_id",
+    )
 
 
 def _registered(folder: Path | None) -> list[ModelView]:

@@ -1,31 +1,40 @@
 """Predictions in one request, with the fields of the reference's HTTP service."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from api_stub.backend import Backend, BackendDependency
-from api_stub.problems import HttpError
+from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
+from api_stub.routes.preference import Preference, PreferenceDependency
+from api_stub.routes.scopes import needs
 from api_stub.routes.submission import Submission, SubmissionDependency
+from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
 from kronos_client.core.stored import Stored
 
-RETRY_S: Final = 1
 MAX_HEADER_IDS: Final = 16
 
+Answer = TypeVar("Answer")
+Outcome = tuple[PredictionJob, str, Stored, ForecastResult | None]
+"""A job, its queue, its state, and its result if it is done in time."""
+
 router = APIRouter(
-    prefix="/v1/predict", tags=["predict"], dependencies=[Depends(json_only)], route_class=LargeBodies
+    prefix="/v1/predict",
+    tags=["predict"],
+    dependencies=[needs("predict"), Depends(json_only)],
+    route_class=LargeBodies,
 )
 
 
@@ -50,35 +59,43 @@ class AcceptedBatch(BaseModel):
 @router.post(
     "/single",
     response_model=Prediction,
-    responses={202: {"model": Accepted, "description": "not done in time; the job goes on"}},
+    responses=AS_TABLES
+    | {202: {"model": Accepted, "description": "preferred, and not done in time; the job goes on"}},
 )
 async def predict_single(
     body: Annotated[dict[str, Any], AsDocumented(SingleRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
+    preference: PreferenceDependency,
+    table: PreferredTable,
 ) -> Response:
-    """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`."""
+    """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`, then 504 or, if preferred, 202."""
     request = await checked(SingleRequest, body)
     (job,) = prediction_jobs([request], submission.job_id, "", backend.settings)
-    ((_, queue, stored, result),) = await _run([job], backend, submission)
+    ((_, queue, stored, result),) = await _run([job], backend, submission, preference)
     headers = {"X-Job-Id": job.id}
+    if result is not None and table is not None:
+        return await table_response(table, job.named_series(result), headers)
     if result is not None:
         return _json(job.predictions(result)[0], 200, headers)
     content = Accepted.of(job.id, queue, submission.root + FORECASTS, stored)
-    return _json(content, 202, headers | {"Location": content.url, "Retry-After": str(RETRY_S)})
+    return _json(content, 202, headers | preference.headers | {"Location": content.url})
 
 
 @router.post(
     "/batch",
     response_model=list[Prediction],
-    responses={202: {"model": AcceptedBatch, "description": "not done in time; the jobs go on"}},
+    responses=AS_TABLES
+    | {202: {"model": AcceptedBatch, "description": "preferred, and not done in time; the jobs go on"}},
 )
 async def predict_batch(
     body: Annotated[dict[str, Any], AsDocumented(BatchRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
+    preference: PreferenceDependency,
+    table: PreferredTable,
 ) -> Response:
-    """Forecast several series, and wait for all of them up to `KRONOS_API_WAIT_S`. The order is kept.
+    """Forecast several series, and wait for all of them, as for a single one. The order is kept.
 
     Series with the same options and the same number of bars to forecast become one job.
     """
@@ -86,42 +103,53 @@ async def predict_batch(
     jobs = prediction_jobs(request.items, submission.job_id, "items.{index}.", backend.settings)
     # More ids would make the header too long for clients and proxies.
     headers = {"X-Job-Id": ", ".join(job.id for job in jobs)} if len(jobs) <= MAX_HEADER_IDS else {}
-    outcomes = await _run(jobs, backend, submission)
+    outcomes = await _run(jobs, backend, submission, preference)
     if any(result is None for *_, result in outcomes):
         url = submission.root + FORECASTS
         accepted = [
             AcceptedItems.of(job.id, queue, url, stored, items=job.indices)
             for job, queue, stored, _ in outcomes
         ]
-        return _json(AcceptedBatch(jobs=accepted), 202, headers | {"Retry-After": str(RETRY_S)})
-    answers: dict[int, Prediction] = {}
+        return _json(AcceptedBatch(jobs=accepted), 202, headers | preference.headers)
+    if table is not None:
+        named = _in_order(outcomes, PredictionJob.named_series)
+        return await table_response(table, named, headers)
+    return _json(_in_order(outcomes, PredictionJob.predictions), 200, headers)
+
+
+def _in_order(
+    outcomes: Sequence[Outcome], answers_of: Callable[[PredictionJob, ForecastResult], Sequence[Answer]]
+) -> list[Answer]:
+    """The answers for the items of a request, all of whose jobs are done."""
+    answers: dict[int, Answer] = {}
     for job, _, _, result in outcomes:
         assert result is not None
-        answers |= zip(job.indices, job.predictions(result), strict=True)
-    return _json([answers[index] for index in sorted(answers)], 200, headers)
+        answers |= zip(job.indices, answers_of(job, result), strict=True)
+    return [answers[index] for index in sorted(answers)]
 
 
 def _json(content: BaseModel | list[Prediction], status: int, headers: dict[str, str]) -> Response:
     return Response(to_json(content), status, headers, "application/json")
 
 
-Outcome = tuple[PredictionJob, str, Stored, ForecastResult | None]
-"""A job, its queue, its state, and its result if it is done in time."""
-
-
-async def _run(jobs: Sequence[PredictionJob], backend: Backend, submission: Submission) -> list[Outcome]:
+async def _run(
+    jobs: Sequence[PredictionJob], backend: Backend, submission: Submission, preference: Preference
+) -> list[Outcome]:
     """Enqueue the jobs and wait for them.
 
-    Raises JobError if a job cannot be sent, and HttpError if one fails. Its ``details`` name the other jobs.
-    These are cancelled, unless the same request can be repeated and would find them again.
+    Raises JobError if a job cannot be sent, and HttpError if one fails, or is not done in time and the
+    request does not take jobs. Its ``details`` name the other jobs. The jobs that go on are cancelled, unless
+    the same request can be repeated and would find them again.
     """
 
     async def wait(job: PredictionJob, queue: str) -> Outcome:
         try:
-            stored = await backend.wait(job.id, backend.settings.api_wait_s)
+            stored = await backend.wait(job.id, preference.wait_s)
             result = result_of(ForecastResult, stored)
             if stored.has_ended and result is None:
                 raise stored.value
+            if result is None and not preference.takes_job:
+                raise _unfinished(backend, submission, preference)
         except JobError as error:
             raise HttpError.of(job.in_request(error), job.id) from None
         return job, queue, stored, result
@@ -134,13 +162,26 @@ async def _run(jobs: Sequence[PredictionJob], backend: Backend, submission: Subm
     except HttpError as failure:
         if others := [job.id for job in jobs if job.id != failure.job_id]:
             failure.details["other_jobs"] = others
-            if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
-                await backend.call(_cancel, backend, others)
+        if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
+            await backend.call(_cancel, backend, [job.id for job in jobs])
         raise
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _unfinished(backend: Backend, submission: Submission, preference: Preference) -> JobError:
+    """The error of a request that does not take jobs, if one is not done in time."""
+    outcome = (
+        "it goes on: repeat the request with its Idempotency-Key"
+        if submission.is_repeatable
+        else "it was cancelled: repeat the request, ask for less, or send `Prefer: respond-async`"
+    )
+    if backend.events.is_released:
+        return JobError(HttpCode.OVERLOADED, f"the service is stopping; of the forecast: {outcome}")
+    message = f"the forecast was not done within {preference.wait_s:g} s; {outcome}"
+    return JobError(ErrorCode.TIMEOUT, message)
 
 
 async def _send(jobs: Sequence[PredictionJob], backend: Backend, submission: Submission) -> list[str]:

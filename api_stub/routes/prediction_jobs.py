@@ -58,6 +58,13 @@ class PredictionJob:
         """The answers for the items."""
         return [_prediction(item, one, result) for item, one in zip(self.items, result.series, strict=True)]
 
+    def named_series(self, result: ForecastResult) -> list[SeriesForecast]:
+        """The forecasts of the items under their names; those without a name have their positions."""
+        return [
+            series.model_copy(update={"id": str(index) if item.series_id is None else item.series_id})
+            for item, index, series in zip(self.items, self.indices, result.series, strict=True)
+        ]
+
     def in_request(self, error: JobError) -> JobError:
         """The error with the request's name of the field, also in its message."""
         if error.field is None:

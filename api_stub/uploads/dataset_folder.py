@@ -65,6 +65,29 @@ def stored_files(root: Path) -> list[StoredFile]:
     return found
 
 
+def dataset_path(root: Path, name: str) -> Path:
+    """The file of this name that jobs may name. Raises HttpError NOT_FOUND. Blocks."""
+    if name not in {file.name for file in stored_files(root)}:
+        raise HttpError(
+            HttpCode.NOT_FOUND, "no data set has this name; GET /v1/datasets has those that exist", "name"
+        )
+    return root / name
+
+
+def remove(root: Path, name: str) -> None:
+    """Delete a file that jobs may name. Blocks.
+
+    Raises:
+        HttpError: NOT_FOUND.
+        JobError: DISK_FULL if this process may not write there.
+    """
+    path = dataset_path(root, name)
+    try:
+        path.unlink(missing_ok=True)  # another request may have deleted it meanwhile
+    except OSError as error:
+        raise _not_written(error, "deleted") from error
+
+
 async def store(
     root: Path,
     name: str,
@@ -104,13 +127,7 @@ async def store(
             report = await read_upload(staging, name, options, ErrorCode.TRAINING_DATA_INVALID)
         is_replaced = await asyncio.to_thread(_place, staging, target, may_replace=may_replace)
     except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise JobError(
-            ErrorCode.DISK_FULL,
-            f"the file cannot be stored ({os.strerror(error.errno)}): free space in the data folder "
-            "(KRONOS_DATA_FOLDER), or let this service write there",
-        ) from error
+        raise _not_written(error, "stored") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, staging.parent, ignore_errors=True)
     return report | {"name": name, "num_bytes": num_bytes, "is_replaced": is_replaced}
@@ -148,6 +165,16 @@ def _move_to_free_name(staging: Path, target: Path) -> None:
         if target.exists():
             raise FileExistsError from None
         staging.rename(target)
+
+
+def _not_written(error: OSError, what: str) -> Exception:
+    if error.errno not in NO_ROOM:
+        return error
+    return JobError(
+        ErrorCode.DISK_FULL,
+        f"the file cannot be {what} ({os.strerror(error.errno)}): free space in the data folder "
+        "(KRONOS_DATA_FOLDER), or let this service write there",
+    )
 
 
 def _exists(name: str) -> HttpError:

@@ -1,7 +1,7 @@
 """The forecast of one file as it is stored: a JSON object, or rows of a table, one per bar."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -10,9 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastResult, forecast_columns
 from kronos_model.atomic_write import atomic_write, disk_errors
-from kronos_model.bars.columns import COLUMNS
 
 Kind = Literal["csv", "parquet", "json"]
 KINDS: Final[tuple[Kind, ...]] = ("csv", "parquet", "json")
@@ -30,15 +29,9 @@ def forecast_record(name: str, file: Path, job_id: str, result: ForecastResult) 
     return {"series": name, "file": str(file), "job_id": job_id, **origin, **bars}
 
 
-def columns_of(record: Record) -> dict[str, list[Any]]:
-    """The columns of a record: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``."""
-    timestamps = record["timestamps"]
-    table: dict[str, list[Any]] = {"series": [record["series"]] * len(timestamps), "timestamp": timestamps}
-    table |= {name: record["mean"][name] for name in COLUMNS if name in record["mean"]}
-    for level in sorted(record["quantiles"], key=float):
-        quantile = record["quantiles"][level]
-        table |= {f"{name}_q{level}": quantile[name] for name in COLUMNS if name in quantile}
-    return table
+def columns_of(record: Record) -> dict[str, Sequence[Any]]:
+    """The columns of a record."""
+    return forecast_columns(record["series"], record["timestamps"], record["mean"], record["quantiles"])
 
 
 def write_record(path: Path, kind: Kind, record: Record) -> None:

@@ -49,6 +49,11 @@ def job_key(job_id: str) -> str:
     return f"{KEY_PREFIX}job:{job_id}"
 
 
+def jobs_key(role: Role) -> str:
+    """The key of the newest jobs of a kind: a sorted set of ids by the time of their admission."""
+    return f"{KEY_PREFIX}jobs:{role}"
+
+
 def result_key(job_id: str) -> str:
     """Celery's key of a job's stored state, and the channel on which each new state is published."""
     return f"celery-task-meta-{job_id}"

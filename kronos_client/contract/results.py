@@ -1,5 +1,6 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import Field
 from kronos_client.contract.forecast import ForecastJob, Output, Seed
 from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import as_columns
+from kronos_model.bars.columns import COLUMNS, as_columns
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -89,6 +90,21 @@ class ErrorReport(ResultModel):
     exc_message: Annotated[tuple[str, str, str | None, dict[str, Any]], Field(strict=False)] = Field(
         description="code, message, field, details"
     )
+
+
+def forecast_columns(
+    name: str,
+    timestamps: Sequence[str],
+    mean: Mapping[ColumnName, Sequence[float]],
+    quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
+) -> dict[str, Sequence[Any]]:
+    """A forecast as a table: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``."""
+    table: dict[str, Sequence[Any]] = {"series": [name] * len(timestamps), "timestamp": timestamps}
+    table |= {column: mean[column] for column in COLUMNS if column in mean}
+    for level in sorted(quantiles, key=float):
+        quantile = quantiles[level]
+        table |= {f"{column}_q{level}": quantile[column] for column in COLUMNS if column in quantile}
+    return table
 
 
 def quantile_key(level: float) -> str:

@@ -47,11 +47,13 @@ class Stored(NamedTuple):
 NOTHING: Final = Stored()
 
 
-def read_stored(job_id: str, data: bytes | str) -> Stored:
-    """Decode a job's stored state. Content in another format counts as nothing."""
+def read_stored(job_id: str, data: bytes | str, *, is_cut: bool = False) -> Stored:
+    """Decode a job's stored state, or its beginning. Content in another format counts as nothing."""
     meta: Any = None
+    if is_cut and isinstance(data, bytes):
+        data = data.decode(errors="ignore")  # the last character may be incomplete
     with suppress(ValueError):
-        meta = from_json(data)
+        meta = from_json(data, allow_partial=is_cut)
     if not isinstance(meta, dict) or not isinstance(meta.get("status"), str):
         log.warning("the stored state of job %r cannot be read; the job counts as pending", job_id)
         return NOTHING

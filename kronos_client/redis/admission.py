@@ -12,13 +12,15 @@ from typing import Any, Final
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, Priority, cancel_key, job_key
+from kronos_client.contract.names import CELERY_PRIORITIES, Priority, cancel_key, job_key, jobs_key
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
+from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys, role_of
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
 """The share of a full queue that must be free before senders retry: a single place would be taken at once."""
+MAX_LISTED: Final = 10_000
+"""Jobs of one kind that can be listed, the newest ones."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
 MARK_BYTES: Final = 1024
@@ -61,13 +63,13 @@ class Admission:
             JobError: ID_CONFLICT if the id was used for other content; QUEUE_FULL.
         """
         now, answer, *more = self._run(
-            keys=[job_key(job_id), cancel_key(job_id), TAKEN_KEY, *list_keys(queue)],
+            keys=[
+                *(job_key(job_id), cancel_key(job_id), TAKEN_KEY, jobs_key(role_of(queue))),
+                *list_keys(queue),
+            ],
             args=[
-                fingerprint(payload),
-                self._result_ttl_s,
-                MAX_WAIT_S,
-                self._max_queue_jobs,
-                list_key(queue, CELERY_PRIORITIES[priority]),
+                *(fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
+                *(list_key(queue, CELERY_PRIORITIES[priority]), job_id, MAX_LISTED),
             ],
         )
         if answer == "conflict":

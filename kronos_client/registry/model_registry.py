@@ -133,6 +133,32 @@ class ModelRegistry:
                 "registered models, and let this process write there (KRONOS_MODEL_FOLDER)."
             ) from error
 
+    def delete(self, reference: str) -> bool:
+        """Delete the version ``name@version``, damaged or not; returns whether there was one.
+
+        Raises:
+            CheckpointError: The folder cannot be read.
+            DiskFull: No permission to write.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        if (
+            match is None
+            or not match["version"]
+            or int(match["version"]) not in self._versions(match["name"])
+        ):
+            return False
+        folder = self.folder / match["name"] / match["version"]
+        try:
+            # Without its metadata it is no version, for those who read it meanwhile.
+            (folder / METADATA_NAME).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise DiskFull(
+                f"The model {reference} could not be deleted: {reason_of(error)}. Let this process write in "
+                "the folder of registered models (KRONOS_MODEL_FOLDER)."
+            ) from error
+        return True
+
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []

@@ -1,5 +1,7 @@
 """The OpenAPI description matches the service: problems, keys and examples."""
 
+import re
+
 import pytest
 from pydantic import SecretStr
 
@@ -24,6 +26,16 @@ def operations(described):
         for path, methods in described["paths"].items()
         for method, operation in methods.items()
     ]
+
+
+def test_the_documentation_is_made_of_own_files(http):
+    page = http.get("/docs")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    addresses = re.findall(r'(?:src|href)="(.*?)"', page.text)
+    assert len(addresses) >= 4
+    for address in addresses:
+        assert http.get(f"/{address}").status_code == 200
+    assert http.get("/openapi.json").json() == http.get("/v1/openapi.json").json()
 
 
 def test_problems_are_described_with_their_media_type(described):

@@ -2,15 +2,18 @@
 
 import pytest
 
+from tests.api_stub.conftest import series
+
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
         ("/v1/predict/single", "POST"),
-        ("/v1/forecasts", "POST"),
-        ("/v1/forecasts/some-id", "DELETE, GET"),
-        ("/v1/datasets", "GET, POST"),
-        ("/v1/healthz", "GET"),
+        ("/v1/forecasts", "GET, HEAD, POST"),
+        ("/v1/forecasts/some-id", "DELETE, GET, HEAD"),
+        ("/v1/models/load", "POST"),
+        ("/v1/datasets", "GET, HEAD, POST"),
+        ("/v1/healthz", "GET, HEAD"),
     ],
 )
 def test_all_methods_of_an_address_are_named(http, path, allowed):
@@ -24,3 +27,15 @@ def test_an_unknown_address_is_not_found_with_any_method(http):
     for method in ("GET", "POST", "DELETE"):
         answer = http.request(method, "/v1/no/such/thing")
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", ["/v1/healthz", "/v1/readyz", "/metrics", "/v1/forecasts/x", "/", "/docs"])
+def test_head_is_answered_as_get_without_the_body(http, path):
+    head, get = http.head(path), http.get(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+def test_head_of_an_event_stream_does_not_wait(http, jobs):
+    accepted = http.post("/v1/predict/single", json=series()).json()
+    assert http.head(f"{accepted['url']}/events").status_code == 405

@@ -37,22 +37,30 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_waiting_requests_are_answered_with_the_jobs_address(service, jobs):
     process, address = service.process, service.url.rstrip("/")
-    with ThreadPoolExecutor(NUM_WAITING + 1) as threads:
+    with ThreadPoolExecutor(NUM_WAITING + 2) as threads:
         waiting = [
-            threads.submit(httpx2.post, f"{address}/v1/predict/single", json=series(), timeout=TIMEOUT_S)
-            for _ in range(NUM_WAITING)
+            threads.submit(
+                httpx2.post,
+                f"{address}/v1/predict/single",
+                json=series(),
+                headers={"Prefer": "respond-async, wait=60"} if takes_job else {},
+                timeout=TIMEOUT_S,
+            )
+            for takes_job in [True] * NUM_WAITING + [False]
         ]
         job_id = httpx2.post(f"{address}/v1/forecasts", json=example("forecast-job")).json()["id"]
         events = threads.submit(httpx2.get, f"{address}/v1/forecasts/{job_id}/events", timeout=TIMEOUT_S)
         # Every request has begun to wait.
-        metric = f"kronos_http_jobs_waited_for {NUM_WAITING + 1}.0"
+        metric = f"kronos_http_jobs_waited_for {NUM_WAITING + 2}.0"
         until(lambda: metric in httpx2.get(f"{address}/metrics").text)
         process.send_signal(signal.SIGTERM)
-        answers = [asked.result(TIMEOUT_S) for asked in waiting]
+        *answers, refused = [asked.result(TIMEOUT_S) for asked in waiting]
         # In less than STOP_S, after which the server would cancel them.
         stream = events.result(TIMEOUT_S)
     assert process.wait(TIMEOUT_S) in (0, -signal.SIGTERM)
     assert {answer.status_code for answer in answers} == {202}
-    assert {answer.json()["id"] for answer in answers} | {job_id} == {job["id"] for job in jobs.sent()}
+    assert (refused.status_code, refused.json()["code"]) == (503, "OVERLOADED")
+    named = {answer.json()["id"] for answer in answers} | {job_id, refused.json()["job_id"]}
+    assert named == {job["id"] for job in jobs.sent()}
     assert all(answer.headers["location"] == answer.json()["url"] for answer in answers)
     assert (stream.status_code, stream.text.count("event: ")) == (200, 1)

@@ -46,6 +46,7 @@ def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, red
 
 
 def test_a_request_is_answered_if_redis_loses_its_job(http, settings, redis):
+    del http.headers["Prefer"]
     http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 60})
 
     def forget() -> None:

@@ -28,7 +28,7 @@ from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 from tests.faults.fleet import Fleet, Worker
 from tests.integration.conftest import ROOT
-from tests.kronos_model.finetuning.tiny_runs import tiny_config, write_candles
+from tests.kronos_model.finetuning.tiny_runs import MODEL, TOKENIZER, tiny_config, write_candles
 from tests.waiting import WAIT_S
 
 DISK_KB = 65536
@@ -192,6 +192,9 @@ def test_training_that_runs_out_of_memory_says_so(
     assert_intact(RunFolder(tmp_path / "run"))
 
 
+FAULTS = ["full", pytest.param("read-only", marks=pytest.mark.at_length)]
+
+
 def command(config: FinetuneConfig, folder: Path, output: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "config.json").write_text(config.model_dump_json())
     train = [sys.executable, "-P", "-m", "kronos_model.finetuning", "--progress", "json"]
@@ -205,7 +208,7 @@ def command(config: FinetuneConfig, folder: Path, output: Path) -> "subprocess.C
     )
 
 
-@pytest.mark.parametrize("fault", ["full", "read-only"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_command_ends_with_one_line(config: FinetuneConfig, disk: Disk, tmp_path: Path, fault: str):
     disk.fill() if fault == "full" else disk.make_read_only()
     ended = command(config, tmp_path, disk.path / "run")
@@ -219,9 +222,12 @@ def test_the_command_ends_with_one_line(config: FinetuneConfig, disk: Disk, tmp_
 
 # Jobs
 
-INLINE = {
-    "start": {"model": "kronos-tiny"},
-    "predictor": {"epochs": 1, "batch_size": 4, "windows_per_epoch": 8, "validation_windows": 4},
+STAGE = {"epochs": 1, "batch_size": 4, "windows_per_epoch": 8, "validation_windows": 4}
+JOB = {
+    "start": {"model": MODEL, "tokenizer": TOKENIZER},
+    "data": {"lookback": 24, "pred_len": 8},
+    "tokenizer": STAGE,
+    "predictor": STAGE,
     "evaluation": {"windows": 0},
 }
 
@@ -236,11 +242,10 @@ def trainer(fleet: Fleet, disk: Disk, config: FinetuneConfig) -> Worker:
 
 
 def train(client: ForecastClient, job_id: str) -> Any:
-    config = INLINE | {"data": {"lookback": 24, "pred_len": 8}}
-    return client.finetune(config, name="mine", data="synthetic-0.csv", job_id=job_id).wait(WAIT_S)
+    return client.finetune(JOB, name="mine", data="synthetic-0.csv", job_id=job_id).wait(WAIT_S)
 
 
-@pytest.mark.parametrize("fault", ["full", pytest.param("read-only", marks=pytest.mark.at_length)])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_job_ends_in_a_coded_error_and_the_next_one_is_done(
     trainer: Worker, client: ForecastClient, disk: Disk, fault: str
 ):

@@ -13,14 +13,14 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, DEAD_KEY, job_key
-from tests.integration.conftest import ROOT, StartWorker, WorkerUnderTest
+from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.processes import await_end
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 POISON = 666
 HELD = 7
-HOOK = Path(__file__).parent / "watched_engine"
+WATCH = ("--include", "tests.integration.watched_engine")
 
 
 class Watched:
@@ -53,10 +53,10 @@ def start(start_worker: StartWorker, watched: Watched) -> Callable[..., WorkerUn
         return start_worker(
             "--loglevel",
             "INFO",
+            *WATCH,
             *arguments,
             KRONOS_VISIBILITY_TIMEOUT_S="3",
             WATCHED_ENGINE=str(watched.folder),
-            PYTHONPATH=f"{HOOK}:{ROOT}",
         )
 
     return start

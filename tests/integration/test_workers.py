@@ -48,11 +48,10 @@ def render_table(workers: list[dict]) -> None:
     [
         ((), (), 1),
         (KRONOS, (), 1),
-        ((), ("--pool", "prefork", "--concurrency", "2"), 2),
         (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2),
         ((), ("--pool", "solo"), 1),
     ],
-    ids=["celery", "kronos", "celery-prefork", "kronos-prefork", "celery-solo"],
+    ids=["celery", "kronos", "kronos-prefork", "celery-solo"],
 )
 def test_every_way_to_start_forecasts_announces_and_stops(
     start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import click
 import pytest
 import torch
+from celery import signals
 from celery.bin.worker import worker as worker_command
 from celery.worker.consumer.gossip import Gossip
 
@@ -35,6 +36,7 @@ def machine(settings, monkeypatch):
     monkeypatch.setattr(lifecycle.current, "num_children", 0)
     monkeypatch.setattr(lifecycle.current, "process", None)
     monkeypatch.setattr(lifecycle.current, "is_ending", False)
+    monkeypatch.setattr(lifecycle.current, "is_draining", False)
 
 
 def chosen(*arguments: str, **defaults: Any) -> tuple[str, int]:
@@ -281,6 +283,17 @@ def test_a_worker_that_is_interrupted_has_not_failed_but_one_that_broke_has(monk
     lifecycle.drain(sender="node@host", sig="SIGINT", how="Warm", exitcode=1)
     lifecycle.stop(sender=worker)
     assert worker.exitcode == 0
+
+
+def test_a_signal_may_interrupt_the_handler_of_the_one_before(monkeypatch):
+    process = FakeProcess()
+    process.drain = lambda: process.calls.append("drain") or lifecycle.drain(sig="SIGTERM")
+    monkeypatch.setattr(lifecycle.current, "process", process)
+    with (lock := signals.worker_shutting_down.lock):
+        assert lock.acquire(blocking=False)
+        lock.release()
+        signals.worker_shutting_down.send(sender="node@host", sig="SIGTERM", how="Warm", exitcode=0)
+    assert process.calls == ["drain"]
 
 
 def test_the_solo_pool_does_not_load_twice(monkeypatch):

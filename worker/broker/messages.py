@@ -9,6 +9,7 @@ Protocol".
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Container, Mapping
 from contextlib import suppress
@@ -206,10 +207,22 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
             raise BadMessage(f"its {name} is not a number of at least 0")
         checked[name] = 0 if value is None and name == "retries" else value
-    # Celery would use this machine's clock; consuming.py uses Redis's.
-    checked |= {"expires": None, "timelimit": [None, None]}
+    # Celery would use this machine's clock, and only the prefork pool its time limits. Ours work in any pool.
+    checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
     checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
     return checked
+
+
+def _time_limit_s(headers: Mapping[str, Any]) -> float | None:
+    """The shorter of Celery's hard and soft time limits; 0 and null are none."""
+    limits = headers.get("timelimit") or [None, None]
+    if not isinstance(limits, list) or not all(map(_is_time_limit, limits)):
+        raise BadMessage("its timelimit is not two numbers of seconds")
+    return min(filter(None, limits), default=None)
+
+
+def _is_time_limit(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
 
 
 def _moment(headers: Mapping[str, Any], name: str) -> float | None:

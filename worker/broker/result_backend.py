@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
+from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
 from celery.backends.redis import RedisBackend
 from pydantic_core import to_json
@@ -105,7 +106,13 @@ class CodedRedisBackend(RedisBackend):
         return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))
 
     def mark_as_failure(
-        self, task_id: str, exc: BaseException, traceback: Any = None, request: Any = None, **kwargs: Any
+        self,
+        task_id: str,
+        exc: BaseException,
+        traceback: Any = None,
+        request: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Store a failure. The traceback names paths on the worker's machine: it stays in the log.
 
@@ -118,7 +125,7 @@ class CodedRedisBackend(RedisBackend):
             warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
             content = result | {"warnings": [*result["warnings"], warning]}
             self._put(self._store, task_id, content, states.SUCCESS, None, request)
-        super().mark_as_failure(task_id, coded(exc), None, request, **kwargs)
+        super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(
         self,
@@ -148,5 +155,8 @@ def coded(error: BaseException) -> JobError:
     """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
+    if isinstance(error, TimeLimitExceeded | SoftTimeLimitExceeded):
+        text = "the job took longer than the worker's --time-limit; ask for less, or have it raised"
+        return JobError(ErrorCode.DEADLINE, text)
     text = f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id"
     return JobError(ErrorCode.INTERNAL, text)

@@ -54,9 +54,11 @@ class ClaimRenewal(bootsteps.StartStopStep):
         self._thread = threading.Thread(target=self._keep, name="kronos-claims", daemon=True)
         self._renewal_due = 0.0
         self._claims: Claims
+        self._consumer: Any
 
     def start(self, consumer: Any) -> None:
         """Use ``claims`` of Celery's worker, which is set before if jobs run in this process."""
+        self._consumer = consumer
         self._claims = getattr(consumer.controller, "claims", None) or Claims(
             transport.job_store(), self._timeout_s
         )
@@ -75,7 +77,8 @@ class ClaimRenewal(bootsteps.StartStopStep):
         try:
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
-                self._claims.renew(*transport.held_deliveries())
+                held_back = transport.held_back(self._consumer.task_buckets)
+                self._claims.renew(*transport.held_deliveries(held_back))
                 self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)

@@ -11,7 +11,7 @@ commands.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from typing import Any, Final
 from celery import states
 from celery.worker import state
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
+from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import JobError
@@ -63,6 +64,7 @@ LEANS_ON: Final = (
     (state, "reserved_requests", "the received requests; other threads add to it"),
     (state, "active_requests", "the running requests"),
     (state, "task_ready", "takes a request out of both"),
+    (TokenBucket, "add", "holds a request back, in contents"),
 )
 """The owner, the name, and what it does."""
 
@@ -238,8 +240,14 @@ class Transport(redis.Transport):
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 
 
-def held_deliveries() -> tuple[dict[str, str], set[str]]:
-    """The deliveries that Celery still holds in this process.
+def held_back(task_buckets: Mapping[str, Any]) -> list[Any]:
+    """The requests that wait for Celery's rate limits, which no worker's state lists."""
+    buckets = [bucket for bucket in task_buckets.values() if bucket is not None]
+    return [request for bucket in buckets for request, _ in _members(bucket.contents)]
+
+
+def held_deliveries(others: Iterable[Any] = ()) -> tuple[dict[str, str], set[str]]:
+    """The deliveries that Celery still holds in this process, with those of ``others``, further requests.
 
     A message that ended but could not be acknowledged is not held: it must be delivered again.
 
@@ -249,14 +257,14 @@ def held_deliveries() -> tuple[dict[str, str], set[str]]:
     # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
     claims = {one.message.delivery_tag: one.id for one in running if one.name in CLAIMED_TASKS}
-    received = [*_members(state.reserved_requests), *running]
+    received = [*_members(state.reserved_requests), *running, *others]
     return claims, {one.message.delivery_tag for one in received} - claims.keys()
 
 
 def _members(requests: Any) -> list[Any]:
-    """Copy a set that other threads may change meanwhile."""
+    """Copy a set or queue that other threads may change meanwhile."""
     while True:
         try:
             return list(requests)
-        except RuntimeError:  # it grew during the iteration
+        except RuntimeError:  # it changed during the iteration
             continue

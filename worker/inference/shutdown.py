@@ -11,12 +11,17 @@ import threading
 from typing import Any, Final, NoReturn
 
 import billiard
+from celery import signals
 
 log = logging.getLogger(__name__)
 
 ENDING_GRACE_S: Final = 30.0
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
 LAST_WORDS_S: Final = 5.0
+
+# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt that and send again
+# on the same thread, which a plain lock would block for ever.
+signals.worker_shutting_down.lock = threading.RLock()  # type: ignore[attr-defined]
 
 
 def end_worker() -> None:

@@ -3,6 +3,8 @@
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from redis import Redis
@@ -35,7 +37,8 @@ class Heartbeat:
         self._status = status
         self._rates = Rates(RATE_WINDOW_S)
         self._is_over = False
-        self._wake = threading.Event()
+        # Unlike an event's lock, it may be interrupted by a signal handler that uses it.
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -52,11 +55,11 @@ class Heartbeat:
 
     def announce_soon(self) -> None:
         """Announce the worker soon, on the heartbeat's thread. Safe in a signal handler."""
-        self._wake.set()
+        self._wake.put(None)
 
     def withdraw(self) -> None:
         self._is_over = True
-        self._wake.set()
+        self._wake.put(None)
         if self._thread.is_alive():
             self._thread.join(ANNOUNCEMENT_INTERVAL_S)  # a renewal in progress would announce it again
         try:
@@ -70,5 +73,5 @@ class Heartbeat:
             self.announce()
             if not is_alive:
                 return
-            self._wake.wait(ANNOUNCEMENT_INTERVAL_S)
-            self._wake.clear()
+            with suppress(Empty):
+                self._wake.get(timeout=ANNOUNCEMENT_INTERVAL_S)

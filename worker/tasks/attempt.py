@@ -1,6 +1,7 @@
 """What both kinds of tasks share: how one delivery of a job gets its claim, and goes back to the queue."""
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +60,10 @@ class ClaimedRequest(Request):
 
     _context: Any
 
+    def info(self, safe: bool = True) -> Any:
+        """The answer to Celery's ``inspect``, with the short form of the arguments, without candles."""
+        return super().info(safe=True)
+
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Celery calls it also for rejected jobs, and for jobs whose process died."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
@@ -107,6 +112,11 @@ class Attempt:
     def _priority(self) -> Priority:
         """The priority of the list that the job came from."""
         return priority_of((self._request.delivery_info or {}).get("priority"))
+
+    @property
+    def _time_limit_s(self) -> float:
+        """Seconds that the sender allows from the start of the job: Celery's ``time_limit``."""
+        return getattr(self._request, "time_limit_s", None) or math.inf
 
     def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
         """Claim the job.

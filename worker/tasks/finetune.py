@@ -77,7 +77,8 @@ class FinetuneAttempt(Attempt):
 
     def _train(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
-            self._run = FinetuneRun(self._process, self._job_id, payload, receipt, self._queue)
+            given = (self._process, self._job_id, payload, receipt, self._queue, self._time_limit_s)
+            self._run = FinetuneRun(*given)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in FULL_OR_FORBIDDEN:  # perhaps a network file system is away for a moment

@@ -119,6 +119,9 @@ class ForecastAttempt(Attempt):
     def _run(self, payload: Any) -> dict[str, Any]:
         receipt, self._claim = self._begin()
         job = read_job(payload, self._process.limits)
+        latest_s = receipt.waited_s(job.submitted_at) + self._time_limit_s
+        if latest_s < (job.deadline_s or math.inf):
+            job = job.model_copy(update={"deadline_s": latest_s})
         self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
         if receipt.is_suspect:
             if job.deadline_s is not None:

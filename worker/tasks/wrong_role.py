@@ -7,12 +7,15 @@ from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, Role
 from kronos_client.redis.queues import ROLE_QUEUES
 from worker.app import app
 from worker.settings import get_settings
+from worker.tasks.attempt import ClaimedRequest
 
 TASKS: Final[dict[Role, str]] = {"forecast": FORECAST_TASK, "finetune": FINETUNE_TASK}
 OTHER_ROLE: Final[dict[Role, Role]] = {"forecast": "finetune", "finetune": "forecast"}
 
 
-@app.task(name=TASKS[OTHER_ROLE[get_settings().role]], throws=(JobError,), typing=False)
+@app.task(
+    name=TASKS[OTHER_ROLE[get_settings().role]], throws=(JobError,), typing=False, Request=ClaimedRequest
+)
 def wrong_role(*_args: Any, **_kwargs: Any) -> NoReturn:
     """Refuse a job that was sent to the wrong queue."""
     role = OTHER_ROLE[get_settings().role]

@@ -45,15 +45,15 @@ def _out_of_memory(how: str) -> JobError:
     return JobError(ErrorCode.OUT_OF_MEMORY, text, "config")
 
 
-def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float | None) -> JobError:
-    """The error of a job that was cancelled, missed its deadline, or reached the worker's time limit."""
+def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float) -> JobError:
+    """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
     if stop is Stop.CANCELLED:
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
         late = f"the job was not done within its deadline of {deadline_s} s"
         return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or train on less", "deadline_s")
-    late = f"training took longer than the {time_limit_s:g} s that this worker allows"
-    remedy = "train on less, or have the worker's KRONOS_FINETUNE_TIME_LIMIT_S raised"
+    late = f"training took longer than its time limit of {time_limit_s:g} s"
+    remedy = "train on less, or raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
     return JobError(ErrorCode.DEADLINE, f"{late}; {remedy}")
 
 

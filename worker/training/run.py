@@ -43,12 +43,19 @@ class FinetuneRun:
     """One job. The task sets ``is_cancelled``, and reads ``progress``, training's last report."""
 
     def __init__(
-        self, process: FinetuneProcess, job_id: str, payload: Any, receipt: Receipt, queue: str
+        self,
+        process: FinetuneProcess,
+        job_id: str,
+        payload: Any,
+        receipt: Receipt,
+        queue: str,
+        time_limit_s: float = math.inf,
     ) -> None:
         self._process = process
         self._job_id = job_id
         self._receipt = receipt
         self._queue = queue
+        self._time_limit_s = min(time_limit_s, process.settings.finetune_time_limit_s or math.inf)
         self._began = time.monotonic()
         self.is_cancelled = receipt.is_cancelled
         self.progress: dict[str, Any] | None = None
@@ -119,12 +126,11 @@ class FinetuneRun:
     def _own_stop(self) -> Stop | None:
         """Why the job must end for good, if it must."""
         elapsed_s = time.monotonic() - self._began
-        limit_s = self._process.settings.finetune_time_limit_s
         if self.is_cancelled:
             return Stop.CANCELLED
         if self._waited_s + elapsed_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
-        if self._receipt.worked_s + elapsed_s >= (limit_s or math.inf):
+        if self._receipt.worked_s + elapsed_s >= self._time_limit_s:
             return Stop.TIME_LIMIT
         return None
 
@@ -184,8 +190,7 @@ class FinetuneRun:
         raise self._with_best(killed(end.exit_status))
 
     def _stopped(self, stop: Stop) -> JobError:
-        limit_s = self._process.settings.finetune_time_limit_s
-        return self._with_best(stopped(stop, self._job.deadline_s, limit_s))
+        return self._with_best(stopped(stop, self._job.deadline_s, self._time_limit_s))
 
     def _with_best(self, error: JobError) -> JobError:
         """Remove what only training needs, and add the best checkpoint to the error."""

@@ -87,4 +87,4 @@ def test_a_body_that_stops_arriving_is_refused_and_its_connection_closed(setting
 def test_a_request_may_wait_longer_for_its_answer_than_its_body_may_pause(settings):
     patient = settings.model_copy(update={"api_body_timeout_s": 0.05, "api_wait_s": 0.3})
     with TestClient(create_app(patient), base_url=ADDRESS) as http:
-        assert http.post("/v1/predict/single", json=series()).status_code == 202
+        assert http.post("/v1/predict/single", json=series()).json()["code"] == "TIMEOUT"

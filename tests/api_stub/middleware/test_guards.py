@@ -11,6 +11,7 @@ from starlette.routing import Mount
 
 from api_stub.main import create_app
 from api_stub.middleware.guards import is_local, read_keys
+from api_stub.routes.scopes import SCOPES
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 from tests.api_stub.conftest import ADDRESS, series
@@ -53,7 +54,45 @@ def test_keys_can_be_read_from_a_file(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text(f"{KEY}\n{OTHER_KEY}\n")
     monkeypatch.delenv("KRONOS_API_KEYS", raising=False)
     monkeypatch.setenv("KRONOS_API_KEYS_FILE", str(tmp_path / "keys"))
-    assert read_keys(ApiSettings.load()) == (KEY.encode(), OTHER_KEY.encode())
+    assert read_keys(ApiSettings.load()) == dict.fromkeys((KEY.encode(), OTHER_KEY.encode()), SCOPES)
+
+
+CALLS = {
+    "predict": [
+        ("POST", "/v1/predict/single"),
+        ("POST", "/v1/forecasts/file"),
+        ("GET", "/v1/forecasts/x/events"),
+    ],
+    "train": [("POST", "/v1/finetunes"), ("GET", "/v1/finetunes/x"), ("POST", "/v1/datasets?name=a.csv")],
+    "metrics": [("GET", "/metrics"), ("GET", "/v1/metrics")],
+    "admin": [
+        *(("GET", "/v1/forecasts"), ("GET", "/v1/finetunes"), ("POST", "/v1/models/load")),
+        *(("DELETE", "/v1/models/desk@1"), ("DELETE", "/v1/datasets/a.csv")),
+    ],
+}
+
+
+def test_a_key_with_scopes_allows_only_those(settings):
+    keys = SecretStr(",".join(f"{scope}-{KEY}:{scope}" for scope in CALLS) + f",both-{KEY}:predict+train")
+    app = create_app(settings.model_copy(update={"api_keys": keys}))
+    with TestClient(app, base_url="http://api.example") as client:
+        for held in ({"predict"}, {"train"}, {"metrics"}, {"admin"}, {"predict", "train"}):
+            name = "both" if len(held) == 2 else next(iter(held))
+            headers = {"Authorization": f"Bearer {name}-{KEY}", "Content-Type": "application/json"}
+            assert client.get("/v1/workers", headers=headers).status_code == 200
+            for scope, calls in CALLS.items():
+                for method, path in calls:
+                    answer = client.request(method, path, headers=headers, content=b"{}")
+                    is_allowed = bool(held & {scope, "admin"})
+                    assert (answer.status_code == 403) != is_allowed, (name, method, path)
+                    if not is_allowed:
+                        assert answer.json()["code"] == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("scopes", ["", "predictt", "predict+", "predict:train", "all"])
+def test_unknown_scopes_are_refused(settings, scopes):
+    with pytest.raises(SettingsError, match=r"its scopes.* admin, metrics, predict, train"):
+        read_keys(settings.model_copy(update={"api_keys": SecretStr(f"{KEY}:{scopes}")}))
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER_KEY])
@@ -67,7 +106,7 @@ def test_each_key_is_accepted(guarded, key):
     "header", [None, "", KEY, f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer", "Bearer é"]
 )
 @pytest.mark.parametrize(
-    "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/v1/openapi.json"]
+    "path", ["/v1/workers", "/v1/healthz/detailed", "/metrics", "/v1/nothing", "/openapi.json/"]
 )
 def test_a_request_without_a_valid_key_is_refused(guarded, header, path):
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -99,7 +138,7 @@ def below(request, settings):
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/openapi.json", "/else"],
+    ["/v1/workers", "/v1", "/v1/", "/metrics", "/v1/metrics", "/v1/forecasts/x", "/v1/version", "/else"],
 )
 def test_below_a_prefix_keys_are_needed(below, path):
     answer = below.get(path.removeprefix("/"))
@@ -114,7 +153,7 @@ def test_below_a_prefix_requests_are_answered_as_without(below, caplog):
         assert below.get("v1/healthz").status_code == 200
         assert below.get("").status_code == below.get("main.js").status_code == 200
     assert "/v1/healthz" not in caplog.text
-    answer = below.put("v1/forecasts", headers=key)
+    answer = below.put("v1/predict/single", headers=key)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     large = below.post(
         "v1/datasets?name=a.txt", content=b"x" * 4096, headers=key | {"Content-Type": "text/csv"}
@@ -142,6 +181,14 @@ def test_other_addresses_than_the_pages_need_a_key(guarded):
     assert guarded.get("/").status_code == guarded.get("/index.html").status_code == 200
     for path in ("/nothing.js", "/vendor", "/v2/workers", "//v1/workers", "/v1%2Fworkers", "/main.js/"):
         assert guarded.get(f"http://api.example{path}").status_code == 401, path
+
+
+@pytest.mark.parametrize(
+    "path", ["docs", "openapi.json", "v1/openapi.json", "swagger-ui/swagger-ui-bundle.js"]
+)
+def test_the_documentation_needs_no_key(below, path):
+    """A browser cannot send one with the address that it opens."""
+    assert below.get(path).status_code == 200
 
 
 def test_probes_need_no_key(guarded):

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+import kronos_client
 from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
@@ -24,6 +25,10 @@ QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 def test_the_service_is_alive(http):
     answer = http.get("/v1/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_the_service_names_its_version(http):
+    assert http.get("/v1/version").json() == {"version": kronos_client.__version__, "schema_version": 1}
 
 
 def test_the_service_is_not_ready_without_a_worker(http):
@@ -118,7 +123,7 @@ def test_without_redis_the_service_lives_and_reports_the_cause(settings):
         assert (ready.status_code, ready.headers["content-type"]) == (503, "application/json")
         assert ready.json() == {
             "status": "loading", "model_loaded": False, "device": None, "device_warning": None, "model": None,
-            "queues": {},
+            "queues": {}, "detail": "Redis does not answer; check it, and KRONOS_REDIS_URL",
         }  # fmt: skip
         workers = http.get("/v1/workers")
         assert (workers.status_code, workers.json()["code"]) == (503, "BROKER_UNREACHABLE")

@@ -56,11 +56,13 @@ def test_requests_are_counted_by_route(http):
     http.get("/v1/no/such/thing")
     http.request("BREW", "/v1/healthz")
     found = read(http)
-    assert found["kronos_http_requests_total", ("GET", "/v1/forecasts/{job_id}", "404")] == 3
-    assert found["kronos_http_requests_total", ("GET", "", "404")] == 1
+    for name in ("kronos_http_requests_total", "kronos_requests_total"):
+        assert found[name, ("GET", "/v1/forecasts/{job_id}", "404")] == 3
+        assert found[name, ("GET", "", "404")] == 1
     others = [
         value for (name, labels), value in found.items() if name.endswith("_total") and labels[0] == "other"
     ]
-    assert others == [1]
-    assert found["kronos_http_request_seconds_count", ("GET", "/v1/forecasts/{job_id}")] == 3
+    assert others == [1, 1]
+    for name in ("kronos_http_request_seconds_count", "kronos_request_duration_seconds_count"):
+        assert found[name, ("GET", "/v1/forecasts/{job_id}")] == 3
     assert not any("such" in "".join(labels) for _, labels in found)

@@ -12,6 +12,7 @@ from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.results import ForecastResult
+from kronos_client.core.stored import NOTHING
 from tests.api_stub.conftest import ADDRESS, series
 
 SINGLE = "/v1/predict/single"
@@ -23,6 +24,11 @@ def refused(response) -> tuple[int, str, str | None]:
     problem = response.json()
     assert problem["status"] == response.status_code
     return response.status_code, problem["code"], problem["field"]
+
+
+def wait_for_results(http, settings):
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    del http.headers["Prefer"]
 
 
 def test_a_request_becomes_a_job_with_its_options(http, jobs):
@@ -54,6 +60,65 @@ def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
     assert answer.headers["x-job-id"] == job["id"]
     assert answer.headers["location"] == answer.json()["url"]
     assert http.get(answer.json()["url"]).json()["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("prefer", "query", "expected"),
+    [
+        (None, "", (60, False)),
+        ("", "", (60, False)),
+        ("respond-async", "", (0, True)),
+        (None, "?respond_async=true", (0, True)),
+        ("Respond-Async, wait=10", "", (10, True)),
+        ("wait=10", "", (10, False)),
+        ('handling=lenient; a=b, wait="5"', "?respond_async=1", (5, True)),
+        ("wait=3600", "", (60, False)),
+        ("wait=soon", "", (60, False)),
+    ],
+)
+def test_a_request_says_how_long_it_waits(http, settings, monkeypatch, prefer, query, expected):
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 60})
+    waited = []
+
+    async def wait(job_id, timeout_s):
+        waited.append(timeout_s)
+        return NOTHING
+
+    monkeypatch.setattr(http.app.state.backend, "wait", wait)
+    del http.headers["Prefer"]
+    headers = {} if prefer is None else {"Prefer": prefer}
+    answer = http.post(SINGLE + query, json=series(), headers=headers)
+    assert (waited, answer.status_code) == ([expected[0]], 202 if expected[1] else 504)
+    assert answer.headers.get("preference-applied") == ("respond-async" if expected[1] else None)
+
+
+@pytest.mark.parametrize("is_repeatable", [False, True])
+def test_without_a_preference_an_unfinished_forecast_is_a_timeout(http, jobs, is_repeatable):
+    """As clients of the Kronos HTTP service know it. They cannot ask for the job later."""
+    del http.headers["Prefer"]
+    headers = {"Idempotency-Key": "a"} if is_repeatable else {}
+    answer = http.post(BATCH, json={"items": [series(), series(num_future=2)]}, headers=headers)
+    assert refused(answer)[:2] == (504, "TIMEOUT")
+    assert ("Idempotency-Key" in answer.json()["detail"]) == is_repeatable
+    states = {http.get(f"/v1/forecasts/{job['id']}").json()["state"] for job in jobs.sent()}
+    assert states == {"queued" if is_repeatable else "cancelled"}
+
+
+def test_invalid_predictions_are_listed_as_by_fastapi(http):
+    body = series(quantiles="all")
+    body["candles"][3] = {"open": 1}
+    answer = http.post(BATCH, json={"items": [series(), body]})
+    assert refused(answer) == (422, "MISSING_FIELD", "items.1.candles.3.high")
+    first, *others = answer.json()["detail"]
+    assert first["loc"] == ["body", "items", 1, "candles", 3, "high"]
+    assert (first["msg"], first["type"]) == ("items.1.candles.3.high: Field required", "missing")
+    assert others[-1]["loc"] == ["body", "items", 1, "quantiles"]
+    wrong = series()
+    wrong["candles"][1]["high"] = 1.0
+    (checked,) = http.post(SINGLE, json=wrong).json()["detail"]
+    assert (checked["loc"], checked["type"]) == (["body", "candles", 1, "high"], "value_error")
+    (empty,) = http.post(SINGLE, json=None, headers={"Content-Type": "application/json"}).json()["detail"]
+    assert empty["loc"] == ["body"]
 
 
 def test_columns_and_records_give_the_same_job(http, jobs):
@@ -248,8 +313,9 @@ def test_a_message_names_only_fields_of_the_request(http):
         one = series(prediction_timestamps=future)
         answer = http.post(url, json={"items": [one]} if prefix else one)
         assert refused(answer) == (422, "MIXED_TIMEZONES", f"{prefix}prediction_timestamps")
-        assert "prediction_timestamps" in answer.json()["detail"]
-        assert "future_timestamps" not in answer.json()["detail"]
+        (error,) = answer.json()["detail"]
+        assert "prediction_timestamps" in error["msg"]
+        assert "future_timestamps" not in error["msg"]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +350,7 @@ def test_a_repeated_request_is_answered_with_the_current_state(http, jobs):
 @pytest.mark.parametrize("is_repeatable", [False, True])
 def test_after_a_failed_job_the_others_are_cancelled_and_named(http, settings, jobs, is_repeatable):
     """With an Idempotency-Key they go on, because a repeated request finds them."""
-    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    wait_for_results(http, settings)
 
     def work() -> None:
         while len(sent := jobs.sent()) < 3:
@@ -316,7 +382,7 @@ def test_the_header_names_at_most_16_jobs(http, settings):
 
 
 def test_the_answer_keeps_the_order_of_the_request(http, settings, jobs):
-    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    wait_for_results(http, settings)
     result = example("forecast-result")
     result["series"][0] |= {"quantiles": {}, "paths": None}
 
@@ -355,7 +421,7 @@ def test_a_failed_job_is_answered_with_its_code(http, settings, jobs, code, fiel
     key = {"Idempotency-Key": "once"}
     job_id = http.post(SINGLE, json=series(), headers=key).headers["x-job-id"]
     jobs.fail(job_id, code, "so it is", field, row=1)
-    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 20})
+    wait_for_results(http, settings)
     answer = http.post(SINGLE, json=series(), headers=key)
     assert refused(answer) == (status, code, named)
     assert answer.headers["x-job-id"] == answer.json()["job_id"] == job_id
@@ -378,7 +444,7 @@ def test_one_idempotency_key_gives_one_job(http, jobs):
 def test_a_full_queue_gives_a_time_to_retry(settings, jobs):
     small = settings.model_copy(update={"max_queue_jobs": 1})
     with TestClient(create_app(small), base_url=ADDRESS) as http:
-        assert http.post(SINGLE, json=series()).status_code == 202
+        assert http.post(f"{SINGLE}?respond_async=true", json=series()).status_code == 202
         answer = http.post(SINGLE, json=series())
     assert refused(answer)[:2] == (429, "QUEUE_FULL")
     assert answer.headers["retry-after"] == str(answer.json()["details"]["retry_after_s"])

@@ -1,4 +1,4 @@
-"""On the ``PYTHONPATH`` of a worker under test, and so of its children: files control the fate of a job.
+"""Files control the fate of a job, in a worker under test and in its children.
 
 ``WATCHED_ENGINE`` names a folder. An engine that is given a series of seed n notes that in ``submitted``.
 Then it waits while there is a file ``hold-n``, raises where there is ``raise-n``, crashes by ``crash-n``.

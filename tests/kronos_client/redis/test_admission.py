@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE, job_key
+from kronos_client.contract.names import CPU_FINETUNE_QUEUE, CPU_QUEUE, GPU_QUEUE, job_key, jobs_key
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import list_key, list_keys
@@ -53,6 +53,15 @@ def test_a_queue_is_full_when_all_its_lists_together_are(admission, redis):
     assert error.code == ErrorCode.QUEUE_FULL
     assert error.details == {"queue": "cpu", "length": 10, "limit": 10, "retry_after_s": 1}
     assert admit(admission, "b", queue=GPU_QUEUE) is not None
+
+
+def test_the_newest_admitted_jobs_are_listed_by_kind(admission, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.redis.admission.MAX_LISTED", 2)
+    for job_id in "abca":
+        admit(admission, job_id)
+    admit(admission, "d", queue=CPU_FINETUNE_QUEUE)
+    assert redis.zrange(jobs_key("forecast"), 0, -1) == ["c", "a"]
+    assert redis.zrange(jobs_key("finetune"), 0, -1) == ["d"]
 
 
 def test_what_is_refused_leaves_nothing_behind(admission, redis):

@@ -312,6 +312,24 @@ def test_what_is_no_name_is_never_looked_for(registry, checkpoint, text, monkeyp
     assert registry.resolve(text) is None
 
 
+def test_a_deleted_version_is_gone_and_its_number_is_not_used_again(registry, checkpoint):
+    for job_id in ("job-1", "job-2"):
+        register(registry, checkpoint, job_id=job_id)
+    assert registry.delete("desk@2")
+    assert not registry.delete("desk@2")
+    assert registry.resolve("desk@2") is None
+    assert registry.resolve("desk").version == 1
+    assert register(registry, checkpoint, job_id="job-3").version == 3
+
+
+@pytest.mark.parametrize("text", [*TRICKS, "desk", "desk@2", "kronos-tiny"])
+def test_nothing_but_a_version_is_deleted(registry, checkpoint, text, tmp_path):
+    register(registry, checkpoint)
+    before = sorted(tmp_path.rglob("*"))
+    assert not registry.delete(text)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", [*TRICKS, "desk@1", "NeoQuasar/Kronos-small", "kronos-tiny"])
 def test_no_model_is_registered_by_what_is_no_free_name(registry, checkpoint, name):
     with pytest.raises(FinetuningConfigError) as refused:

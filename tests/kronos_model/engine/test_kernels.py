@@ -73,15 +73,13 @@ for cached in ("*fp32", "*bf16"):
 
 
 @with_triton
-@pytest.mark.parametrize("check", [CHECK_DRAW, CHECK_READ], ids=["draw", "read"])
-def test_a_kernel_computes_what_pytorchs_operations_do(check, tmp_path):
-    run(check, tmp_path, TRITON_INTERPRET="1")
+def test_kernels_compute_what_pytorchs_operations_do(tmp_path):
+    run(CHECK_DRAW + CHECK_READ, tmp_path, TRITON_INTERPRET="1")
 
 
 @with_triton
-@pytest.mark.parametrize("kernel", [COMPILE_DRAW, COMPILE_READ], ids=["draw", "read"])
-def test_a_kernel_compiles_for_an_h100(kernel, tmp_path):
-    run(COMPILE + kernel, tmp_path)
+def test_kernels_compile_for_an_h100(tmp_path):
+    run(COMPILE + COMPILE_DRAW + COMPILE_READ, tmp_path)
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch, caplog):

@@ -1,6 +1,7 @@
 """With too little memory in any phase, less runs at once. Series that fit are unchanged; others fail."""
 
 from collections.abc import Callable, Iterable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def run(engine: Engine, requests: Iterable[Any] = REQUESTS) -> list[Generation]:
     return generations
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def undisturbed(pair) -> list[np.ndarray]:
     return [one.paths for one in run(build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8))]
 
@@ -114,8 +115,9 @@ TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
 }
 
 
-@pytest.mark.parametrize("error", NO_MEMORY, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("phase", TOO_MUCH)
+@pytest.mark.parametrize(
+    ("phase", "error"), [*zip(TOO_MUCH, cycle(NO_MEMORY), strict=False)], ids=[*TOO_MUCH]
+)
 def test_forecasts_are_the_same_where_only_so_much_fits_at_once(pair, undisturbed, phase, error, monkeypatch):
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
     part, name, is_too_much = TOO_MUCH[phase]

@@ -79,6 +79,14 @@ def test_headers_that_are_not_checked_are_left_out():
     assert headers["timelimit"] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("sent", "time_limit_s"),
+    [(None, None), ([None, None], None), ([10, None], 10), ([10, 5.5], 5.5), ([0, 7], 7)],
+)
+def test_celerys_time_limits_become_ours(sent, time_limit_s):
+    assert read(message(headers={"timelimit": sent})).payload["headers"]["time_limit_s"] == time_limit_s
+
+
 def test_flower_shows_our_short_form_of_the_job():
     job = {"series": [{"id": "\x1b[2J" * 9, "open": [1.0] * 500}], "pred_len": 3}
     headers = {"argsrepr": "\x1b[2J" + "x" * 10_000, "kwargsrepr": 5, "origin": "\n" + "x" * 10_000}
@@ -140,6 +148,9 @@ def test_a_non_message_is_refused_without_a_job_id(raw):
         (message(headers={"eta": 5}), "eta"),
         (message(headers={"expires": "9999-12-31T23:59:59-23:59"}), "expires"),
         (message(headers={"retries": "many"}), "retries"),
+        (message(headers={"timelimit": 5}), "timelimit"),
+        (message(headers={"timelimit": [-1, None]}), "timelimit"),
+        (message(headers={"timelimit": ["soon", None]}), "timelimit"),
         (message(headers={"retries": -1}), "retries"),
         (message(headers={"root_id": "a\nb"}), "root_id"),
         (message(properties={"body_encoding": "rot13"}), "body_encoding"),

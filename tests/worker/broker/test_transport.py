@@ -14,6 +14,7 @@ from celery.worker.request import Request
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
+from kombu.utils.limits import TokenBucket
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -172,16 +173,22 @@ def test_a_channel_forgets_a_message_even_if_redis_is_away(redis, receiver, monk
 
 
 def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiver, monkeypatch):
-    send(redis, "held", "lost")
-    held, lost = receiver.receive()
-    for one in (held, lost):
+    send(redis, "held", "limited", "lost")
+    held, limited, lost = receiver.receive()
+    for one in (held, limited, lost):
         redis.zincrby(INDEX, -1000, one.delivery_tag)
-    monkeypatch.setattr(transport, "held_deliveries", lambda: ({}, {held.delivery_tag}))
+    request = FakeRequest(held.delivery_tag)
+    state.task_reserved(request)
+    bucket = TokenBucket(1)
+    bucket.add((FakeRequest(limited.delivery_tag), 1))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
-    step.start(SimpleNamespace(controller=SimpleNamespace()))  # as the parent of prefork children
+    buckets = {"kronos.forecast": bucket, "kronos.status": None}
+    # As the parent of prefork children.
+    step.start(SimpleNamespace(controller=SimpleNamespace(), task_buckets=buckets))
     step.keep()
-    assert redis.hkeys(UNACKED) == [held.delivery_tag]
+    state.task_ready(request)
+    assert set(redis.hkeys(UNACKED)) == {held.delivery_tag, limited.delivery_tag}
     assert redis.llen(QUEUE) == 1
 
 

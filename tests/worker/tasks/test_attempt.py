@@ -87,6 +87,12 @@ def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):
     assert tag_of(Context(request.request_dict)) == "tag"
 
 
+def test_inspect_shows_a_jobs_arguments_in_short(make_request):
+    request = make_request(argsrepr="()", kwargsrepr="{'series': 'BTC'}")
+    request._args, request._kwargs = (), {"job": {"series": [{"open": [1.0] * 500}]}}
+    assert (request.info()["args"], request.info()["kwargs"]) == ("()", "{'series': 'BTC'}")
+
+
 def test_a_job_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
     fail(make_request(), HandedBack("held", delay_s=2.5))
     assert (put_back, rejected) == ([("tag", 2.5)], [True])

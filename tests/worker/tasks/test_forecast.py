@@ -93,9 +93,9 @@ def deliver(settings, process, compute):
         use_result_backend(own)
         own.conf[TAKEN_KEY_SETTING] = TAKEN
 
-        def deliver(token: str, payload: Any = None) -> dict[str, Any]:
+        def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
             request = SimpleNamespace(
-                id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}
+                id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
             )
             task = SimpleNamespace(request=request, backend=own.backend)
             return forecast.ForecastAttempt(task, process).answer(
@@ -103,6 +103,21 @@ def deliver(settings, process, compute):
             )
 
         yield deliver
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "time_limit_s", "expected_s"),
+    [(None, 5, 35), (100, 5, 35), (20, 5, 20), (None, None, None)],
+)
+def test_a_time_limit_is_a_deadline_from_the_start_on(
+    deliver, monkeypatch, redis, deadline_s, time_limit_s, expected_s
+):
+    computed = []
+    monkeypatch.setattr(forecast, "compute", lambda *given: computed.append(given[2]) or RESULT)
+    times = {"submitted_at": redis.time()[0] - 30.0, "deadline_s": deadline_s}
+    deliver("x", times, time_limit_s=time_limit_s)
+    actual_s = computed[0].deadline_s
+    assert actual_s is None if expected_s is None else expected_s <= actual_s < expected_s + 5
 
 
 def lost(redis) -> int:

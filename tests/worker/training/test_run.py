@@ -1,6 +1,7 @@
 """A finetuning job on a worker, without training: its refusals, and the arguments of its training."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -59,11 +60,10 @@ def payload(**fields: Any) -> dict[str, Any]:
     return {"name": "mine", "config": {"start": {"model": "parent"}}, "data": {"path": "a.csv"}} | fields
 
 
-def a_run(process: FinetuneProcess, **fields: Any) -> FinetuneRun:
+def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: Any) -> FinetuneRun:
     now = time.time()
-    return FinetuneRun(
-        process, "job", payload(**fields), Receipt(now, now, False, worked_s=2.0), "cpu.finetune"
-    )
+    receipt = Receipt(now, now, False, worked_s=2.0)
+    return FinetuneRun(process, "job", payload(**fields), receipt, "cpu.finetune", time_limit_s)
 
 
 class FakeTraining:
@@ -349,6 +349,9 @@ def test_a_job_that_is_late_or_cancelled_does_not_start(process):
     process.settings = limited
     with pytest.raises(JobError, match="KRONOS_FINETUNE_TIME_LIMIT_S"):  # of 2 s that it was trained before
         a_run(process).run(lambda: True, lambda: False)
+    process.settings = limited.model_copy(update={"finetune_time_limit_s": 9.0})
+    with pytest.raises(JobError, match="its time limit of 1 s"):
+        a_run(process, time_limit_s=1.0).run(lambda: True, lambda: False)
 
 
 def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, monkeypatch):

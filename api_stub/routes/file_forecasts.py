@@ -1,0 +1,114 @@
+"""Forecasts of files: an uploaded one, or a data set."""
+
+import re
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from pydantic_core import to_jsonable_python
+
+from api_stub.backend import BackendDependency
+from api_stub.problems import HttpError
+from api_stub.routes.candles import Instrument, Name, read_body, read_path
+from api_stub.routes.documented import json_only
+from api_stub.routes.job_views import FORECASTS, ForecastView
+from api_stub.routes.preference import PreferenceDependency
+from api_stub.routes.scopes import needs
+from api_stub.routes.submission import SubmissionDependency
+from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
+from api_stub.uploads.dataset_folder import data_folder, dataset_path
+from api_stub.uploads.file_body import FILE_BODY
+from api_stub.uploads.read_options import ReadOptionsDependency
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.forecast import MAX_QUANTILES
+from kronos_client.contract.names import Priority
+from kronos_client.core.job import candles_job
+
+router = APIRouter(prefix=f"{FORECASTS}/file", tags=["forecasts"], dependencies=[needs("predict")])
+
+_PART: Final = re.compile(r"^(sampling|output)\.")
+
+
+class FileForecast(BaseModel):
+    """What to forecast. What is left out has the defaults of the Python clients."""
+
+    pred_len: Annotated[int, Field(ge=1, description="bars to forecast")]
+    lookback: Annotated[int, Field(ge=1, description="last bars that the model reads")] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    sample_count: Annotated[int, Field(description="paths to draw; default 30")] | None = None
+    seed: int | None = None
+    quantiles: Annotated[list[float], Field(max_length=MAX_QUANTILES)] | None = None
+    paths: bool | None = None
+    timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
+    model: str | None = None
+    device: str | None = None
+    allow_fallback: bool | None = None
+    priority: Priority | None = None
+    deadline_s: float | None = None
+
+
+# async, because FastAPI runs sync dependencies on threads.
+async def _options(options: Annotated[FileForecast, Query()]) -> Any:
+    return options.model_dump(exclude_none=True)
+
+
+Dataset = Annotated[
+    str | None,
+    Query(max_length=1000, description="a file of GET /v1/datasets, in place of a body; send it as JSON"),
+]
+
+
+@router.post(
+    "",
+    responses=AS_TABLES | {202: {"model": ForecastView, "description": "not done in time; the job goes on"}},
+    response_model=ForecastView,
+    openapi_extra=FILE_BODY,
+)
+async def forecast_file(
+    request: Request,
+    backend: BackendDependency,
+    submission: SubmissionDependency,
+    preference: PreferenceDependency,
+    table: PreferredTable,
+    read_options: ReadOptionsDependency,
+    options: Annotated[Any, Depends(_options)],
+    name: Name = "candles.csv",
+    instrument: Instrument = None,
+    dataset: Dataset = None,
+) -> Response:
+    """Forecast the bars after those of a file, and wait for it as long as for a prediction.
+
+    The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`.
+    """
+    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
+    if dataset is None:
+        content = await read_body(request, backend, read_options, name, wanted)
+    else:
+        await json_only(request)
+        path = await backend.call(dataset_path, data_folder(backend.settings), dataset)
+        content = await read_path(path, dataset, backend, read_options, wanted)
+    candles = {column: values for column, values in content["series"].items() if column != "id"}
+    options["series_ids"] = [content["series"]["id"]]
+
+    def make() -> Any:
+        try:
+            return candles_job(candles, options, submission.job_id, backend.settings)
+        except JobError as error:
+            field = "body" if (error.field or "series").startswith("series") else error.field
+            raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
+
+    job, _ = await backend.core.send(make, may_stay=True)
+    stored = await backend.wait(job.id, preference.wait_s)
+    view = ForecastView.of(job.id, stored)
+    url = f"{submission.root}{FORECASTS}/{job.id}"
+    headers = {"X-Job-Id": job.id, "Location": url}
+    if view.error is not None:
+        raise HttpError.of(stored.value, job.id)
+    if view.result is None:
+        return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
+    if table is not None:
+        return await table_response(table, view.result.series, headers)
+    return JSONResponse(to_jsonable_python(view), 200, headers)

@@ -1,0 +1,94 @@
+"""Forecasts of uploaded files and of data sets."""
+
+import pytest
+
+from api_stub.routes import candles
+from kronos_client.contract.examples import example
+from tests.api_stub.conftest import series
+
+URL = "/v1/forecasts/file"
+CSV = {"Content-Type": "text/csv"}
+JSON = {"Content-Type": "application/json"}
+COLUMNS = {"timestamps": series(num_candles=40)["timestamps"]} | {
+    name: [value + bar for bar in range(40)]
+    for name, value in (("open", 2.0), ("high", 3.0), ("low", 1.0), ("close", 2.5))
+}
+TEXT = "\n".join(",".join(map(str, row)) for row in (COLUMNS, *zip(*COLUMNS.values(), strict=True)))
+
+
+@pytest.fixture
+def read(monkeypatch) -> list[tuple]:
+    """Reads every file as the same bars, without a process."""
+    calls = []
+
+    async def read_upload(path, name, options, code, bars):
+        calls.append((path.read_text(), name, options.id_column, bars))
+        return {"series": {"id": "", **COLUMNS}}
+
+    monkeypatch.setattr(candles, "read_upload", read_upload)
+    return calls
+
+
+def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, settings, jobs):
+    settings.data_folder.mkdir()
+    (settings.data_folder / "BTC.csv").write_text(TEXT)
+    query = {"dataset": "BTC.csv", "pred_len": 3, "top_p": 0.8, "quantiles": [0.2, 0.8], "seed": 5}
+    answer = http.post(URL, params=query, headers=JSON)
+    assert answer.status_code == 202, answer.text
+    (job,) = jobs.sent()
+    (one,) = job["series"]
+    assert (one["id"], job["pred_len"], len(one["timestamps"])) == ("BTC.csv", 3, 40)
+    assert (job["sampling"]["sample_count"], job["sampling"]["top_p"], job["sampling"]["seed"]) == (
+        30,
+        0.8,
+        5,
+    )
+    assert job["output"]["quantiles"] == [0.2, 0.8]
+    assert answer.headers["location"] == f"/v1/forecasts/{job['id']}"
+    assert (answer.json()["id"], answer.json()["state"]) == (job["id"], "queued")
+
+
+def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
+    key = CSV | {"Idempotency-Key": "once"}
+    query = {"name": "BTC.csv", "pred_len": 3, "id_column": "symbol", "instrument": "B"}
+    job_id = http.post(URL, params=query, content=TEXT, headers=key).json()["id"]
+    assert read == [(TEXT, "BTC.csv", "symbol", {"instrument": "B", "max_bars": settings.max_bars})]
+    result = jobs.finish(job_id)
+    answer = http.post(URL, params=query, content=TEXT, headers=key)
+    assert answer.status_code == 200
+    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json()
+    table = http.post(URL, params=query, content=TEXT, headers=key | {"Accept": "text/csv"})
+    assert table.text.count("\n") == 1 + sum(len(one["timestamps"]) for one in result["series"])
+    assert example("forecast-result")["series"][0]["id"] in table.text
+
+
+def test_a_failed_forecast_is_answered_with_its_error(http, jobs, read):
+    key = CSV | {"Idempotency-Key": "once"}
+    job_id = http.post(URL, params={"pred_len": 3}, content=TEXT, headers=key).json()["id"]
+    jobs.fail(job_id, "OUT_OF_MEMORY", "no room")
+    answer = http.post(URL, params={"pred_len": 3}, content=TEXT, headers=key)
+    assert (answer.status_code, answer.json()["code"], answer.json()["job_id"]) == (
+        503,
+        "OUT_OF_MEMORY",
+        job_id,
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status", "field"),
+    [
+        ({}, CSV, 422, "pred_len"),
+        ({"pred_len": 0}, CSV, 422, "pred_len"),
+        ({"pred_len": 3, "top_p": 2}, CSV, 422, "top_p"),
+        ({"pred_len": 3, "quantiles": 2}, CSV, 422, "quantiles.0"),
+        ({"pred_len": 3, "sample_count": 1000}, CSV, 413, "sample_count"),
+        ({"pred_len": 3, "timezone": "Mars"}, CSV, 422, "body"),
+        ({"pred_len": 3}, {"Content-Type": "text/plain"}, 415, None),
+        ({"pred_len": 3, "dataset": "a.csv"}, CSV, 415, None),
+        ({"pred_len": 3, "dataset": "../a.csv"}, JSON, 404, "name"),
+    ],
+)
+def test_an_invalid_request_names_its_parameter(http, jobs, read, query, headers, status, field):
+    answer = http.post(URL, params=query, content=TEXT, headers=headers)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+    assert jobs.sent() == []
