@@ -11,6 +11,7 @@ from pydantic_core import to_jsonable_python
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
 from api_stub.routes.candles import Instrument, Name, read_body, read_path
+from api_stub.routes.connection import while_connected
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.preference import PreferenceDependency
@@ -101,7 +102,8 @@ async def forecast_file(
             raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
 
     job, _ = await backend.core.send(make, may_stay=True)
-    stored = await backend.wait(job.id, preference.wait_s)
+    work = backend.wait(job.id, preference.wait_s)
+    stored = await while_connected(request, work, [job.id], backend, submission, preference)
     view = ForecastView.of(job.id, stored)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     headers = {"X-Job-Id": job.id, "Location": url}

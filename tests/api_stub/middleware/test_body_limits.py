@@ -2,43 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from api_stub.backend import Backend
 from api_stub.main import create_app
-from api_stub.settings import ApiSettings
-from tests.api_stub.conftest import ADDRESS, series
+from tests.api_stub.conftest import ADDRESS, asgi_answer, series
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 PATHS = ["/v1/forecasts", "/v1/datasets"]
-
-
-def answer_to(settings: ApiSettings, path: str, receive: Receive) -> list[dict[str, Any]]:
-    """What the app sends. It is called directly, because the test client only sends whole bodies."""
-    messages: list[dict[str, Any]] = []
-
-    async def send(message):
-        messages.append(message)
-
-    async def ask():
-        app = create_app(settings)
-        media_type = b"text/csv" if path == "/v1/datasets" else b"application/json"
-        scope = {
-            "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
-            "raw_path": path.encode(), "query_string": b"name=a.csv", "root_path": "",
-            "headers": [(b"host", b"localhost"), (b"content-type", media_type)],
-            "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 1),
-        }  # fmt: skip
-        async with Backend(settings) as backend:
-            app.state.backend = backend
-            await app(scope, receive, send)
-
-    asyncio.run(ask())
-    return messages
 
 
 def test_a_body_with_too_large_a_content_length_is_refused(settings):
@@ -60,7 +31,7 @@ def test_an_endless_body_is_refused_while_it_arrives(settings, path, limit):
         assert num_bytes < 2**20, "the app reads on"
         return {"type": "http.request", "body": b"[" * 512, "more_body": True}
 
-    assert answer_to(small, path, receive)[0]["status"] == 413
+    assert asgi_answer(small, path, receive)[0]["status"] == 413
     assert limit < num_bytes <= limit + 512
     assert not list(settings.data_folder.rglob("*"))
 
@@ -76,7 +47,7 @@ def test_a_body_that_stops_arriving_is_refused_and_its_connection_closed(setting
         await asyncio.sleep(0.08 if num_parts < 6 else 60)  # slower in all than the limit for one pause
         return {"type": "http.request", "body": b"[[", "more_body": True}
 
-    start, body = answer_to(impatient, path, receive)
+    start, body = asgi_answer(impatient, path, receive)
     assert (start["status"], dict(start["headers"])[b"connection"]) == (408, b"close")
     problem = json.loads(body["body"])
     assert (problem["code"], num_parts) == ("REQUEST_TIMEOUT", 6)
