@@ -59,7 +59,7 @@ class RateLimit:
         if is_admitted:
             await self._app(scope, receive, send_with_headers)
             return
-        text = f"more than {self._limit} requests a minute came with this key; send this one in {wait_s} s"
+        text = f"{self._limit} requests a minute are allowed, and more came; send this one in {wait_s} s"
         details = {"limit": self._limit, "retry_after_s": wait_s}
         refusal = HttpError(HttpCode.RATE_LIMITED, text, details=details)
         await refusal.response()(scope, receive, send_with_headers)
