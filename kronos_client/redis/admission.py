@@ -4,7 +4,6 @@ Others may be admitted between the check and the sending: a queue may exceed its
 thread that enqueues at that moment.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -23,11 +22,10 @@ MAX_LISTED: Final = 10_000
 """Jobs of one kind that can be listed, the newest ones."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
-MARK_BYTES: Final = 1024
+ID_BYTES: Final = 1024
 """At the end of a message, where kombu writes the job's id."""
-MAX_SEARCHED: Final = 1000
-MAX_SEARCHED_BYTES: Final = 16 * 2**20
-"""Of one search for a message: Redis serves no one else meanwhile."""
+MAX_STEPS: Final = 32
+"""Messages on each side of the place where one should be."""
 
 
 class Admission:
@@ -84,13 +82,10 @@ class Admission:
         """Remove the message of a job that has its outcome from its queue; returns whether it was found.
 
         A worker that takes such a message drops it; until then it takes up room. Not found are messages of
-        other clients, and those that moved up after they waited long.
+        other clients, some between many of these, and those that moved up after they waited long.
         """
-        mark = f'"correlation_id": {json.dumps(job_id)}'
-        found = self._run_withdraw(
-            keys=[job_key(job_id), TAKEN_KEY], args=[mark, MARK_BYTES, MAX_SEARCHED, MAX_SEARCHED_BYTES]
-        )
-        return bool(found)
+        keys = [job_key(job_id), TAKEN_KEY]
+        return bool(self._run_withdraw(keys=keys, args=[job_key(""), job_id, ID_BYTES, MAX_STEPS]))
 
 
 def id_conflict(job_id: str) -> JobError:
