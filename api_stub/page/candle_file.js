@@ -1,5 +1,7 @@
 /** Candles from a CSV file, read as kronos_model/bars/files reads it. Tests check both with the same files. */
 
+import { byId, showText } from "./elements.js"
+import { bars } from "./texts.js"
 import { hasOffset, isTime } from "./times.js"
 
 export const PRICES = ["open", "high", "low", "close"]
@@ -28,6 +30,52 @@ export class Candles {
       Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]),
     )
     return new Candles(this.name, this.timestamps.slice(start, end), columns, this.lines.slice(start, end))
+  }
+}
+
+/** The file that was chosen or dropped anywhere on the page, or the sample. */
+export class CandleFile {
+  /** Calls `onCandles` with the bars of each file that is opened. */
+  constructor(onCandles) {
+    this.onCandles = onCandles
+    byId("file").addEventListener("change", () => this.#open(byId("file").files))
+    for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
+  }
+
+  openSample() {
+    return this.#show(async () => parseCandles(await (await fetch("sample.csv")).text(), "sample.csv"))
+  }
+
+  /** A dropped file is opened. By default, the browser would leave the page for it. */
+  #onDrag(event) {
+    const { type, target, dataTransfer: { types, files } } = event
+    if (!types.includes("Files")) return
+    event.preventDefault()
+    byId("drop").classList.toggle("over", type === "dragover")
+    if (type === "drop" && !byId("finetune").contains(target)) this.#open(files)
+  }
+
+  async #open(files) {
+    await this.#show(() => {
+      if (files.length > 1) throw new FileProblem("Open one file: a forecast is made from one file at a time.")
+      return readCandles(files[0])
+    })
+    byId("file").value = "" // so that the same file can be chosen again once it is corrected
+  }
+
+  async #show(read) {
+    showText(byId("file-problem"), null)
+    try {
+      const candles = await read()
+      showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ` +
+        `${candles.timestamps[0]} to ${candles.timestamps.at(-1)}`)
+      byId("file-help").hidden = true
+      this.onCandles(candles)
+    } catch (error) {
+      const known = error instanceof FileProblem ? error.message : `The file cannot be read: ${error.message}`
+      showText(byId("file-problem"), known)
+      byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
+    }
   }
 }
 

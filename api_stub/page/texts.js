@@ -26,3 +26,9 @@ export function percent(level) {
 export function reason(error) {
   return error.code ? `${error.message} (${error.code})` : error.message
 }
+
+/** The decimal places that a number is written with. */
+export function decimalsOf(number) {
+  const [digits, exponent = 0] = String(number).split("e")
+  return Math.max(0, (digits.split(".")[1] ?? "").length - exponent)
+}

@@ -24,6 +24,19 @@ export function isIntraday(times) {
   return times.some((time) => time % DAY !== times[0] % DAY)
 }
 
+const AXIS_TEXTS = [ // by the library's TickMarkType, from years to seconds
+  { year: "numeric" },
+  { month: "short", year: "numeric" },
+  { day: "numeric", month: "short" },
+  { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
+  { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
+].map((parts) => new Intl.DateTimeFormat("en-GB", { ...parts, timeZone: "UTC" }))
+
+/** A label of the time axis. Each names its day, because the axis may begin at any. */
+export function axisText(time, tickMarkType) {
+  return AXIS_TEXTS[tickMarkType].format(time * 1000).replace(",", "")
+}
+
 /** Whether a text is an ISO 8601 time that exists. */
 export function isTime(text) {
   return Number.isFinite(seconds(text, true))

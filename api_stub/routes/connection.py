@@ -17,12 +17,12 @@ T = TypeVar("T")
 async def while_connected(
     request: Request,
     work: Awaitable[T],
-    job_ids: Sequence[str],
+    to_cancel: Sequence[str],
     backend: Backend,
     submission: Submission,
     preference: Preference,
 ) -> T:
-    """The result of ``work``. If the client closes the connection before that, these jobs are cancelled.
+    """The result of ``work``. If the client closes the connection before that, jobs are cancelled.
 
     They go on if the client can ask for them later: with an Idempotency-Key, or ``Prefer: respond-async``.
 
@@ -36,7 +36,7 @@ async def while_connected(
             return task.result()
         gone.result()
         if not (submission.is_repeatable or preference.takes_job):
-            await backend.try_to_cancel(job_ids)
+            await backend.try_to_cancel(to_cancel)
         raise ClientDisconnect
     finally:
         task.cancel()

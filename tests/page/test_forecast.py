@@ -119,7 +119,7 @@ def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
     ]  # fmt: skip
     values = page.inner_text("#values")
     assert "Actual: open" in values
-    assert "Forecast: close" in values
+    assert "Forecast: open" in values
     is_mean = is_of(prices_of(downloaded(page, "png", tmp_path)), MEAN_COLOUR)
     assert is_mean.any(axis=0).sum() > 20, "the mean path is not drawn"
 
@@ -395,21 +395,22 @@ def test_the_page_works_by_keyboard(visit):
     assert page.inner_text("#values strong") == last_but_one
     tab_to("download-csv")  # the chart does not trap the focus
     page.keyboard.press("Shift+Tab")
-    assert page.evaluate("document.activeElement.id") == "chart"
+    assert page.evaluate("document.activeElement.id") == "paths"
 
 
-def test_a_dropped_file_is_read(visit, csv_file):
+def test_a_file_may_be_dropped_anywhere(visit, csv_file):
     page = visit.open()
-    content = csv_file.read_text()
-    page.evaluate(
-        """text => {
-            const data = new DataTransfer()
-            data.items.add(new File([text], "dropped.csv", { type: "text/csv" }))
-            document.querySelector("#drop").dispatchEvent(new DragEvent("drop", { dataTransfer: data }))
-        }""",
-        content,
-    )
+    drop = """([text, count]) => {
+        const data = new DataTransfer()
+        for (let file = 0; file < count; file += 1) data.items.add(new File([text], "dropped.csv"))
+        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true })
+        document.querySelector("#workers").dispatchEvent(event)
+    }"""
+    page.evaluate(drop, [csv_file.read_text(), 2])
+    assert page.inner_text("#file-problem").startswith("Open one file")
+    page.evaluate(drop, [csv_file.read_text(), 1])
     page.wait_for_selector("#run:enabled")
+    assert page.locator("#file-problem").is_hidden()
     assert page.inner_text("#file-name").startswith("dropped.csv: 150 bars")
 
 
