@@ -22,9 +22,11 @@ async def while_connected(
     submission: Submission,
     preference: Preference,
 ) -> T:
-    """The result of ``work``. If the client closes the connection before that, jobs are cancelled.
+    """The result of ``work``, unless the client closes the connection before that.
 
-    They go on if the client can ask for them later: with an Idempotency-Key, or ``Prefer: respond-async``.
+    Args:
+        to_cancel: the jobs that are then cancelled. They go on if the client can ask for them later: with an
+            Idempotency-Key or ``Prefer: respond-async``.
 
     Raises:
         ClientDisconnect: the connection is closed.
