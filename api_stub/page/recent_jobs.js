@@ -42,7 +42,7 @@ export class RecentJobs {
   /** The `{lookback, actual}` of a forecast; null if this browser does not have them. */
   candlesOf(address) {
     const { lookback, actual } = recall(`candles.${address}`, {})
-    const asCandles = ({ name, timestamps, columns, lines }) => new Candles(name, timestamps, columns, lines)
+    const asCandles = ({ name, timestamps, columns }) => new Candles(name, timestamps, columns)
     return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual) } : null
   }
 
