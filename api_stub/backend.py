@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, ParamSpec, Self, TypeVar
@@ -124,6 +124,16 @@ class Backend:
                 raise
         return last
 
+    async def try_to_cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel jobs until Redis fails. A job that has ended stays as it is."""
+
+        def cancel_all() -> None:
+            for job_id in job_ids:
+                self.dispatcher.cancel(job_id)
+
+        with suppress(JobError):  # the request has an error of its own
+            await self.call(cancel_all)
+
     async def cancel(self, job_id: str) -> Stored:
         """Cancel a job, and return its state after that. Raises the errors of ``read``."""
         await self.read(job_id)
@@ -163,7 +173,8 @@ class Backend:
     def _read_pool(self) -> Pool:
         try:
             with reachable():
-                return Pool(live_workers(self.dispatcher.redis), queue_lengths(self.dispatcher.redis))
+                redis, queues = self.dispatcher.redis, self.settings.queue_names.all
+                return Pool(live_workers(redis), queue_lengths(redis, queues))
         finally:
             self._pool_read_at = time.monotonic()
 

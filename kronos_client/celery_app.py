@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from celery import Celery
 
-from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE
+from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
@@ -24,8 +25,8 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
         "result_serializer": "json",
         "accept_content": ["json"],
         "result_accept_content": ["json"],
-        "task_default_queue": CPU_QUEUE,
-        "task_routes": (TaskRouter(url),),
+        "task_default_queue": settings.queue_names.on_device("cpu"),
+        "task_routes": (TaskRouter(url, settings.queue_names),),
         "task_default_priority": CELERY_PRIORITIES["normal"],
         "task_send_sent_event": True,
         "broker_transport_options": {
@@ -36,12 +37,12 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
             "queue_order_strategy": "priority",
             "priority_steps": list(PRIORITY_STEPS),
             # Without these, a half-open connection would block for ever.
-            "socket_timeout": 30,
+            "socket_timeout": ANSWER_TIMEOUT_S,
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
             "health_check_interval": 25,
         },
-        "redis_socket_timeout": 30.0,
+        "redis_socket_timeout": ANSWER_TIMEOUT_S,
         "redis_socket_connect_timeout": 5.0,
         "redis_socket_keepalive": True,
         "redis_backend_health_check_interval": 25,

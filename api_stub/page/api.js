@@ -2,6 +2,9 @@
 
 const KEY_ITEM = "kronos.api-key"
 const RETRY_MS = 1500
+const SILENT_MS = 20_000 // without an answer; the API itself waits for Redis for less
+const SLOW_BYTES_PER_MS = 50 // a body may take so long to arrive
+const STREAM_SILENT_MS = 40_000 // the API sends a comment every 15 s
 
 /** A refused request, or a job's error: `code`, `field` and `details` are those of a problem document. */
 export class ApiError extends Error {
@@ -11,7 +14,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The API did not answer: it is down, or the network is. */
+/** The API did not answer: it is down or hangs, or the network is away. */
 export class Unreachable extends Error {}
 
 export const key = {
@@ -22,19 +25,30 @@ export const key = {
 /** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()
 
-async function send(method, path, { body, headers = {} } = {}) {
+const asJson = (response) => response.json()
+const asStream = (response) => response.body
+
+async function send(method, path, { body, headers = {}, silentMs = SILENT_MS, read = asJson } = {}) {
   const sent = { ...headers }
   if (key.get()) sent.Authorization = `Bearer ${key.get()}`
-  let response
+  const patienceMs = silentMs + (body?.size ?? body?.length ?? 0) / SLOW_BYTES_PER_MS
+  const abort = new AbortController()
+  const timer = setTimeout(() => abort.abort(), patienceMs)
   try {
-    response = await fetch(`v1/${path}`, { method, headers: sent, body })
-  } catch {
+    const response = await fetch(`v1/${path}`, { method, headers: sent, body, signal: abort.signal })
+    if (response.ok) return await read(response)
+    throw await problemOf(response)
+  } catch (error) {
+    if (error.status === 401) onUnauthorized.forEach((listener) => listener())
+    if (abort.signal.aborted) {
+      const seconds = Math.round(patienceMs / 1000)
+      throw new Unreachable(`The API has not answered for ${seconds} s. It may be overloaded, or hang.`)
+    }
+    if (error.name !== "TypeError") throw error // a broken connection is a TypeError
     throw new Unreachable("The API does not answer. Check that it runs and that the network works.")
+  } finally {
+    clearTimeout(timer)
   }
-  if (response.ok) return response
-  const error = await problemOf(response)
-  if (error.status === 401) onUnauthorized.forEach((listener) => listener())
-  throw error
 }
 
 async function problemOf(response) {
@@ -48,32 +62,40 @@ async function problemOf(response) {
   return new ApiError(message, { ...problem, status: response.status })
 }
 
-export async function get(path, options) {
-  return (await send("GET", path, options)).json()
+export function get(path, options) {
+  return send("GET", path, options)
 }
 
-export async function post(path, content) {
-  const headers = { "Content-Type": "application/json" }
-  return (await send("POST", path, { body: JSON.stringify(content), headers })).json()
+/** Posts a job. With the same `repeatKey`, a repeated request finds the same job. */
+export function post(path, job, repeatKey) {
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": repeatKey }
+  return send("POST", path, { body: JSON.stringify(job), headers })
 }
 
-export async function upload(path, file, type) {
-  return (await send("POST", path, { body: file, headers: { "Content-Type": type } })).json()
+/** A new key for `post`. */
+export function newRepeatKey() {
+  return crypto.getRandomValues(new Uint32Array(4)).join("-")
 }
 
-export async function remove(path) {
-  await send("DELETE", path)
+/** Uploads a file. The API reads all of it before it answers, for at most three minutes. */
+export function upload(path, file, type) {
+  return send("POST", path, { body: file, headers: { "Content-Type": type }, silentMs: 200_000 })
+}
+
+export function remove(path) {
+  return send("DELETE", path)
 }
 
 /**
  * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is
- * opened again. EventSource cannot be used, because it cannot send a key.
+ * opened again. Ends without a further state once `signal` is aborted. EventSource cannot be used, because it
+ * cannot send a key.
  */
-export async function* states(path) {
-  while (true) {
+export async function* states(path, signal) {
+  while (!signal.aborted) {
     try {
-      const response = await send("GET", `${path}/events`, { headers: { Accept: "text/event-stream" } })
-      for await (const state of dataOf(response.body)) {
+      const body = await send("GET", `${path}/events`, { headers: { Accept: "text/event-stream" }, read: asStream })
+      for await (const state of dataOf(body, signal)) {
         yield state
         if (hasEnded(state)) return
       }
@@ -81,6 +103,7 @@ export async function* states(path) {
       // fetch throws TypeError if a stream breaks off. After 502 to 504 the service may be restarting.
       if (!(error instanceof Unreachable || error.name === "TypeError" || error.status >= 502)) throw error
     }
+    if (signal.aborted) return
     yield null
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
   }
@@ -90,14 +113,19 @@ export function hasEnded({ state }) {
   return ["done", "failed", "cancelled"].includes(state)
 }
 
-/** Yields the JSON of each event in a stream. */
-async function* dataOf(body) {
+/** Yields the JSON of each event in a stream, until it ends, is silent for long, or `signal` is aborted. */
+async function* dataOf(body, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader()
+  const stop = () => reader.cancel().catch(() => {}) // it may have ended by itself
+  signal.addEventListener("abort", stop)
   let rest = ""
+  let timer = null
   try {
     while (true) {
+      timer = setTimeout(stop, STREAM_SILENT_MS)
       const { value, done } = await reader.read()
-      if (done) return
+      clearTimeout(timer)
+      if (done || signal.aborted) return
       const events = (rest + value).split(/\r?\n\r?\n/)
       rest = events.pop()
       for (const event of events) {
@@ -106,6 +134,8 @@ async function* dataOf(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}) // it may have ended by itself
+    clearTimeout(timer)
+    signal.removeEventListener("abort", stop)
+    stop()
   }
 }

@@ -30,10 +30,19 @@ export function offerModels(models) {
   offer(byId("start"), [...new Set([BUNDLED, ...ids])].map((id) => [id, id]))
 }
 
-/** The bars that the chosen model reads by itself, from the workers' status; null if no worker has it. */
-export function autoLookback(workers, model, horizon) {
+/** The chosen model as the workers announce it, with `id`, `max_context` and `lookback`; null if none has it. */
+export function chosenModel(workers, model, horizon) {
   const held = workers.filter(isForecasting).flatMap(({ models = [] }) => (model ? models : models.slice(0, 1)))
-  const read = held.filter(({ id, max_context }) => max_context && (!model || id === model)).map(
-    ({ lookback, max_context }) => lookback ?? Math.max(max_context - horizon, Math.floor(max_context / 2)))
-  return read.length ? Math.max(...read) : null
+  const known = held.filter(({ id, max_context }) => max_context && (!model || id === model))
+  return known.sort((one, other) => autoLookback(other, horizon) - autoLookback(one, horizon))[0] ?? null
+}
+
+/** The bars that a model reads by itself. */
+export function autoLookback({ lookback, max_context }, horizon) {
+  return lookback ?? Math.max(max_context - horizon, Math.floor(max_context / 2))
+}
+
+/** What must be said of a model wherever it is named; null if nothing. */
+export function caution(model) {
+  return model === BUNDLED ? "demo: synthetic candles, not for trading" : null
 }

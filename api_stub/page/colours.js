@@ -1,14 +1,34 @@
-/** Chart colours from the style sheet. They change when the system turns dark or light. */
+/** The theme, and chart colours from the style sheet, which change with it. */
+
+import { byId, made } from "./elements.js"
+import { remember } from "./storage.js"
 
 const dark = matchMedia("(prefers-color-scheme: dark)")
+const root = document.documentElement
+const drawn = new Set()
+const probe = made("span", { hidden: "" })
+document.body.append(probe)
 
-/** A colour of the style sheet, such as "mean". */
+/** Lets the user choose the theme: the system's, light or dark. */
+export function offerThemes() {
+  const select = byId("theme")
+  select.value = root.dataset.theme
+  select.addEventListener("change", () => {
+    root.dataset.theme = select.value
+    remember("theme", select.value)
+    drawn.forEach((draw) => draw())
+  })
+}
+
+/** A colour of the style sheet, such as "mean", as the browser resolves it in the current theme. */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
+  probe.style.color = `var(--${name})`
+  return getComputedStyle(probe).color
 }
 
 /** Calls `draw` now and whenever the colours change. */
 export function withColours(draw) {
+  drawn.add(draw)
   dark.addEventListener("change", draw)
   draw()
 }
@@ -23,7 +43,7 @@ export function chartOptions() {
       attributionLogo: false,
     },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
-    rightPriceScale: { borderColor: colour("line") },
+    rightPriceScale: { borderColor: colour("line"), entireTextOnly: true },
     timeScale: { borderColor: colour("line") },
   }
 }

@@ -10,10 +10,14 @@ export function made(tag, attributes = {}, ...children) {
   return element
 }
 
-/** Shows a text in an element; hides the element if there is no text. */
-export function showText(element, text) {
+/** Shows a text in an element, with a button if there is something to try again; no text hides the element. */
+export function showText(element, text, onRetry = null) {
   element.textContent = text || ""
   element.hidden = !text
+  if (!text || !onRetry) return
+  const button = made("button", { type: "button" }, "Try again")
+  button.addEventListener("click", onRetry)
+  element.append(" ", button)
 }
 
 /** Shows rows of cells in a table's body. The first cell of each row is its heading. */
@@ -41,7 +45,15 @@ export function badField(form) {
   const field = [...form.elements].find((element) => element.willValidate && !element.checkValidity())
   if (!field) return null
   field.focus()
-  return `${field.labels[0].textContent.trim()}: ${field.validationMessage}`
+  const isAbove = field.validity.rangeOverflow && field.dataset.why
+  const problem = isAbove ? `at most ${field.max}, ${field.dataset.why}.` : field.validationMessage
+  return `${field.labels[0].textContent.trim()}: ${problem}`
+}
+
+/** Sets the highest value of a field, and why there is none above. */
+export function limit(id, max, why) {
+  byId(id).max = max
+  byId(id).dataset.why = why
 }
 
 /** A field's number; null if it is empty. */

@@ -1,35 +1,39 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
 
-import { get, post, upload } from "./api.js"
+import { ApiError, Unreachable, get, newRepeatKey, post, upload } from "./api.js"
 import { badField, byId, made, numberIn, offer, showText } from "./elements.js"
 import { JobLine } from "./job_line.js"
 import { LossChart } from "./loss_chart.js"
 import { isForecasting, isReady } from "./pool.js"
 import { Silence } from "./silence.js"
-import { bars, duration, reason } from "./texts.js"
+import { bars, count, duration, reason } from "./texts.js"
 
 export class FinetunePanel {
   #hasDatasets = false
   #datasets = []
   #uploaded = new Set()
+  #maxUploadBytes = Infinity
   #jobId = null
   #silence = new Silence()
   #charts = new Map()
 
   /** Calls `onModel` with the id of each trained model. */
-  constructor(pool, onModel) {
+  constructor(pool, recent, onModel) {
     this.pool = pool
+    this.recent = recent
     this.onModel = onModel
     this.job = new JobLine({
       box: "training", state: "training-state", progress: "training-progress", share: "training-share",
       cancel: "stop-training", problem: "training-problem",
-    })
+    }, recent)
     pool.onChange((state) => {
+      this.#maxUploadBytes = state?.limits?.max_upload_bytes ?? this.#maxUploadBytes
       if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.#jobId))
       this.job.refresh()
       if (state) this.#readDatasets()
     })
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
+    byId("finetune").addEventListener("drop", ({ dataTransfer: { files } }) => this.#upload(files[0]))
     byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
@@ -55,21 +59,31 @@ export class FinetunePanel {
 
   async #upload(file) {
     if (!file) return
-    const state = byId("dataset-state")
-    showText(byId("finetune-form-problem"), null)
+    const [state, problem] = [byId("dataset-state"), byId("dataset-problem")]
+    showText(problem, null)
     state.textContent = `Uploading ${file.name}…`
     const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
-    const address = `datasets?name=${encodeURIComponent(name)}&replace=${byId("dataset-replace").checked}`
+    const [replace, drop] = ["dataset-replace", "dataset-drop"].map((id) => byId(id).checked)
+    const address = `datasets?${new URLSearchParams({ name, replace, drop_bad_rows: drop })}`
     try {
-      const dataset = await upload(address, file, name.endsWith(".csv") ? "text/csv" : "application/octet-stream")
+      if (file.size > this.#maxUploadBytes) {
+        const [size, most] = [file.size, this.#maxUploadBytes].map((bytes) => (bytes / 2 ** 20).toFixed(1))
+        throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most} MiB (KRONOS_API_MAX_UPLOAD_BYTES).`)
+      }
+      const dataset = await upload(address, file, "application/octet-stream")
+      const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
-        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".")
+        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".") +
+        (left ? ` Rows left out: ${count(left)}.` : "")
       this.#uploaded.add(dataset.name)
       this.#offerDatasets()
       byId("dataset").value = dataset.name
     } catch (error) {
       state.textContent = ""
-      showText(byId("finetune-form-problem"), reason(error))
+      const known = error.code === "DATASET_EXISTS"
+        ? `${name} exists already: rename the file, or tick "Replace a file of the same name" and upload it again.`
+        : reason(error)
+      showText(problem, known, error instanceof Unreachable ? () => this.#upload(file) : null)
     }
     byId("dataset-file").value = ""
   }
@@ -78,7 +92,10 @@ export class FinetunePanel {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
     const config = {
-      data: { lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon") },
+      data: {
+        lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon"),
+        drop_bad_rows: byId("dataset-drop").checked,
+      },
       start: { model: byId("start").value },
       stages: tokenizerEpochs ? ["tokenizer", "predictor"] : ["predictor"],
       predictor: { epochs: numberIn("epochs"), optimiser: rate },
@@ -102,20 +119,57 @@ export class FinetunePanel {
       showText(byId("finetune-form-problem"), bad)
       return
     }
+    await this.#send(this.#jobOf(), newRepeatKey())
+  }
+
+  /** Sends a job and follows it. If no answer comes, the same job can be sent again: it is trained once. */
+  async #send(job, repeatKey) {
     byId("trained").hidden = true
+    showText(byId("training-problem"), null)
+    this.#isTraining = true
+    this.job.leave()
+    this.job.announce("Sending the job")
+    try {
+      const { id, queue } = await post("finetunes", job, repeatKey)
+      this.recent.add(`finetunes/${id}`, `Training of ${job.name} on ${job.data.path}`)
+      history.pushState(null, "", `#finetunes/${id}`)
+      this.pool.refresh()
+      await this.#follow(id, queue)
+    } catch (error) {
+      this.job.leave()
+      showText(byId("training-problem"), reason(error),
+        error instanceof Unreachable ? () => this.#send(job, repeatKey) : null)
+    } finally {
+      this.#isTraining = this.#jobId !== null // another job may be followed now
+    }
+  }
+
+  /** Shows a job by its id: its losses while it runs, and then its result. */
+  async openJob(id) {
+    if (id === this.#jobId) return
+    byId("trained").hidden = true
+    for (const name of ["training-problem", "training-warning"]) showText(byId(name), null)
     this.#isTraining = true
     try {
-      const { id, queue } = await post("finetunes", this.#jobOf())
-      this.#jobId = id
-      this.pool.refresh()
-      byId("losses").replaceChildren()
-      this.#charts.clear()
-      this.#report(await this.job.follow(`finetunes/${id}`, (state) => this.#describe(state, queue)))
+      await this.#follow(id, null)
     } catch (error) {
-      showText(byId("training-problem"), reason(error))
+      if (error instanceof ApiError) this.recent.onRefusal(`finetunes/${id}`, error)
+      showText(byId("training-problem"), reason(error), error.status === 401 ? () => this.openJob(id) : null)
     } finally {
-      this.#isTraining = false
-      this.#jobId = null
+      this.#isTraining = this.#jobId !== null
+    }
+    byId("finetune").scrollIntoView()
+  }
+
+  async #follow(id, queue) {
+    this.#jobId = id
+    byId("losses").replaceChildren()
+    this.#charts.clear()
+    try {
+      const result = await this.job.follow(`finetunes/${id}`, (state) => this.#describe(state, queue))
+      if (result) this.#report(result)
+    } finally {
+      if (this.#jobId === id) this.#jobId = null
     }
   }
 
@@ -131,8 +185,9 @@ export class FinetunePanel {
     this.#silence.onJob([this.#jobId, state, progress])
     if (state !== "running") {
       const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
-      const text = serving || !this.pool.last ? `Waiting in the queue ${queue}`
-        : `No worker for finetuning is ready. The job waits in the queue ${queue} until one is.`
+      const where = queue ? ` in the queue ${queue}` : ""
+      const text = serving || !this.pool.last ? `Waiting${where}`
+        : `No worker for finetuning is ready. The job waits${where} until one is.`
       return { text, share: null }
     }
     if (this.#silence.isLong) {
@@ -163,10 +218,16 @@ export class FinetunePanel {
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
       made("p", {}, made("strong", {}, model.id), ` was trained on ${device} in ${duration(timings.training / 1000)}.`),
-      ...verdict.map((line) => made("p", {}, line)),
+      ...verdict.map((line) => made("p", { class: kindOf(line) }, line)),
       made("div", { class: "row" }, use),
     )
     byId("trained").hidden = false
     this.onModel(model.id, false)
   }
+}
+
+/** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */
+function kindOf(sentence) {
+  if (/WORSE|too (narrow|wide)/.test(sentence)) return "bad"
+  return /% better than/.test(sentence) && !sentence.startsWith("No clear") ? "good" : ""
 }

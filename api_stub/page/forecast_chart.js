@@ -5,9 +5,11 @@ import {
 } from "./vendor/lightweight-charts/lightweight-charts.js"
 import { BandView, LinesView } from "./band_series.js"
 import { chartOptions, colour, withColours } from "./colours.js"
-import { chartTimes, isAscending, isIntraday } from "./times.js"
+import { decimalsOf } from "./texts.js"
+import { axisText, chartTimes, isAscending, isIntraday } from "./times.js"
 
 const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
+const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
 
 export class ForecastChart {
@@ -25,6 +27,7 @@ export class ForecastChart {
       autoSize: true,
       localization: { locale: "en-GB" },
       handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
+      timeScale: { fixLeftEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 12 },
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
@@ -35,6 +38,7 @@ export class ForecastChart {
     add("outer", () => new BandView())
     add("inner", () => new BandView())
     add("paths", () => new LinesView())
+    add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
     add("volume", HistogramSeries, 1)
@@ -53,12 +57,13 @@ export class ForecastChart {
   /**
    * Shows bars and the forecast made from them.
    *
-   * @param lookback Candles before the forecast.
+   * @param lookback Candles before the forecast, which may be empty.
    * @param actual Candles after those, which may be empty.
    * @param forecast A series of a result, or null.
+   * @param asCandles Whether the mean is drawn as candles instead of a line through its closes.
    */
-  show(lookback, actual, forecast) {
-    this.#drawn = { lookback, actual, forecast }
+  show(lookback, actual, forecast, asCandles) {
+    this.#drawn = { lookback, actual, forecast, asCandles }
     this.#fill()
     this.#report()
     this.showAll()
@@ -115,16 +120,15 @@ export class ForecastChart {
       const paths = forecast.paths?.close.map((path) => path[index]) ?? null
       Object.assign(this.#points.get(timeOf.get(stamp)), { mean, quantiles, paths })
     })
-    const digits = digitsFor(lookback.columns.close.at(-1) ?? 1)
-    const priceFormat = { type: "price", precision: digits, minMove: 10 ** -digits }
-    for (const name of ["candles", "mean", "outer", "inner", "paths"]) {
+    this.digits = digitsOf(lookback.columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+    const priceFormat = { type: "price", precision: this.digits, minMove: 10 ** -this.digits }
+    for (const name of ["candles", "meanCandles", "mean", "outer", "inner", "paths"]) {
       this.#series[name].applyOptions({ priceFormat })
     }
     for (const name of ["volume", "meanVolume"]) {
       this.#series[name].applyOptions({ priceFormat: { type: "volume" } })
     }
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
-    this.digits = digits
     this.#paint()
   }
 
@@ -138,17 +142,21 @@ export class ForecastChart {
   /** Draws everything in the current colours. */
   #paint() {
     this.chart.applyOptions(chartOptions())
-    const { outer, inner, paths, candles, mean, volume, meanVolume } = this.#series
-    const [up, down] = [colour("up"), colour("down")]
+    const { outer, inner, paths, candles, meanCandles, mean, volume, meanVolume } = this.#series
+    const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
     candles.applyOptions({
       upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
+    })
+    meanCandles.applyOptions({
+      upColor: colour("ground"), downColor: violet, borderUpColor: violet, borderDownColor: violet,
+      wickUpColor: violet, wickDownColor: violet,
     })
     outer.applyOptions({ color: colour("outer-band") })
     inner.applyOptions({ color: colour("inner-band") })
     paths.applyOptions({ color: colour("path") })
-    mean.applyOptions({ color: colour("mean"), lineWidth: 2 })
+    mean.applyOptions({ color: violet, lineWidth: 2 })
     volume.applyOptions({ color: colour("volume") })
-    meanVolume.applyOptions({ color: colour("mean"), lineWidth: 2 })
+    meanVolume.applyOptions({ color: violet, lineWidth: 2 })
     if (!this.#drawn) return
 
     const points = [...this.#points].sort(([one], [other]) => one - other)
@@ -159,13 +167,16 @@ export class ForecastChart {
     candles.setData(from(({ bar, actual }) => bar ?? (actual && { ...actual, color: colour("ground") })))
     const volumeOf = ({ bar, actual }) => (bar ?? actual)?.volume
     volume.setData(from((point) => volumeOf(point) === undefined ? undefined : { value: volumeOf(point) }))
-    const hasVolume = this.#drawn.lookback.columns.volume !== undefined
+    const { lookback, asCandles } = this.#drawn
+    const hasVolume = lookback.columns.volume !== undefined
     meanVolume.setData(hasVolume ? from(({ mean }) => mean && { value: mean.volume }) : [])
 
     // Every line of the forecast begins at the last known close.
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
-    mean.setData(begun(from((point) => point.mean && { value: point.mean.close }), { value: close }))
+    const line = from((point) => point.mean && { value: point.mean.close })
+    mean.setData(asCandles ? [] : begun(line, { value: close }))
+    meanCandles.setData(asCandles ? from((point) => point.mean) : [])
     const band = (series, count) => {
       const values = ({ quantiles }) => {
         const low = quantiles?.[count]?.[1]
@@ -184,6 +195,11 @@ export class ForecastChart {
     this.#at = time === undefined ? null : this.#times.indexOf(time)
     const point = this.#points.get(time ?? this.#times.at(-1))
     if (point) this.onValues(point, this.digits)
+  }
+
+  /** A price with the decimals of the instrument; "" for undefined. */
+  price(value) {
+    return value === undefined ? "" : value.toFixed(this.digits)
   }
 
   #onKey(event) {
@@ -221,6 +237,12 @@ export class ForecastChart {
     const [middle, half] = [(from + to) / 2, Math.max(2, ((to - from) / 2) * factor)]
     this.chart.timeScale().setVisibleLogicalRange({ from: middle - half, to: middle + half })
   }
+}
+
+/** The decimal places of the file's prices; null if there are none, or more than prices are quoted with. */
+function digitsOf({ open = [], high = [], low = [], close = [] }) {
+  const digits = [open, high, low, close].flat().reduce((most, price) => Math.max(most, decimalsOf(price)), -1)
+  return digits < 0 || digits > MAX_DIGITS ? null : digits
 }
 
 /** Decimal places that show a ten-thousandth of a price, at least two. */

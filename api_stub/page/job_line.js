@@ -6,40 +6,61 @@ import { reason } from "./texts.js"
 
 export class JobLine {
   #address = null
+  #following = null
   #last = null
   #describe = null
 
-  /** `ids` are those of the elements `box`, `state`, `progress`, `share`, `cancel` and `problem`. */
-  constructor(ids) {
+  /**
+   * @param ids Those of the elements `box`, `state`, `progress`, `share`, `cancel` and `problem`.
+   * @param recent The list of jobs that keeps their states.
+   */
+  constructor(ids, recent) {
     this.elements = Object.fromEntries(Object.entries(ids).map(([name, id]) => [name, byId(id)]))
     this.elements.cancel.addEventListener("click", () => this.#cancel())
+    this.recent = recent
+  }
+
+  /** Shows a line until `follow` shows the job's own state: while the job is sent, for example. */
+  announce(text) {
+    const { box, cancel } = this.elements
+    Object.assign(cancel, { disabled: true, textContent: "Cancel" })
+    box.hidden = false
+    this.#show({ text, share: null })
+  }
+
+  /** Hides the line and follows no job. A job goes on. */
+  leave() {
+    this.#following?.abort()
+    this.#following = this.#address = this.#last = null
+    this.elements.box.hidden = true
   }
 
   /**
-   * Follows a job until it has ended.
+   * Follows a job, instead of the last one, until it has ended.
    *
    * @param address The job's path below v1/, such as "forecasts/ID".
    * @param describe Returns `{text, share}` for a state. The share is 0 to 1, or null if unknown.
-   * @returns The job's result. Throws ApiError with the job's error.
+   * @returns The job's result, or null if the line has left the job. Throws ApiError with the job's error.
    */
   async follow(address, describe) {
-    const { box, cancel } = this.elements
+    this.leave()
+    this.announce("")
+    this.elements.cancel.disabled = false
+    const following = this.#following = new AbortController()
     this.#address = address
     this.#describe = describe
     this.#last = { state: "queued" }
-    Object.assign(cancel, { disabled: false, textContent: "Cancel" })
-    box.hidden = false
     this.refresh()
-    box.scrollIntoView({ block: "nearest" })
     try {
-      for await (const state of states(address)) {
+      for await (const state of states(address, following.signal)) {
+        if (following.signal.aborted) break
         this.#last = state
-        if (state !== null && hasEnded(state)) return resultOf(state)
+        if (state) this.recent.update(address, state.state)
+        if (state && hasEnded(state)) return resultOf(state)
         this.refresh()
       }
     } finally {
-      this.#address = this.#last = null
-      box.hidden = true
+      if (this.#following === following) this.leave()
     }
     return null
   }

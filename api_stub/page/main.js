@@ -3,10 +3,12 @@
 import { get } from "./api.js"
 import { askForKey } from "./key_form.js"
 import { offerDevices, offerModels } from "./choices.js"
+import { offerThemes } from "./colours.js"
 import { byId } from "./elements.js"
 import { FinetunePanel } from "./finetune_panel.js"
 import { ForecastPanel } from "./forecast_panel.js"
 import { Pool, isForecasting } from "./pool.js"
+import { RecentJobs } from "./recent_jobs.js"
 import { showPool } from "./workers_panel.js"
 
 const pool = new Pool()
@@ -30,9 +32,19 @@ async function onModel(id, isChosen = true) {
   byId("model").focus()
 }
 
-new ForecastPanel(pool)
-new FinetunePanel(pool, onModel)
-pool.onChange(showPool)
+/** Shows the job that the address names, such as #forecasts/ID. */
+function openLinkedJob() {
+  const [, kind, id] = /^#(forecasts|finetunes)\/([^/]+)$/.exec(location.hash) ?? []
+  if (kind) panels[kind].openJob(id)
+}
+
+const recent = new RecentJobs()
+const panels = {
+  forecasts: new ForecastPanel(pool, recent),
+  finetunes: new FinetunePanel(pool, recent, onModel),
+}
+pool.onChange((state, error) => showPool(state, error, () => pool.refresh()))
+offerThemes()
 offerModels([])
 offerDevices(byId("device"), [], isForecasting)
 offerDevices(byId("finetune-device"), [], isForecasting)
@@ -41,6 +53,12 @@ pool.onChange((state) => {
   offerDevices(byId("device"), state.workers, isForecasting)
   offerDevices(byId("finetune-device"), state.workers, (worker) => !isForecasting(worker))
   if (!hasModels) readModels()
+  recent.refresh()
 })
-askForKey(() => pool.refresh())
+askForKey(() => {
+  pool.refresh()
+  openLinkedJob()
+})
+addEventListener("hashchange", openLinkedJob)
+openLinkedJob()
 pool.start()

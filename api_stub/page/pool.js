@@ -3,6 +3,7 @@
 import { get } from "./api.js"
 
 const INTERVAL_MS = 4000
+const SILENT_MS = 8000 // the API gives up on Redis after 4 s
 
 /** Calls its listeners with `{workers, queues}` after each reading, or with null and the error. */
 export class Pool {
@@ -22,7 +23,7 @@ export class Pool {
   async refresh() {
     clearTimeout(this.#timer)
     try {
-      this.last = await get("workers")
+      this.last = await get("workers", { silentMs: SILENT_MS })
       this.#listeners.forEach((listener) => listener(this.last, null))
     } catch (error) {
       this.last = null

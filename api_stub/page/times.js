@@ -24,20 +24,23 @@ export function isIntraday(times) {
   return times.some((time) => time % DAY !== times[0] % DAY)
 }
 
-/** Whether a text is an ISO 8601 time that exists. */
-export function isTime(text) {
-  return Number.isFinite(seconds(text, true))
-}
+const AXIS_TEXTS = [ // by the library's TickMarkType, from years to seconds
+  { year: "numeric" },
+  { month: "short", year: "numeric" },
+  { day: "numeric", month: "short" },
+  { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
+  { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" },
+].map((parts) => new Intl.DateTimeFormat("en-GB", { ...parts, timeZone: "UTC" }))
 
-export function hasOffset(text) {
-  return Boolean(PARTS.exec(text)?.[8])
+/** A label of the time axis. Each names its day, because the axis may begin at any. */
+export function axisText(time, tickMarkType) {
+  return AXIS_TEXTS[tickMarkType].format(time * 1000).replace(",", "")
 }
 
 function seconds(text, isInstant) {
-  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone] = PARTS.exec(text) ?? []
+  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone] = PARTS.exec(text)
   const date = new Date(0)
   date.setUTCFullYear(year, month - 1, day)
-  if (date.getUTCDate() !== Number(day) || year === "0000" || hour > 23 || minute > 59 || second > 59) return NaN
   const wall = date / 1000 + hour * 3600 + minute * 60 + Number(`${second}.${fraction}`)
   return isInstant ? wall - offset(zone) : wall
 }
@@ -46,5 +49,5 @@ function offset(zone) {
   if (!zone || zone === "Z") return 0
   const [hours, minutes = 0, rest = 0] = zone.slice(1).replaceAll(":", "").match(/../g)
   const east = hours * 3600 + minutes * 60 + Number(rest)
-  return east < DAY ? (zone[0] === "-" ? -east : east) : NaN
+  return zone[0] === "-" ? -east : east
 }

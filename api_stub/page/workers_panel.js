@@ -1,11 +1,12 @@
-/** A card for each worker, and the number of jobs in each queue. */
+/** The state of the service: its workers, the number of jobs in each queue, and whether it answers. */
 
 import { byId, fillRows, made, showText } from "./elements.js"
 import { isForecasting, isReady } from "./pool.js"
 import { count, duration, reason } from "./texts.js"
 
-export function showPool(pool, error) {
-  showText(byId("workers-problem"), error && reason(error))
+/** Shows the pool, or the error of reading it with a button that calls `onRetry`. */
+export function showPool(pool, error, onRetry) {
+  showText(byId("api-problem"), error && `${reason(error)} This page checks every few seconds.`, onRetry)
   showReadiness(pool)
   if (!pool) {
     // The last reading may be out of date.

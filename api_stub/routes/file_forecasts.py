@@ -11,15 +11,17 @@ from pydantic_core import to_jsonable_python
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
 from api_stub.routes.candles import Instrument, Name, read_body, read_path
+from api_stub.routes.connection import while_connected
 from api_stub.routes.documented import json_only
+from api_stub.routes.file_body import FILE_BODY
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.preference import PreferenceDependency
 from api_stub.routes.scopes import needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
-from api_stub.uploads.file_body import FILE_BODY
 from api_stub.uploads.read_options import ReadOptionsDependency
+from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_QUANTILES
 from kronos_client.contract.names import Priority
@@ -72,17 +74,20 @@ async def forecast_file(
     backend: BackendDependency,
     submission: SubmissionDependency,
     preference: PreferenceDependency,
+    webhooks: WebhooksDependency,
     table: PreferredTable,
     read_options: ReadOptionsDependency,
     options: Annotated[Any, Depends(_options)],
     name: Name = "candles.csv",
     instrument: Instrument = None,
     dataset: Dataset = None,
+    webhook: Annotated[str | None, Query(description="address to call when the job ends")] = None,
 ) -> Response:
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`.
     """
+    webhooks.checked(webhook)
     wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)
@@ -101,9 +106,12 @@ async def forecast_file(
             raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
 
     job, _ = await backend.core.send(make, may_stay=True)
-    stored = await backend.wait(job.id, preference.wait_s)
-    view = ForecastView.of(job.id, stored)
     url = f"{submission.root}{FORECASTS}/{job.id}"
+    await webhooks.add(job.id, url, webhook)
+    work = backend.wait(job.id, preference.wait_s)
+    to_cancel = [] if webhook else [job.id]
+    stored = await while_connected(request, work, to_cancel, backend, submission, preference)
+    view = ForecastView.of(job.id, stored)
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.of(stored.value, job.id)

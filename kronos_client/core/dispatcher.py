@@ -29,13 +29,17 @@ NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chor
 class Dispatcher(ABC):
     """Sends and cancels jobs, in Redis or in a test's memory. Blocks; threads may share it."""
 
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+
     def send(self, job: Job) -> str:
         """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
             JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
         """
-        queue = choose_queue(job.device, job.allow_fallback, self.known_workers(), job.kind.role)
+        names, workers = self.settings.queue_names, self.known_workers()
+        queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
         self.enqueue(job, queue)
         return queue
 
@@ -73,6 +77,7 @@ class RedisDispatcher(Dispatcher):
     """Sends jobs with Celery, and keeps their records in Redis."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
         self.app: Any = make_app(settings)
         self.redis = connect(settings.redis_url.get_secret_value())
         self._result_ttl_s = settings.result_ttl_s
@@ -101,7 +106,7 @@ class RedisDispatcher(Dispatcher):
     def enqueue(self, job: Job, queue: str) -> None:
         with reachable():
             submitted_at = self._admission.admit(
-                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers())
+                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers()), job.priority
             )
         if submitted_at is None:
             return
@@ -145,6 +150,6 @@ class RedisDispatcher(Dispatcher):
         with reachable(job_id):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
-            # No worker has begun it, and its queue may be long. A worker that takes it later finds it ended.
-            ended = encode_failure(job_id, NOT_BEGUN)
-            self._records.store(job_id, ended, is_outcome=True)
+            # No worker has begun it, and its queue may be long.
+            if self._records.store(job_id, encode_failure(job_id, NOT_BEGUN), is_outcome=True):
+                self._admission.withdraw(job_id)

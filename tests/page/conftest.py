@@ -5,9 +5,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from api_stub import page_files
 from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, redis, start_worker  # noqa: F401
@@ -18,6 +20,7 @@ if TYPE_CHECKING:  # without it the tests are skipped
 
 CHROMIUM = shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
+PAGE = ROOT / "api_stub" / "page"
 WAIT_MS = 1000 * WAIT_S
 
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
@@ -39,8 +42,8 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         context.route("**/*", self._on_request)
 
-    def open(self) -> "Page":
-        self.page.goto(self.url)
+    def open(self, fragment: str = "") -> "Page":
+        self.page.goto(self.url + fragment)
         return self.page
 
     def use_sample(self, **fields: Any) -> "Page":
@@ -78,6 +81,45 @@ class Visit:
             return
         self.foreign.append(request.url)
         route.abort()
+
+
+class RoutedVisit(Visit):
+    """A page without a server. The test gives the API's answers, by their addresses below v1/.
+
+    An answer is JSON, or a function that answers the route. A request without one never gets an answer.
+    """
+
+    def __init__(self, context: "BrowserContext") -> None:
+        super().__init__(context, "http://page.test/")
+        self.answers: dict[str, Any] = {
+            "workers": {"workers": [], "queues": {}},
+            "models": {"models": []},
+            "datasets": {"datasets": []},
+        }
+        self.requests: list[Request] = []
+        """Those of the API, apart from readings of the workers."""
+
+    def _on_request(self, route: "Route", request: "Request") -> None:
+        address = urlsplit(request.url).path.lstrip("/")
+        if not request.url.startswith(self.url):
+            super()._on_request(route, request)
+        elif not address.startswith("v1/"):
+            route.fulfill(path=PAGE / (address or "index.html"), headers=self._headers(address))
+        else:
+            address = address.removeprefix("v1/")
+            if address != "workers":
+                self.requests.append(request)
+            answer = self.answers.get(address)
+            if callable(answer):
+                answer(route)
+            elif answer is not None:
+                route.fulfill(json=answer)
+
+    @staticmethod
+    def _headers(address: str) -> dict[str, str]:
+        kinds = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".csv": "text/csv"}
+        kind = next((kind for suffix, kind in kinds.items() if address.endswith(suffix)), "text/html")
+        return page_files.HEADERS | {"Content-Type": kind}
 
 
 def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
@@ -151,6 +193,17 @@ def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
         context.close()
         assert visit.errors == []
         assert visit.foreign == []
+
+
+@pytest.fixture
+def routed(browser: "Browser") -> Iterator[RoutedVisit]:
+    """A page whose requests the test answers. At the end it may have no errors or foreign requests."""
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
+    visit = RoutedVisit(context)
+    yield visit
+    context.close()
+    assert visit.errors == []
+    assert visit.foreign == []
 
 
 @pytest.fixture

@@ -71,8 +71,8 @@ def test_an_unusable_file_is_refused(visit: Visit, tmp_path: Path):
     visit.expected_failures = 1
     page = visit.open()
     page.set_input_files("#dataset-file", path)
-    page.wait_for_selector("#finetune-form-problem")
-    assert "(TRAINING_DATA_INVALID)" in page.inner_text("#finetune-form-problem")
+    page.wait_for_selector("#dataset-problem")
+    assert "(TRAINING_DATA_INVALID)" in page.inner_text("#dataset-problem")
 
 
 def test_training_does_not_start_without_a_file(open_page: OpenPage, start_api: StartApi):

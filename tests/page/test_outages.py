@@ -250,14 +250,14 @@ def test_a_stopped_api_is_reported_and_the_job_is_followed_once_it_is_back(
         page, "() => document.querySelector('#job-state').textContent.startsWith('The connection was lost')"
     )
     page.wait_for_selector("#readiness.away")
-    assert page.inner_text("#workers-problem").startswith("The API does not answer.")
+    assert page.inner_text("#api-problem").startswith("The API does not answer.")
     visit.shoot("no-api")
     api.start()
     wait_until(
         page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
     )
     page.wait_for_selector("#readiness:not(.away)")
-    assert page.locator("#workers-problem").is_hidden()
+    assert page.locator("#api-problem").is_hidden()
     page.click("#cancel")
     page.wait_for_selector("#job-problem")
     assert "(CANCELLED)" in page.inner_text("#job-problem")

@@ -198,6 +198,7 @@ class StageLoop:
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
         progress = self._progress
+        self._events.report_phase("validating")
         losses = self._validate()
         self._events.check_finite(losses["loss"])
         is_best = progress.best_loss is None or losses["loss"] < progress.best_loss
@@ -222,7 +223,7 @@ class StageLoop:
         for batch in self._validation:
             self._stop_if_asked()
             with accelerator.autocast():
-                losses = self._stage.validation_losses(self._module, batch)
+                losses = self._stage.validation_losses(self._module, batch, self._config.data.pred_len)
             for name, value in accelerator.gather_for_metrics(losses).items():
                 collected.setdefault(name, []).append(value.float())
         return {name: float(torch.cat(values).mean()) for name, values in collected.items()}

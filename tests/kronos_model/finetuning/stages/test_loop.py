@@ -133,7 +133,12 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
     )
     stage = options.pop("stage", usual)
     listener = options.pop("listener", events.append)
-    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listener, **options)
+
+    def listen(event: Any) -> None:
+        if event["event"] != "phase":
+            listener(event)
+
+    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listen, **options)
 
 
 def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, tmp_path):
@@ -267,7 +272,7 @@ def validating(*losses: float) -> PredictorStage:
     each_batch = (loss for loss in losses for _ in range(12))
 
     class Validating(PredictorStage):
-        def validation_losses(self, module, batch):
+        def validation_losses(self, module, batch, num_bars):
             return {"loss": torch.full((len(batch["x"]),), next(each_batch))}
 
     return small_stage(kind=Validating)

@@ -1,0 +1,98 @@
+/** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
+
+import { autoLookback, caution, chosenModel } from "./choices.js"
+import { badField, byId, limit, numberIn, showText } from "./elements.js"
+import { bars, count } from "./texts.js"
+
+const SAMPLES = 30 // as all clients
+const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
+const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
+const MAX_HORIZON = 2048 // of the longest published context, if no worker announces the model
+const LIMITS = { max_bars: 8192, max_sample_count: 256, max_paths: 4096 } // until the service has sent its own
+
+export class ForecastForm {
+  #workers = []
+  #limits = LIMITS
+
+  constructor() {
+    for (const id of ["horizon", "lookback", "model"]) byId(id).addEventListener("input", () => this.#explain())
+    this.#explain()
+  }
+
+  /** The workers and limits have been read. */
+  onPool({ workers, limits }) {
+    this.#workers = workers
+    this.#limits = { ...LIMITS, ...limits }
+    this.#explain()
+  }
+
+  /** One line about the first field that cannot be used; null if all can. */
+  get problem() {
+    return badField(byId("forecast-form"))
+  }
+
+  /** The known bars and the held-out bars of a file, as the form divides them. */
+  cut(candles) {
+    const heldOut = Math.min(numberIn("held-out") ?? 0, candles.length - 1)
+    const end = candles.length - heldOut
+    const lookback = numberIn("lookback") ?? this.#autoLookback ?? this.#limits.max_bars
+    return { lookback: candles.slice(Math.max(0, end - lookback), end), actual: candles.slice(end) }
+  }
+
+  jobOf({ lookback, actual }) {
+    const series = { id: idOf(lookback.name), timestamps: lookback.timestamps, ...lookback.columns }
+    const horizon = numberIn("horizon")
+    if (actual.length >= horizon) series.future_timestamps = actual.timestamps.slice(0, horizon)
+    // Chosen here, because JavaScript numbers cannot hold every seed that a worker may choose.
+    const seed = numberIn("seed") ?? crypto.getRandomValues(new Uint32Array(1))[0]
+    return {
+      schema_version: 1,
+      series: [series],
+      pred_len: horizon,
+      lookback: numberIn("lookback") ?? "auto",
+      sampling: {
+        temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
+      },
+      output: { quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL },
+      model: byId("model").value || null,
+      device: byId("device").value,
+      allow_fallback: byId("fallback").checked,
+    }
+  }
+
+  get #model() {
+    return chosenModel(this.#workers, byId("model").value, numberIn("horizon") ?? 0)
+  }
+
+  get #autoLookback() {
+    const model = this.#model
+    return model && autoLookback(model, numberIn("horizon") ?? 0)
+  }
+
+  /** Limits the fields, and says why, in the chosen model's own numbers. */
+  #explain() {
+    const { max_bars: maxBars, max_sample_count: perSeries, max_paths: perJob } = this.#limits
+    const model = this.#model
+    byId("lookback").placeholder = String(this.#autoLookback ?? "auto")
+    limit("horizon", model?.max_context ?? MAX_HORIZON, `all that ${model?.id ?? "any published model"} can see`)
+    limit("lookback", maxBars, "the service's limit for one series")
+    limit("samples", Math.min(perSeries, perJob), "the service's limit for one series")
+    byId("samples").defaultValue = Math.min(SAMPLES, byId("samples").max) // what the user has typed stays
+    showText(byId("model-note"), caution(byId("model").value || model?.id))
+    showText(byId("limits-note"), model && limitsOf(model, numberIn("lookback"), numberIn("horizon") ?? 0))
+  }
+}
+
+function limitsOf({ id, lookback, max_context: context }, asked, horizon) {
+  const trained = lookback ? ` was trained on lookbacks of ${bars(lookback)} and` : ""
+  const own = `${id}${trained} sees at most ${bars(context)}, lookback and forecast together.`
+  const read = asked ?? autoLookback({ lookback, max_context: context }, horizon)
+  if (read > context) return `${own} Of ${count(read)} bars only the newest ${count(context)} are read; all of them scale the values.`
+  if (read + horizon <= context) return own
+  return `${own} From forecast bar ${count(context - read + 1)} on, each bar costs as much as the whole lookback.`
+}
+
+/** A valid id for a series, from the file's name: printable, at most 200 characters. */
+function idOf(name) {
+  return [...name.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "_")].slice(0, 200).join("")
+}

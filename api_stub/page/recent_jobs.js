@@ -1,0 +1,96 @@
+/** The jobs that this browser has sent: their states, their links, and the candles of forecasts. */
+
+import { get, hasEnded } from "./api.js"
+import { Candles } from "./candle_file.js"
+import { byId, made } from "./elements.js"
+import { forget, onOtherTab, recall, remember } from "./storage.js"
+
+const MAX_JOBS = 12
+const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
+
+export class RecentJobs {
+  #jobs = []
+
+  constructor() {
+    byId("forget-jobs").addEventListener("click", () => this.#keep([]))
+    onOtherTab("jobs", () => this.#show())
+    addEventListener("hashchange", () => this.#show(this.#jobs))
+    this.#show()
+  }
+
+  /**
+   * Adds a job that the API has accepted.
+   *
+   * @param address Its path below v1/, such as "forecasts/ID".
+   * @param title What it is, for the list.
+   * @param candles `{lookback, actual}` of a forecast, to draw it again.
+   */
+  add(address, title, candles = null) {
+    this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
+    const numBars = candles ? candles.lookback.length + candles.actual.length : Infinity
+    if (numBars <= MAX_STORED_BARS) remember(`candles.${address}`, candles)
+  }
+
+  /** Keeps a job's new state, if it is in the list. */
+  update(address, state) {
+    const job = this.#jobs.find((one) => one.address === address)
+    if (!job || job.state === state) return
+    job.state = state
+    this.#keep(this.#jobs)
+  }
+
+  /** The `{lookback, actual}` of a forecast; null if this browser does not have them. */
+  candlesOf(address) {
+    const { lookback, actual } = recall(`candles.${address}`, {})
+    const asCandles = ({ name, timestamps, columns }) => new Candles(name, timestamps, columns)
+    return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual) } : null
+  }
+
+  /** Reads the states of the jobs that have not ended. */
+  async refresh() {
+    for (const { address, state } of [...this.#jobs]) {
+      if (hasEnded({ state }) || state === "expired") continue
+      try {
+        this.update(address, (await get(address)).state)
+      } catch (error) {
+        this.onRefusal(address, error)
+      }
+    }
+  }
+
+  /** Keeps that the API does not have a job any more, if that is what an error says. */
+  onRefusal(address, { status }) {
+    if (status === 404 || status === 410) this.update(address, "expired")
+  }
+
+  #others(address) {
+    return this.#jobs.filter((job) => job.address !== address)
+  }
+
+  #keep(jobs) {
+    for (const { address } of recall("jobs", [])) {
+      if (!jobs.some((job) => job.address === address)) forget(`candles.${address}`)
+    }
+    if (jobs.length) remember("jobs", jobs)
+    else forget("jobs")
+    this.#show(jobs)
+  }
+
+  #show(jobs = recall("jobs", [])) {
+    this.#jobs = jobs
+    for (const id of ["recent", "recent-link"]) byId(id).hidden = !jobs.length
+    byId("recent-jobs").tBodies[0].replaceChildren(...jobs.map((job) => this.#row(job)))
+  }
+
+  #row({ address, title, at, state }) {
+    const link = made("a", { href: `#${address}` }, title)
+    if (location.hash === `#${address}`) link.setAttribute("aria-current", "true")
+    const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
+    drop.addEventListener("click", () => this.#keep(this.#others(address)))
+    const time = new Date(at)
+    const shown = time.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })
+    return made("tr", {},
+      made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, shown)),
+      made("td", { class: `state state-${state}` }, state), made("td", {}, drop))
+  }
+}

@@ -1,0 +1,54 @@
+/** How a forecast did on the held-out bars. */
+
+import { byId, made } from "./elements.js"
+import { bars, percent } from "./texts.js"
+
+/**
+ * Compares a forecast with the bars that followed, at the times that both have.
+ *
+ * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of
+ *   the last known close, the mean of the actual closes, how many of these are between the outer quantiles, and
+ *   the levels of those (null without quantiles). Null if no time is in both.
+ */
+export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
+  const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
+  const known = timestamps.map((stamp, index) => [closes.get(stamp), index]).filter(([close]) => close !== undefined)
+  if (!known.length) return null
+  const bounds = Object.keys(quantiles).length > 1 ? [Object.keys(quantiles)[0], Object.keys(quantiles).at(-1)] : null
+  const [low, high] = bounds?.map((level) => quantiles[level].close) ?? []
+  const last = lookback.columns.close.at(-1)
+  return {
+    numBars: known.length,
+    error: average(known.map(([close, index]) => Math.abs(mean.close[index] - close))),
+    unchanged: average(known.map(([close]) => Math.abs(last - close))),
+    level: average(known.map(([close]) => close)),
+    inside: bounds && known.filter(([close, index]) => low[index] <= close && close <= high[index]).length,
+    bounds,
+  }
+}
+
+/** Shows a score as facts, in colour where it says good or bad; null hides it. */
+export function showScore(score, digits) {
+  byId("score").hidden = !score
+  if (!score) return
+  const { numBars, error, unchanged, level, inside, bounds } = score
+  const isBetter = error < unchanged
+  const gain = unchanged ? `${Math.round(Math.abs(1 - error / unchanged) * 100)} % ` : ""
+  const facts = [
+    ["Held-out bars", bars(numBars)],
+    ["Mean absolute error of the close", `${error.toFixed(digits)} (${(100 * error / level).toFixed(2)} %)`],
+    ["The same, had the close not moved", `${unchanged.toFixed(digits)}: forecast ${gain}${isBetter ? "better" : "worse"}`,
+      isBetter ? "good" : "bad"],
+  ]
+  if (bounds) {
+    const [low, high] = bounds
+    facts.push([`Closes inside ${percent(low)} to ${percent(high)}`,
+      `${inside} of ${numBars} (${Math.round(100 * inside / numBars)} %; ${percent(high - low)} expected)`])
+  }
+  byId("score").replaceChildren(...facts.map(([name, value, verdict]) => made(
+    "div", {}, made("dt", {}, name), made("dd", verdict ? { class: verdict } : {}, value))))
+}
+
+function average(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length
+}

@@ -1,0 +1,273 @@
+"""The page on answers of the test's own: refusals, hung requests, links, limits, scores, themes."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.page.conftest import RoutedVisit, wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PHONE = {"width": 360, "height": 600}
+DESKTOP = {"width": 1366, "height": 768}
+CLOSES = [10.5, 10.0, 10.25, 10.5, 11.0, 12.0]
+DAYS = [f"2024-03-0{day}" for day in range(1, 7)]
+FILE = {
+    "name": "bars.csv",
+    "mimeType": "text/csv",
+    "buffer": "\n".join(
+        [
+            "date,open,high,low,close",
+            *(f"{day},10,13,9,{close}" for day, close in zip(DAYS, CLOSES, strict=True)),
+        ]
+    ).encode(),
+}
+ADDRESS = "forecasts/one"
+
+
+def column(close: list[float]) -> dict[str, list[float]]:
+    return {"open": close, "high": close, "low": close, "close": close, "volume": [0, 0], "amount": [0, 0]}
+
+
+RESULT = {
+    "series": [
+        {
+            "id": "bars.csv",
+            "timestamps": DAYS[4:],
+            "mean": column([11.5, 11.5]),
+            "quantiles": {"0.1": column([10.5, 12.5]), "0.9": column([11.5, 13.0])},
+            "paths": None,
+            "seed": 7,
+        }
+    ],
+    "model": {"id": "kronos-tiny"},
+    "device": "cpu",
+    "device_warning": None,
+    "worker": "worker@test",
+    "timings_ms": {"total": 10},
+    "warnings": [],
+}
+WORKER = {
+    "node": "worker@test",
+    "role": "forecast",
+    "state": "ready",
+    "device": "cpu",
+    "queue": "cpu",
+    "jobs_done": 0,
+    "jobs_failed": 0,
+    "uptime_s": 1,
+    "models": [{"id": "kronos-tiny", "max_context": 100, "lookback": 60}],
+}
+
+
+def end(**fields: Any) -> Any:
+    """An answer: the last event of a job."""
+    event = f"event: end\ndata: {json.dumps(fields)}\n\n"
+    return lambda route: route.fulfill(body=event, content_type="text/event-stream")
+
+
+def problem(status: int, **fields: Any) -> Any:
+    """An answer: a problem document."""
+    return lambda route: route.fulfill(status=status, json={"status": status} | fields)
+
+
+def with_file(visit: RoutedVisit, **fields: Any) -> "Page":
+    """Open the page with the file of six bars, two of them held out."""
+    page = visit.open()
+    page.set_input_files("#file", FILE)
+    page.wait_for_selector("#run:enabled")
+    for name, value in ({"held-out": 2, "horizon": 2} | fields).items():
+        page.fill(f"#{name}", str(value))
+    return page
+
+
+def forecast(visit: RoutedVisit) -> "Page":
+    visit.answers |= {
+        "forecasts": {"id": "one", "queue": "cpu"},
+        ADDRESS: {"state": "done"},
+        f"{ADDRESS}/events": end(state="done", result=RESULT),
+    }
+    page = with_file(visit)
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    return page
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict[str, int]):
+    routed.page.set_viewport_size(size)  # type: ignore[arg-type]
+    routed.answers["forecasts"] = problem(
+        422, detail="High is below low.", code="HIGH_BELOW_LOW", details={"row": 1}
+    )
+    routed.expected_failures = 1
+    page = with_file(routed)
+    page.evaluate("scrollTo(0, 0)")
+    button = page.locator("#run").bounding_box()
+    assert button["y"] + button["height"] <= size["height"]
+    page.click("#run")
+    page.wait_for_selector("#job-problem")
+    assert page.inner_text("#job-problem") == "Line 3 of bars.csv: High is below low. (HIGH_BELOW_LOW)"
+    box = page.locator("#job-problem").bounding_box()
+    assert 0 <= box["y"] <= box["y"] + box["height"] <= size["height"]
+
+
+def test_a_hung_api_is_reported_and_tried_again(routed: RoutedVisit):
+    routed.page.clock.install()
+    answers, routed.answers = routed.answers, {}
+    page = routed.open()
+    page.clock.fast_forward(8100)
+    page.wait_for_selector("#api-problem")
+    assert page.inner_text("#api-problem").startswith("The API has not answered for 8 s.")
+    assert page.inner_text("#readiness") == "The service does not answer"
+    routed.answers = answers
+    page.click("#api-problem button")
+    page.wait_for_selector("#api-problem", state="hidden")
+    assert page.inner_text("#readiness") == "No worker is running"
+
+
+def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed: RoutedVisit):
+    routed.page.clock.install()
+    page = with_file(routed)
+    page.click("#run")
+    wait_until(page, "() => document.querySelector('#job-state').textContent === 'Sending the job'")
+    page.clock.fast_forward(21_000)
+    page.wait_for_selector("#job-problem button")
+    routed.answers |= {
+        "forecasts": {"id": "one", "queue": "cpu"},
+        f"{ADDRESS}/events": end(state="done", result=RESULT),
+    }
+    page.click("#job-problem button")
+    page.wait_for_selector("#downloads")
+    first, second = [request for request in routed.requests if request.url.endswith("/forecasts")]
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert first.post_data == second.post_data
+
+
+def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
+    page = forecast(routed)
+    assert page.evaluate("location.hash") == f"#{ADDRESS}"
+    page.reload()
+    page.wait_for_selector("#downloads")
+    assert page.get_attribute("#chart", "aria-label").startswith(
+        "Candles of bars.csv, 4 bars up to 2024-03-04"
+    )
+    assert page.locator("#score").is_visible()
+    assert page.inner_text("#recent-jobs tbody td:first-child") == "bars.csv, 2 bars"
+    assert page.inner_text("#recent-jobs .state") == "done"
+    page.click("#forget-jobs")
+    assert page.locator("#recent").is_hidden()
+    assert page.evaluate("localStorage.length") == 0
+    page.reload()  # as in another browser
+    page.wait_for_selector("#downloads")
+    assert "candles of this job are not in this browser" in page.inner_text("#job-warning")
+    assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, mean close at the end 11.500"
+
+
+def test_an_expired_job_is_marked_in_the_list(routed: RoutedVisit):
+    page = forecast(routed)
+    routed.expected_failures = 1
+    routed.answers[f"{ADDRESS}/events"] = problem(
+        410, detail="The result has expired.", code="RESULT_EXPIRED"
+    )
+    page.reload()
+    page.wait_for_selector("#job-problem")
+    assert page.inner_text("#job-problem") == "The result has expired. (RESULT_EXPIRED)"
+    assert page.inner_text("#recent-jobs .state") == "expired"
+
+
+def test_jobs_that_go_on_keep_their_state_in_the_list(routed: RoutedVisit):
+    page = forecast(routed)
+    page.evaluate("""() => {
+        const [job] = JSON.parse(localStorage.getItem("kronos.jobs"))
+        const other = { ...job, address: "finetunes/other", state: "running" }
+        localStorage.setItem("kronos.jobs", JSON.stringify([other]))
+    }""")
+    routed.answers["finetunes/other"] = {"state": "failed"}
+    page.goto("about:blank")
+    page = routed.open()
+    page.wait_for_selector(".state-failed")
+
+
+def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
+    page = forecast(routed)
+    # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
+    assert page.locator("#score dd").all_inner_texts() == [
+        "2 bars", "0.50 (4.35 %)", "1.00: forecast 50 % better", "1 of 2 (50 %; 80 % expected)",
+    ]  # fmt: skip
+    assert "Error of the close -0.50 · actual close outside 10 % to 90 %" in page.inner_text("#values .bad")
+    page.click("#numbers summary")
+    row = page.locator("#numbers tbody tr").first.inner_text().split("\t")
+    assert row == ["2024-03-05", "11.50", "10.50", "11.50", "11.00", "0.50"]
+    assert page.inner_text("#made-by .badge") == "demo: synthetic candles, not for trading"
+    assert "mean path" in page.inner_text("#key-of-chart")
+    page.check("#candles")
+    assert "mean of the paths" in page.inner_text("#key-of-chart")
+
+
+def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
+    workers = {"workers": [WORKER], "queues": {}, "limits": {"max_sample_count": 12, "max_upload_bytes": 9}}
+    routed.answers["workers"] = workers
+    page = with_file(routed)
+    page.wait_for_selector("#limits-note")
+    assert page.input_value("#samples") == "12"
+    assert page.inner_text("#limits-note") == (
+        "kronos-tiny was trained on lookbacks of 60 bars and sees at most 100 bars, "
+        "lookback and forecast together."
+    )
+    page.fill("#lookback", "80")
+    page.fill("#horizon", "48")
+    assert page.inner_text("#limits-note").endswith(
+        "From forecast bar 21 on, each bar costs as much as the whole lookback."
+    )
+    page.fill("#horizon", "101")
+    page.click("#run")
+    assert page.inner_text("#form-problem") == "Horizon: at most 100, all that kronos-tiny can see."
+    page.set_input_files("#dataset-file", FILE)
+    page.wait_for_selector("#dataset-problem")
+    assert "the service takes at most 0.0 MiB" in page.inner_text("#dataset-problem")
+
+
+def test_a_verdict_is_coloured(routed: RoutedVisit):
+    verdict = [
+        "WORSE: than a naive forecast.",
+        "3.0 % better than x.",
+        "No clear difference from y: 1 % better.",
+    ]
+    trained = RESULT | {"model": {"id": "mine@1"}, "verdict": verdict, "timings_ms": {"training": 1}}
+    routed.answers["finetunes/two/events"] = end(state="done", result=trained)
+    page = routed.open("#finetunes/two")
+    page.wait_for_selector("#trained")
+    assert page.locator("#trained .bad").all_inner_texts() == verdict[:1]
+    assert page.locator("#trained .good").all_inner_texts() == verdict[1:2]
+
+
+def test_the_theme_is_remembered(routed: RoutedVisit):
+    page = routed.open()
+    ground = "() => getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    page.select_option("#theme", "dark")
+    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+    page.reload()
+    assert page.input_value("#theme") == "dark"
+    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+    page.emulate_media(color_scheme="dark")
+    page.select_option("#theme", "light")
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    page.select_option("#theme", "system")
+    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+
+
+def test_texts_of_times_and_prices(routed: RoutedVisit):
+    page = routed.open()
+    labels = """async () => {
+        const { axisText } = await import("./times.js")
+        return [0, 1, 2, 3].map((type) => axisText(1718703300, type))
+    }"""
+    assert page.evaluate(labels) == ["2024", "Jun 2024", "18 Jun", "18 Jun 09:35"]
+    decimals = """async () => {
+        const { decimalsOf } = await import("./texts.js")
+        return [52.145, 100, 1e-7, 1.5e-7, 1e21].map(decimalsOf)
+    }"""
+    assert page.evaluate(decimals) == [3, 0, 7, 8, 0]
