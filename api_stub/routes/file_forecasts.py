@@ -12,13 +12,13 @@ from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
 from api_stub.routes.candles import Instrument, Name, read_body, read_path
 from api_stub.routes.documented import json_only
+from api_stub.routes.file_body import FILE_BODY
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.preference import PreferenceDependency
 from api_stub.routes.scopes import needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
-from api_stub.uploads.file_body import FILE_BODY
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_QUANTILES

@@ -8,13 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.bars.files.faults import BadRow
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps, write_times
-from kronos_model.errors import CandleFileError, FinetuningConfigError, TimestampError, TrainingDataError
+from kronos_model.errors import (
+    BadRow,
+    CandleFileError,
+    FinetuningConfigError,
+    TimestampError,
+    TrainingDataError,
+)
 from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.config import DataConfig
 
