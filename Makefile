@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: system-deps format lint types contracts test coverage kombu-5.6 reference docs docs-deps bench release ci
+.PHONY: system-deps format lint types contracts collect test coverage kombu-5.6 reference docs docs-deps bench release ci
 
 # What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
 system-deps:
@@ -21,6 +21,11 @@ types:
 
 contracts:
 	$(dir $(PYTHON))lint-imports
+
+# Imports every test. Else each process of the suite would compile them all.
+collect:
+	mkdir -p output
+	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -qq --collect-only >output/collect.log || { cat output/collect.log; exit 1; }
 
 test:
 	./kronos test

@@ -163,7 +163,8 @@ class Backend:
     def _read_pool(self) -> Pool:
         try:
             with reachable():
-                return Pool(live_workers(self.dispatcher.redis), queue_lengths(self.dispatcher.redis))
+                redis, queues = self.dispatcher.redis, self.settings.queue_names.all
+                return Pool(live_workers(redis), queue_lengths(redis, queues))
         finally:
             self._pool_read_at = time.monotonic()
 

@@ -11,11 +11,11 @@ from api_stub.problems import MEDIA_TYPE, Problem
 from api_stub.routes.job_views import FINETUNES, FORECASTS, FinetuneView, ForecastView
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
+from api_stub.routes.scopes import SCHEME
 from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.stored import Stored
 
-SCHEME: Final = "key"
 TEMPLATE: Final = "#/components/schemas/{model}"
 
 
@@ -36,13 +36,11 @@ def _complete(description: dict[str, Any], *, needs_keys: bool) -> None:
     components = description["components"]
     _, schemas = models_json_schema([(Problem, "serialization")], ref_template=TEMPLATE)
     components["schemas"] |= schemas["$defs"]
-    components["securitySchemes"] = {
-        SCHEME: {"type": "http", "scheme": "bearer", "description": "a key of KRONOS_API_KEYS"}
-    }
     for path, operations in description["paths"].items():
         for operation in operations.values() if path not in PROBES else ():
+            key = {SCHEME: sorted({scope for one in operation.get("security", []) for scope in one[SCHEME]})}
             # The empty entry means that no key is needed.
-            operation["security"] = [{SCHEME: []}] if needs_keys else [{}, {SCHEME: []}]
+            operation["security"] = [key] if needs_keys else [{}, key]
     for path, method, part, shown in _examples():
         operation = description["paths"][path][method]
         content = (operation | operation["responses"])[part]["content"]

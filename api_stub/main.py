@@ -20,6 +20,9 @@ from api_stub.middleware.head import Head
 from api_stub.middleware.request_log import RequestLog
 from api_stub.routes import candles, datasets, file_forecasts, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
+from api_stub.webhooks.address import read_networks
+from api_stub.webhooks.sender import Webhooks
+from api_stub.webhooks.signature import read_secret
 from kronos_client.contract.errors import JobError
 
 PARTS: Final = (predict, file_forecasts, jobs, models, candles, datasets, health, metrics, page_files)
@@ -34,14 +37,16 @@ def create_app(settings: ApiSettings) -> FastAPI:
     """Build the app for these settings. It connects to Redis when it starts.
 
     Raises:
-        SettingsError: the keys cannot be used, or the address needs keys and there are none.
+        SettingsError: the keys or the settings of webhooks cannot be used, or the address needs keys and
+            there are none.
     """
     keys = read_keys(settings)
+    secret, networks = read_secret(settings.webhook_secret), read_networks(settings.webhook_networks)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with Backend(settings) as backend:
-            app.state.backend = backend
+        async with Backend(settings) as backend, Webhooks(backend, secret, networks) as webhooks:
+            app.state.backend, app.state.webhooks = backend, webhooks
             yield
 
     app = FastAPI(
@@ -78,8 +83,11 @@ def create_app(settings: ApiSettings) -> FastAPI:
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-Request-Id"],
-            expose_headers=["X-Job-Id", "X-Request-Id", "Location", "Retry-After"],
+            allow_headers=[
+                *("Authorization", "Content-Encoding", "Content-Type", "Idempotency-Key", "Prefer"),
+                "X-Request-Id",
+            ],
+            expose_headers=["Location", "Preference-Applied", "Retry-After", "X-Job-Id", "X-Request-Id"],
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app

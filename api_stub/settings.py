@@ -21,6 +21,14 @@ class ApiSettings(ServiceSettings):
     api_max_upload_bytes: int = Field(
         256 * 2**20, ge=1024, description="bytes of one uploaded file of candles"
     )
+    webhook_secret: SecretStr | None = Field(
+        None, description="key that signs webhooks, 24 or more bytes in base64; default: none are sent"
+    )
+    webhook_networks: str | None = Field(
+        None,
+        description="networks that webhooks may call in addition to public addresses, separated by commas, "
+        "such as `10.0.0.0/8`",
+    )
     api_cors_origins: str | None = Field(
         None,
         description="origins whose pages may use the API, separated by commas, such as `https://example.org`",

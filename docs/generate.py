@@ -138,7 +138,7 @@ def rows_of(kind: type[ClientSettings]) -> Iterator[tuple[str, str, str, str]]:
         if name not in inherited:
             default = field.default
             text = default.get_secret_value() if isinstance(default, SecretStr) else default
-            shown = "" if text is None else f"`{text}`"
+            shown = "" if text in (None, "") else f"`{text}`"
             yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, field.description or ""
 
 

@@ -15,7 +15,10 @@ from kronos_model.processes.children import LocalStackError
 
 OWN_PACKAGES: Final = ("api_stub", "kronos_cli", "kronos_client", "kronos_model", "worker")
 API_PACKAGES: Final = ("fastapi", "psutil", "uvicorn")
-CLI_PACKAGES: Final = ("httpx2", "huggingface_hub", "packaging", "pandas", "pyarrow", "rich", "yaml")
+CLI_PACKAGES: Final = (
+    "httpx2", "huggingface_hub", "matplotlib", "packaging", "pandas", "pyarrow", "rich", "scipy",
+    "yaml",
+)  # fmt: skip
 COMPUTING_COMMANDS: Final = ("demo", "devices", "flower", "up", "worker")
 """Commands for which the extra [cli] is not enough."""
 

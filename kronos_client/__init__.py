@@ -10,20 +10,86 @@ if TYPE_CHECKING:
     from kronos_client.aio import AsyncForecastClient
     from kronos_client.client import ForecastClient
     from kronos_client.contract.errors import ErrorCode, JobError
+    from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.results import ForecastResult, SeriesForecast
+    from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
+    from kronos_client.core.async_handle import AsyncFinetuneHandle, AsyncForecastHandle
+    from kronos_client.core.finetune_request import FinetuneOptions
+    from kronos_client.core.forecast_request import ForecastOptions
+    from kronos_client.core.handle import FinetuneHandle, ForecastHandle
+    from kronos_client.core.kinds import FinetuneState, JobState
+    from kronos_client.core.many import ForecastOutcome
+    from kronos_client.settings import ClientSettings, SettingsError
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "AsyncForecastClient": "aio",
-    "ErrorCode": "contract.errors",
-    "ForecastClient": "client",
-    "JobError": "contract.errors",
+_MODULES = {
+    "aio": ("AsyncForecastClient",),
+    "client": ("ForecastClient",),
+    "contract.errors": (
+        "ErrorCode",
+        "JobError",
+    ),
+    "contract.finetune_results": (
+        "FinetuneProgress",
+        "FinetuneResult",
+    ),
+    "contract.results": (
+        "ForecastResult",
+        "SeriesForecast",
+    ),
+    "contract.worker_status": (
+        "FinetuneWorkerStatus",
+        "ForecastWorkerStatus",
+    ),
+    "core.async_handle": (
+        "AsyncFinetuneHandle",
+        "AsyncForecastHandle",
+    ),
+    "core.finetune_request": ("FinetuneOptions",),
+    "core.forecast_request": ("ForecastOptions",),
+    "core.handle": (
+        "FinetuneHandle",
+        "ForecastHandle",
+    ),
+    "core.kinds": (
+        "FinetuneState",
+        "JobState",
+    ),
+    "core.many": ("ForecastOutcome",),
+    "settings": (
+        "ClientSettings",
+        "SettingsError",
+    ),
 }
 
-__all__ = ["AsyncForecastClient", "ErrorCode", "ForecastClient", "JobError"]
+__all__ = [
+    "AsyncFinetuneHandle",
+    "AsyncForecastClient",
+    "AsyncForecastHandle",
+    "ClientSettings",
+    "ErrorCode",
+    "FinetuneHandle",
+    "FinetuneOptions",
+    "FinetuneProgress",
+    "FinetuneResult",
+    "FinetuneState",
+    "FinetuneWorkerStatus",
+    "ForecastClient",
+    "ForecastHandle",
+    "ForecastOptions",
+    "ForecastOutcome",
+    "ForecastResult",
+    "ForecastWorkerStatus",
+    "JobError",
+    "JobState",
+    "SeriesForecast",
+    "SettingsError",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

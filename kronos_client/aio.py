@@ -8,10 +8,12 @@ For example:
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, Unpack
 
+from kronos_client.backtesting.run import BacktestArguments, BacktestRun, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
@@ -121,6 +123,28 @@ class AsyncForecastClient:
         A slow source of items does not delay outcomes that are ready.
         """
         return Many(self._core, **options).run(items)
+
+    async def backtest(
+        self,
+        candles: Any,
+        output: str | Path,
+        *,
+        on_progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[BacktestArguments],
+    ) -> dict[str, Any]:
+        """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
+        workers, call = self._core.dispatcher.workers, self._core.call
+        run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
+        try:
+            async with aclosing(self.forecast_many(run.items(), **run.sending)) as outcomes:
+                async for outcome in outcomes:
+                    await call(run.take, outcome)
+                    if on_progress is not None:
+                        on_progress(run.num_done, run.num_forecasts)
+            report: dict[str, Any] = await call(run.report)
+        finally:
+            run.close()
+        return report
 
     async def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]

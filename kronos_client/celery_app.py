@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE
+from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
@@ -24,8 +24,8 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
         "result_serializer": "json",
         "accept_content": ["json"],
         "result_accept_content": ["json"],
-        "task_default_queue": CPU_QUEUE,
-        "task_routes": (TaskRouter(url),),
+        "task_default_queue": settings.queue_names.on_device("cpu"),
+        "task_routes": (TaskRouter(url, settings.queue_names),),
         "task_default_priority": CELERY_PRIORITIES["normal"],
         "task_send_sent_event": True,
         "broker_transport_options": {

@@ -8,10 +8,12 @@ For example:
 """
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, Unpack
 
+from kronos_client.backtesting.run import BacktestArguments, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
@@ -48,6 +50,9 @@ class ForecastClient:
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
         settings: Limits and lifetimes, as the workers have them; by default from the environment.
+
+    Raises:
+        SettingsError: The URL or a variable cannot be used.
     """
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
@@ -91,7 +96,16 @@ class ForecastClient:
         forget: bool = False,
         **options: Unpack[SubmitOptions],
     ) -> ForecastResult:
-        """Submit one job and wait for its result. A job that is not done in time is cancelled."""
+        """Submit one job and wait for its result.
+
+        Args:
+            candles, options: As ``submit`` takes them.
+            timeout_s: Seconds to wait for the result; then the job is cancelled. None for no limit.
+            on_progress, forget: As ``wait`` of a job's handle takes them.
+
+        Raises:
+            JobError: As ``submit`` and ``wait``.
+        """
         handle = self.submit(candles, **options)
         try:
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
@@ -173,6 +187,39 @@ class ForecastClient:
         finally:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
+
+    def backtest(
+        self,
+        candles: Any,
+        output: str | Path,
+        *,
+        on_progress: Callable[[int, int], object] | None = None,
+        **options: Unpack[BacktestArguments],
+    ) -> dict[str, Any]:
+        """Forecast windows of the past with jobs of low priority, and score them against what followed.
+
+        The forecasts are kept in ``output``: the same call continues where an earlier one was stopped. Needs
+        the extra ``cli`` or ``worker``.
+
+        Args:
+            candles: Paths of files and folders, or DataFrames by the name of their instrument.
+            output: A folder, in which ``report.json``, ``report.html`` and ``forecasts.parquet`` are written.
+            on_progress: Called with the forecasts that are done and their total.
+            options: Windows, horizon, models and more: see ``BacktestOptions``.
+
+        Returns:
+            The content of ``report.json``.
+
+        Raises:
+            JobError: An option or the candles cannot be used, or every job would fail.
+        """
+        with closing(begin_backtest(candles, output, self.workers, options)) as run:
+            with closing(self.forecast_many(run.items(), **run.sending)) as outcomes:
+                for outcome in outcomes:
+                    run.take(outcome)
+                    if on_progress is not None:
+                        on_progress(run.num_done, run.num_forecasts)
+            return run.report()
 
     def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]

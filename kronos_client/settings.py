@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import QueueNames
 from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
@@ -95,6 +96,11 @@ class ClientSettings(BaseSettings):
         100_000, ge=1, description="bars of all instruments that a finetuning job may carry itself"
     )
 
+    queue_prefix: str = Field(
+        "",
+        pattern=r"^[A-Za-z0-9._:-]{0,64}$",
+        description="start of all queues' names, for a Redis database where another app uses `cpu` or `gpu`",
+    )
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
@@ -143,6 +149,11 @@ class ClientSettings(BaseSettings):
     def with_redis_url(self, url: str) -> Self:
         """The same settings for another Redis; raises SettingsError."""
         return self.load(**(self.model_dump() | {"redis_url": SecretStr(url)}))
+
+    @property
+    def queue_names(self) -> QueueNames:
+        """The names of all queues."""
+        return QueueNames(self.queue_prefix)
 
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""

@@ -30,7 +30,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.jobs import parse_job
-from kronos_client.contract.names import CPU_FINETUNE_QUEUE, CPU_QUEUE, PROGRESS_STATE
+from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
@@ -41,6 +41,7 @@ from kronos_client.core.result_store import OnState
 from kronos_client.core.stand_in import STAND_IN, stand_in_finetuning, stand_in_forecast
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
 from kronos_client.redis.admission import id_conflict, queue_full
+from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
 
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
@@ -58,7 +59,7 @@ def fake_worker(queue: str = CPU_QUEUE, state: State = "ready", **fields: Any) -
         "state": state,
         "role": "finetune" if queue.endswith("finetune") else "forecast",
         "queue": queue,
-        "device": "cpu" if queue.startswith("cpu") else "cuda:0",
+        "device": "cuda:0" if is_gpu_queue(queue) else "cpu",
     }
     return WORKER_STATUS.validate_python(announced | fields)
 
@@ -75,7 +76,7 @@ class _Memory(Dispatcher):
     """All jobs of a fake, in the order of their submission. May be used by several threads at once."""
 
     def __init__(self, settings: ClientSettings, fake: "FakeForecastClient") -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._fake = weakref.proxy(fake)
         self.refusals: deque[JobError] = deque()
         self.by_id: dict[str, _Accepted] = {}
@@ -204,7 +205,8 @@ class FakeForecastClient(ForecastClient):
     def __init__(self, *, settings: ClientSettings | None = None, hold: bool = False) -> None:
         settings = settings or ClientSettings.model_construct()
         self.hold = hold
-        self.live_workers: list[AnyWorkerStatus] = [fake_worker(CPU_QUEUE), fake_worker(CPU_FINETUNE_QUEUE)]
+        roles: tuple[Role, ...] = ("forecast", "finetune")
+        self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._memory = memory = _Memory(settings, self)
         self._set_up(settings, memory, partial(_MemoryStore, memory))
 

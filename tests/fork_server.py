@@ -26,9 +26,10 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 IMPORTED: Final = (
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.prefork",
-    "celery.concurrency.thread", "einops", "flower.command", "huggingface_hub.hf_api",
-    "kombu.transport.redis", "numpy", "prometheus_client", "pydantic_settings", "pythonjsonlogger.json",
-    "safetensors.torch", "torch", "yaml",
+    "celery.concurrency.solo", "celery.concurrency.thread", "celery.worker.consumer", "einops",
+    "flower.command", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin", "kombu.transport.redis",
+    "numpy.typing", "prometheus_client", "pydantic_settings", "pythonjsonlogger.json", "safetensors.torch",
+    "torch", "yaml",
 )  # fmt: skip
 READ_EARLY: Final = ("COVERAGE", "LD_", "MALLOC_", "OMP_", "PYTHON")
 """Variables that Python and libraries read at their start, and a fork would not."""

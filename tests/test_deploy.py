@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from api_stub.routes.metrics import HttpMetrics
 from kronos_cli.main import cli
 from kronos_client.contract.errors import ErrorCode
-from kronos_client.redis.queues import QUEUES, ROLE_QUEUES, list_keys
+from kronos_client.redis.queues import NO_PREFIX, ROLE_QUEUES, list_keys
 from tests.all_settings import AllSettings
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
@@ -310,7 +310,7 @@ def test_every_deployment_has_a_disruption_budget_and_each_selector_finds_its_po
 @pytest.mark.parametrize(("name", "queue"), WORKERS.items())
 def test_pools_are_scaled_by_all_lists_of_their_queue(name: str, queue: str) -> None:
     spec = named("ScaledObject")[name]["spec"]
-    assert queue in QUEUES
+    assert queue in NO_PREFIX.all
     assert spec["scaleTargetRef"]["name"] in named("Deployment")
     triggers = [trigger for trigger in spec["triggers"] if trigger["type"] == "redis"]
     assert [trigger["metadata"]["listName"] for trigger in triggers] == list_keys(queue)

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_each_setting_stands_once():
 
 def test_the_readme_is_one_screen_of_words():
     assert len(README.read_text().split()) <= 900
+
+
+@pytest.mark.parametrize(
+    "package", ["kronos_client", "kronos_client.testing", "kronos_model", "kronos_model.finetuning"]
+)
+def test_the_python_api_lists_every_public_name(package):
+    page = (FOLDER / "api.md").read_text(encoding="utf-8").splitlines()
+    module = import_module(package)
+    for name in module.__all__:
+        public = getattr(module, name)
+        public = getattr(public, "__origin__", public)  # of a handle's alias
+        assert f"::: {public.__module__}.{public.__qualname__}" in page
 
 
 CODE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```|`([^`\n]+)`", re.MULTILINE | re.DOTALL)

@@ -22,7 +22,6 @@ from celery.utils.nodenames import gethostname
 
 from kronos_client.contract.names import FINETUNE_TASK
 from kronos_client.logs import PER_JOB, log_json, use_json
-from kronos_client.redis.routing import queue_for
 from kronos_client.settings import SettingsError
 from kronos_model.devices.cores import num_cores
 from kronos_model.errors import KronosError
@@ -224,7 +223,7 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Select the device's queue and load the model, before the first connection."""
     if current.num_children:
-        queue = queue_for(probed_device()["device"])
+        queue = get_settings().queue_names.on_device(probed_device()["device"])
     else:
         process = _start(sender, end_worker)
         transport.message_consumer().on_dead = process.metrics.messages_dead.inc

@@ -14,7 +14,6 @@ from redis import Redis
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.routing import queue_for
 from worker.broker.claims import Claims
 from worker.broker.result_backend import CodedRedisBackend
 from worker.config import UNACKED_INDEX_KEYS
@@ -44,13 +43,14 @@ class WorkerProcess:
         self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
+        self.metrics.queues = settings.queue_names.all
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
 
     @property
     def queue(self) -> str:
         """The queue that the worker takes jobs from."""
-        return queue_for(str(self.device), self.settings.role)
+        return self.settings.queue_names.on_device(str(self.device), self.settings.role)
 
     def start(self, num_processes: int = 1) -> None:
         """Announce the worker. ``num_processes`` share the cores."""

@@ -2,7 +2,7 @@
 
 import sys
 import zlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
@@ -87,19 +87,17 @@ class Decoding:
             refusal = HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, message, headers=headers)
             await refusal.response()(scope, receive, send)
         else:
-            await self._app(scope, _decoded(receive, encoding).__anext__, send)
+            await self._app(scope, _decoded(receive, encoding), send)
 
 
-async def _decoded(receive: Receive, encoding: str) -> AsyncGenerator[Message, None]:
-    """The messages of ``receive`` with decoded bodies. Raises HttpError if one cannot be decoded."""
+def _decoded(receive: Receive, encoding: str) -> Receive:
+    """``receive`` with decoded bodies. It raises HttpError for one that cannot be decoded."""
     decoder: _Decoder = DECODERS[encoding]()
     is_begun = False
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            yield message
-            continue
-        data = message.get("body", b"")
+    messages: Iterator[Message] = iter(())
+
+    def decode(data: bytes, more_body: bool) -> Iterator[Message]:
+        nonlocal decoder, is_begun
         is_begun = is_begun or bool(data)
         try:
             while data or not (decoder.needs_input or decoder.eof):
@@ -110,10 +108,20 @@ async def _decoded(receive: Receive, encoding: str) -> AsyncGenerator[Message, N
                 yield {"type": "http.request", "body": piece, "more_body": True}
         except (zlib.error, ZstdError):
             raise _undecodable(encoding) from None
-        if not message.get("more_body", False):
-            if is_begun and not decoder.eof:
-                raise _undecodable(encoding)
-            yield {"type": "http.request", "body": b"", "more_body": False}
+        if is_begun and not more_body and not decoder.eof:
+            raise _undecodable(encoding)
+        yield {"type": "http.request", "body": b"", "more_body": more_body}
+
+    async def receive_decoded() -> Message:
+        nonlocal messages
+        if (message := next(messages, None)) is None:
+            message = await receive()
+            if message["type"] == "http.request":
+                messages = decode(message.get("body", b""), message.get("more_body", False))
+                message = next(messages)
+        return message
+
+    return receive_decoded
 
 
 def _undecodable(encoding: str) -> HttpError:

@@ -20,6 +20,7 @@ from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
 from api_stub.uploads.read_options import ReadOptionsDependency
+from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_QUANTILES
 from kronos_client.contract.names import Priority
@@ -72,17 +73,20 @@ async def forecast_file(
     backend: BackendDependency,
     submission: SubmissionDependency,
     preference: PreferenceDependency,
+    webhooks: WebhooksDependency,
     table: PreferredTable,
     read_options: ReadOptionsDependency,
     options: Annotated[Any, Depends(_options)],
     name: Name = "candles.csv",
     instrument: Instrument = None,
     dataset: Dataset = None,
+    webhook: Annotated[str | None, Query(description="address to call when the job ends")] = None,
 ) -> Response:
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`.
     """
+    webhooks.checked(webhook)
     wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)
@@ -101,9 +105,10 @@ async def forecast_file(
             raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
 
     job, _ = await backend.core.send(make, may_stay=True)
+    url = f"{submission.root}{FORECASTS}/{job.id}"
+    await webhooks.add(job.id, url, webhook)
     stored = await backend.wait(job.id, preference.wait_s)
     view = ForecastView.of(job.id, stored)
-    url = f"{submission.root}{FORECASTS}/{job.id}"
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.of(stored.value, job.id)

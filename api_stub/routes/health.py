@@ -15,8 +15,8 @@ from api_stub.routes.predictions import version_of
 from api_stub.settings import ApiSettings
 from kronos_client import __version__
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import GPU_QUEUE, SCHEMA_VERSION
-from kronos_client.redis.queues import QUEUES
+from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_client.redis.queues import is_gpu_queue
 
 router = APIRouter(prefix="/v1", tags=["operation"])
 
@@ -176,7 +176,7 @@ async def _ready(backend: Backend) -> Ready:
         detail = "Redis does not answer; check it, and KRONOS_REDIS_URL"
         return Ready(status="loading", model_loaded=False, detail=detail)
     # A GPU comes first, as it does for jobs on any device.
-    shown = max(pool.forecasting, key=lambda one: (one.is_ready, one.queue == GPU_QUEUE), default=None)
+    shown = max(pool.forecasting, key=lambda one: (one.is_ready, is_gpu_queue(one.queue)), default=None)
     if shown is None:
         detail = "no forecast worker is alive; start one"
         return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
@@ -194,10 +194,10 @@ async def _ready(backend: Backend) -> Ready:
 def queue_views(pool: Pool) -> dict[str, QueueView]:
     """A view of each queue, by its name."""
     views = {}
-    for queue in QUEUES:
+    for queue, by_priority in pool.lengths.items():
         workers = [worker for worker in pool.workers if worker.queue == queue]
         ready = sum(worker.is_ready for worker in workers)
-        lengths = {str(priority): length for priority, length in pool.lengths[queue].items()}
+        lengths = {str(priority): length for priority, length in by_priority.items()}
         views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
     return views
 

@@ -2,35 +2,24 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from celery import states
 from pydantic import BaseModel, Field, ValidationError
 
+from api_stub.job_state import JobProblem, State, problem_of, state_of
 from api_stub.routes.paging import NEXT
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job_list import ListedJob
 from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import Stored
 
-State = Literal["queued", "running", "done", "failed", "cancelled"]
-
 FORECASTS: Final = "/v1/forecasts"
 FINETUNES: Final = "/v1/finetunes"
 
 Result = TypeVar("Result", ForecastResult, FinetuneResult)
-
-
-class JobProblem(BaseModel):
-    """Why a job has no result."""
-
-    code: str = Field(examples=["HIGH_BELOW_LOW"])
-    message: str
-    field: str | None = None
-    details: dict[str, Any] = {}
 
 
 class Accepted(BaseModel):
@@ -123,15 +112,6 @@ def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str,
     return {"id": job_id, "state": state, "result": result_of(result_type, stored), "error": error}
 
 
-def state_of(stored: Stored) -> State:
-    """A job's state, as answers name it."""
-    if stored.status == states.SUCCESS:
-        return "done"
-    if stored.has_ended:
-        return "cancelled" if stored.value.code == ErrorCode.CANCELLED else "failed"
-    return "running" if stored.status in (states.STARTED, PROGRESS_STATE) else "queued"
-
-
 def result_of(kind: type[Result], stored: Stored) -> Result | None:
     """The result if the job is done. Raises JobError LOST if it is of another kind."""
     if stored.status != states.SUCCESS:
@@ -143,8 +123,3 @@ def result_of(kind: type[Result], stored: Stored) -> Result | None:
             ErrorCode.LOST,
             "no job of this kind has that id; check the id, and whether it is a forecast or finetuning job",
         ) from None
-
-
-def problem_of(error: JobError) -> JobProblem:
-    """An error as part of a view."""
-    return JobProblem(code=error.code, message=error.message, field=error.field, details=error.details)

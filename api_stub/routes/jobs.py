@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 
 from api_stub.backend import BackendDependency
+from api_stub.job_state import problem_of
 from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.routes.job_views import (
@@ -20,13 +21,13 @@ from api_stub.routes.job_views import (
     ForecastView,
     JobSummary,
     JobsView,
-    problem_of,
 )
 from api_stub.routes.paging import Cursor, Limit
 from api_stub.routes.scopes import KeyScope, needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.settings import ApiSettings
+from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
@@ -37,6 +38,10 @@ from kronos_client.core.stored import NOTHING
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
 
 
+Webhook = Annotated[
+    str | None,
+    Field(description="address to call when the job ends; see docs/use/http.md", examples=[None]),
+]
 TIME: Final = r"^\d{1,12}(\.\d{1,9})?$"
 """A job's time of submission, which is the cursor of a list."""
 
@@ -60,19 +65,23 @@ def _router(
     router = APIRouter(
         prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
     )
+    documented = create_model(job_model.__name__, __base__=job_model, webhook=(Webhook, None))
     enqueuing = f"Enqueue a {role} job as in docs/reference/contract.md. The answer does not wait for it."
     listing = f"The newest {role} jobs that this API and the Python clients submitted."
     cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
     async def enqueue(
-        job: Annotated[dict[str, Any], AsDocumented(job_model)],
+        job: Annotated[dict[str, Any], AsDocumented(documented)],
         backend: BackendDependency,
         submission: SubmissionDependency,
+        webhooks: WebhooksDependency,
         response: Response,
     ) -> Accepted:
+        webhook = webhooks.checked(job.pop("webhook", None))
         make = partial(make_job, job, submission.job_id, backend.settings)
         sent, queue = await backend.core.send(make, may_stay=True)
+        await webhooks.add(sent.id, f"{submission.root}{url}/{sent.id}", webhook)
         # A new job waits in its queue. Only a job that was sent before may have progressed.
         stored = await backend.read(sent.id) if submission.is_repeatable else NOTHING
         content = Accepted.of(sent.id, queue, submission.root + url, stored)
@@ -84,7 +93,7 @@ def _router(
         dependencies=[needs("admin")],
         description=listing,
     )
-    async def list_(
+    async def list_jobs(
         backend: BackendDependency,
         submission: SubmissionDependency,
         limit: Limit = 100,

@@ -12,7 +12,6 @@ from api_stub.routes.health import queue_views
 from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
-from kronos_client.redis.queues import ROLE_QUEUES
 
 router = APIRouter(tags=["operation"], dependencies=[needs("metrics")])
 
@@ -83,7 +82,7 @@ async def metrics(request: Request, backend: BackendDependency) -> Response:
             shown.workers_ready.labels(queue).set(view.ready)
             for priority, length in view.lengths.items():
                 shown.queue_jobs.labels(queue, priority).set(length)
-        for queue in ROLE_QUEUES["finetune"]:
+        for queue in backend.settings.queue_names.of_role("finetune"):
             shown.jobs_training.labels(queue).set(0)
         for worker in pool.workers:
             # A worker announces its job only after training has reported progress once.

@@ -12,16 +12,15 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
+from api_stub.job_state import JobProblem
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
-from api_stub.routes.job_views import JobProblem
 from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
 from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
 from kronos_client.core.reachable import reachable
-from kronos_client.redis.routing import queue_for
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
 from kronos_model.errors import CheckpointError, KronosError
 
@@ -129,7 +128,7 @@ async def load(request: LoadRequest, backend: BackendDependency, response: Respo
     If no worker can load it, the problem is the first one reported, or TIMEOUT if no worker answers.
     """
     ready = [worker for worker in (await backend.pool()).forecasting if worker.is_ready]
-    queue = None if request.device == "auto" else queue_for(request.device)
+    queue = None if request.device == "auto" else backend.settings.queue_names.on_device(request.device)
     nodes = [worker.node for worker in ready if queue in (None, worker.queue)]
     if not nodes:
         raise JobError(

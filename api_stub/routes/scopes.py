@@ -1,12 +1,19 @@
 """Scopes: what a key allows. A key without scopes allows everything."""
 
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
 
 from api_stub.problems import HttpCode, HttpError
 
 KeyScope = Literal["predict", "train", "metrics", "admin"]
+
+SCHEME: Final = "key"
+BEARER: Final = HTTPBearer(
+    scheme_name=SCHEME, description="a key of KRONOS_API_KEYS, with its scopes", auto_error=False
+)
+"""For OpenAPI. The middleware Keys reads the header."""
 
 SCOPES: Final[frozenset[KeyScope]] = frozenset(get_args(KeyScope))
 
@@ -15,7 +22,7 @@ def needs(scope: KeyScope) -> Any:
     """A route's dependency: refuses a key that has neither this scope nor admin."""
 
     # async, because FastAPI runs sync dependencies on threads.
-    async def check(request: Request) -> None:
+    async def check(request: Request, _: Annotated[object, Security(BEARER, scopes=[scope])]) -> None:
         granted = getattr(request.state, "scopes", SCOPES)  # the middleware Keys sets them
         if not granted & {scope, "admin"}:
             message = (

@@ -9,7 +9,15 @@ from kronos_cli.checks.finding import Finding
 from kronos_cli.settings import CliSettings
 from kronos_client.settings import PREFIX
 
-API_ONLY: Final = ("api_keys", "api_wait_s", "api_max_body_bytes", "api_max_upload_bytes", "api_cors_origins")
+API_ONLY: Final = (
+    "api_keys",
+    "api_wait_s",
+    "api_max_body_bytes",
+    "api_max_upload_bytes",
+    "api_cors_origins",
+    "webhook_secret",
+    "webhook_networks",
+)
 """Settings of the HTTP API, which this package does not import."""
 
 

@@ -214,7 +214,7 @@ def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
     """Follow a job to its end: live, by lines or as JSON lines. Returns the exit status."""
     console = Console(highlight=False)
     live = Live(console=console, transient=True) if console.is_terminal and not as_json else None
-    last = ""
+    last, warned = "", set[str]()
 
     def show(state: FinetuneState) -> None:
         nonlocal last
@@ -222,7 +222,11 @@ def follow(handle: FinetuneHandle, *, as_json: bool) -> int:
             return
         if as_json:
             _print_json(handle, state.name, progress=state.progress.model_dump(exclude_none=True))
-        elif live is not None:
+            return
+        for text in set(state.progress.warnings or ()) - warned:
+            warned.add(text)
+            console.print(f"Warning: {text}", style="yellow", markup=False, soft_wrap=True)
+        if live is not None:
             live.update(state_view(state), refresh=True)
         elif (line := state_line(state)) != last:
             console.print(last := line, markup=False, soft_wrap=True)

@@ -34,5 +34,5 @@ def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
             view = queues_table.dead_table(messages) if messages else "There are no dead messages."
             show(messages, view, as_json=as_json)
         else:
-            report = queues_table.queues_report(redis, settings.max_queue_jobs)
+            report = queues_table.queues_report(redis, settings.max_queue_jobs, settings.queue_names)
             show(report, queues_table.queues_table(report), as_json=as_json)

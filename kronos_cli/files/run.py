@@ -17,17 +17,12 @@ from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
 from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient, ForecastOutcome
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.core.forecast_request import ForecastOptions
+from kronos_client.core.many import FATAL_CODES
 
 INTERRUPTED: Final = 130
 MAX_LISTED: Final = 3
-FATAL_CODES: Final = (
-    ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
-    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN,
-    ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
-)  # fmt: skip
-"""Errors that every other file would have as well."""
 
 
 @dataclass

@@ -12,22 +12,23 @@ from rich.text import Text
 
 from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
-from kronos_client.redis.queues import QUEUES, queue_lengths
+from kronos_client.redis.neighbours import foreign_bindings, num_misplaced
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_lengths
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
 
 MAX_MESSAGE_CHARS = 120
 
 
-def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
+def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:
     """Count the jobs and workers of each queue.
 
     ``estimated_wait_s`` is for a new job of normal priority, at the rate of the last minute. It is None if
     there is no rate.
     """
-    lengths, workers = queue_lengths(redis), live_workers(redis)
+    lengths, workers = queue_lengths(redis, names.all), live_workers(redis)
     queues = []
-    for queue in QUEUES:
+    for queue in names.all:
         waiting = sum(lengths[queue].values())
         before = waiting - lengths[queue]["low"]
         here = [worker for worker in workers if worker.queue == queue]
@@ -40,7 +41,12 @@ def queues_report(redis: Redis, max_queue_jobs: int) -> dict[str, Any]:
             | {"waiting": waiting, "limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
             | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
         )
-    return {"queues": queues, "dead": int(redis.llen(DEAD_KEY))}
+    return {
+        "queues": queues,
+        "dead": int(redis.llen(DEAD_KEY)),
+        "misplaced": num_misplaced(redis),
+        "foreign": foreign_bindings(redis, names.all),
+    }
 
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
@@ -62,6 +68,11 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"
         remarks.append(f"{messages} that no worker can read; run kronos queues --dead")
+    if number := report["misplaced"]:
+        jobs = "1 job" if number == 1 else f"{number} jobs"
+        remarks.append(f"celery: {jobs} in Celery's default queue, where no worker looks; send with a queue")
+    for binding in report["foreign"]:
+        remarks.append(f"{binding}, by another app; set KRONOS_QUEUE_PREFIX if it is not a sender of jobs")
     return Group(table, *(Text(remark, style="yellow") for remark in remarks))
 
 

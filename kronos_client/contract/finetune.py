@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -18,9 +19,11 @@ from kronos_client.contract.limits import check_finetune_payload, check_most
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_client.contract.refusals import refusal
-from kronos_model.errors import FinetuningConfigError
+from kronos_model.bars.instrument import Instrument
+from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
+from kronos_model.finetuning.split import split_windows
 from kronos_model.text import dotted, escaped, excerpt
 
 MAX_CONFIG_BYTES: Final = 2**16
@@ -181,15 +184,22 @@ def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
 
 
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
-    """Refuse at once candles that are too short for a single window."""
+    """Refuse at once candles that do not give a window to each part."""
     for field in ("columns", "id_column", "date_format", "decimal"):
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
-    longest = max(len(instrument.timestamps) for instrument in instruments)
-    if longest < config.data.window:
-        short = f"no instrument has more than {longest} bars, but a window takes {config.data.window}"
-        message = f"data.instruments: {short}: send more, or lower lookback or pred_len"
-        raise JobError(ErrorCode.TRAINING_DATA_INVALID, message, "data.instruments")
+    try:
+        split_windows([_times_of(one) for one in instruments], config.data)
+    except (TrainingDataError, FinetuningConfigError) as error:
+        field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
+        raise JobError(error.code, escaped(error.message, MAX_MESSAGE_CHARS), field) from None
+
+
+def _times_of(one: PreparedInstrument) -> Instrument:
+    """An instrument without its bars."""
+    times = one.timestamps
+    wall, instants = (values.astype("datetime64[s]") for values in (times.wall, times.instants))
+    return Instrument(one.id, np.empty((len(times), 0), np.float32), wall, instants, times.is_aware)
 
 
 def _invalid(field: str, message: str) -> JobError:

@@ -26,6 +26,7 @@ class FinetuneProgress(ResultModel):
     best_validation_loss: float | None = Field(default=None, description="of the stage so far")
     seconds_left: float | None = Field(default=None, description="of the stage, as estimated")
     device: str | None = None
+    warnings: Texts | None = Field(default=None, description="for people, about the candles")
 
 
 class FinetunedModel(ResultModel):

@@ -188,13 +188,18 @@ class ForecastJob(WireModel):
         return self
 
     def num_bars_read(self, trained_lookback: int | None, max_context: int) -> int:
-        """The most bars of a series that a model reads: of its context, "auto" leaves at least half."""
+        """The most bars of a series that a model reads."""
         if self.lookback != "auto":
             return self.lookback
-        return trained_lookback or max(max_context - self.horizon, max_context // 2, 1)
+        return auto_lookback(trained_lookback, max_context, self.horizon)
 
     @property
     def horizon(self) -> int:
         """Bars to forecast, the same for every series."""
         lengths = (len(series.future_timestamps) for series in self.series if series.future_timestamps)
         return self.pred_len or next(lengths)
+
+
+def auto_lookback(trained_lookback: int | None, max_context: int, horizon: int) -> int:
+    """The bars that "auto" reads: as many as in training, else what the context leaves, at least half."""
+    return trained_lookback or max(max_context - horizon, max_context // 2, 1)

@@ -59,6 +59,15 @@ def result_key(job_id: str) -> str:
     return f"celery-task-meta-{job_id}"
 
 
+WEBHOOKS_KEY: Final = f"{KEY_PREFIX}webhooks"
+"""The sorted set of jobs with a webhook, by the time until which a process of the HTTP API holds it."""
+
+
+def webhook_key(job_id: str) -> str:
+    """The key of a webhook: the job's address in the HTTP API, a space, and the address to call."""
+    return f"{KEY_PREFIX}webhook:{job_id}"
+
+
 def cancel_key(job_id: str) -> str:
     """The key that holds a request to cancel a job, and the channel on which it is published."""
     return f"{KEY_PREFIX}cancel:{job_id}"

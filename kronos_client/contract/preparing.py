@@ -53,12 +53,12 @@ class PreparedInstrument:
     """A finetuning job's inline candles of one instrument, checked.
 
     Attributes:
-        timestamps: as written, T of them.
+        timestamps: T of them.
         columns: those that were given, each (T,) float64 and read-only.
     """
 
     id: str
-    timestamps: tuple[str, ...]
+    timestamps: Timestamps
     columns: dict[str, NDArray[np.float64]]
 
 
@@ -110,7 +110,7 @@ def prepare_instruments(instruments: Sequence[CandleInput]) -> tuple[PreparedIns
 def _prepare_instrument(instrument: CandleInput, prefix: str) -> PreparedInstrument:
     columns = _read_columns(instrument, prefix)
     try:
-        timestamps = parse_timestamps(instrument.timestamps).texts
+        timestamps = parse_timestamps(instrument.timestamps)
     except TimestampError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
     return PreparedInstrument(instrument.id, timestamps, columns)

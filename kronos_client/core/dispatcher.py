@@ -29,13 +29,17 @@ NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chor
 class Dispatcher(ABC):
     """Sends and cancels jobs, in Redis or in a test's memory. Blocks; threads may share it."""
 
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+
     def send(self, job: Job) -> str:
         """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
             JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
         """
-        queue = choose_queue(job.device, job.allow_fallback, self.known_workers(), job.kind.role)
+        names, workers = self.settings.queue_names, self.known_workers()
+        queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
         self.enqueue(job, queue)
         return queue
 
@@ -73,6 +77,7 @@ class RedisDispatcher(Dispatcher):
     """Sends jobs with Celery, and keeps their records in Redis."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(settings)
         self.app: Any = make_app(settings)
         self.redis = connect(settings.redis_url.get_secret_value())
         self._result_ttl_s = settings.result_ttl_s

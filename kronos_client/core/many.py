@@ -25,6 +25,13 @@ MAX_IN_FLIGHT: Final = 64
 
 RETRY_FOR_S: Final = 600.0
 
+FATAL_CODES: Final = (
+    ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
+    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN,
+    ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
+)  # fmt: skip
+"""Errors that every other item would have as well."""
+
 ROOM: Final = object()
 """There is room for another item."""
 END: Final = object()

@@ -9,6 +9,7 @@ from kronos_client.contract.jobs import Limits, prepare
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
+from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.forecast import Forecast
 
@@ -27,7 +28,7 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
     Raises:
         JobError: As a worker does, if the job's series cannot be used.
     """
-    device = "cpu" if queue == "cpu" else "cuda:0"
+    device = "cuda:0" if is_gpu_queue(queue) else "cpu"
     device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
     num_bars = job.num_bars_read(None, MAX_CONTEXT)
     series = [one.last(num_bars) for one in prepare(job, job_id, limits)]
@@ -70,7 +71,7 @@ def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> Finetu
         verdict=("Nothing was trained: this result is made up.",),
         evaluation=None,
         data={},
-        device="cpu" if queue.startswith("cpu") else "cuda:0",
+        device="cuda:0" if is_gpu_queue(queue) else "cpu",
         queue=queue,
         worker=STAND_IN,
         timings_ms=FinetuneTimings(queued=0.0, training=0.0, total=0.0),

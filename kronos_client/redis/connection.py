@@ -42,6 +42,12 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
     return Redis.from_pool(pool)  # so that closing it closes the pool
 
 
+def read_bytes(redis: Any, *command: str | int) -> list[Any]:
+    """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
+    answer = redis.execute_command(*command, NEVER_DECODE=True)
+    return list(answer)
+
+
 def refuses_writes(error: BaseException) -> bool:
     """Whether Redis runs but refuses writes: full, read-only after a failover, short of disk or replicas.
 

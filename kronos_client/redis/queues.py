@@ -1,6 +1,7 @@
 """A queue in Redis: one list of messages for each priority, named and served as kombu 5.7 does."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from kombu.transport.redis import PRIORITY_STEPS as KOMBU_STEPS
@@ -21,9 +22,31 @@ ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),
     "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
 }
-"""The queues that workers of a role take from."""
+"""The queues that workers of a role take from, without a prefix."""
 
-QUEUES: Final = (*ROLE_QUEUES["forecast"], *ROLE_QUEUES["finetune"])
+
+@dataclass(frozen=True)
+class QueueNames:
+    """The names of all queues. The prefix separates them from those of other apps on the same database."""
+
+    prefix: str = ""
+
+    def of_role(self, role: Role) -> tuple[str, str]:
+        """The queues that workers of a role take from, on a CPU and on a GPU."""
+        cpu_queue, gpu_queue = ROLE_QUEUES[role]
+        return f"{self.prefix}{cpu_queue}", f"{self.prefix}{gpu_queue}"
+
+    def on_device(self, device: str, role: Role = "forecast") -> str:
+        """The queue of a worker on this resolved device, or of a job that asks for it by name."""
+        return self.of_role(role)[device != "cpu"]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The queues of both roles."""
+        return *self.of_role("forecast"), *self.of_role("finetune")
+
+
+NO_PREFIX: Final = QueueNames()
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
 """The lowest of Celery's priority numbers in each list; 0 is served first.
@@ -53,6 +76,11 @@ def queue_and_step(key: str) -> tuple[str, int]:
     return queue, int(step or 0)
 
 
+def is_gpu_queue(queue: str) -> bool:
+    """Whether GPU workers take from a queue."""
+    return queue.removesuffix(".finetune").endswith(GPU_QUEUE)
+
+
 def priority_of(number: object) -> Priority:
     """The priority for a message's number; high if it has none."""
     if not isinstance(number, int | float):
@@ -65,7 +93,7 @@ def rank_of(number: object) -> int:
     return list(CELERY_PRIORITIES).index(priority_of(number))
 
 
-def queue_lengths(redis: Redis, queues: Iterable[str] = QUEUES) -> dict[str, dict[Priority, int]]:
+def queue_lengths(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, dict[Priority, int]]:
     """The number of waiting messages by queue and priority, without those that workers have taken."""
     lists = [(queue, step) for queue in queues for step in PRIORITY_STEPS]
     with redis.pipeline(transaction=False) as pipe:

@@ -15,10 +15,8 @@ from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
-    CPU_QUEUE,
     FINETUNE_TASK,
     FORECAST_TASK,
-    GPU_QUEUE,
     KEY_PREFIX,
     STATUS_TASK,
     Role,
@@ -26,8 +24,8 @@ from kronos_client.contract.names import (
 )
 from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
-from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import ROLE_QUEUES
+from kronos_client.redis.connection import connect, read_bytes
+from kronos_client.redis.queues import NO_PREFIX, QueueNames
 from kronos_model.text import escaped, excerpt
 
 log = logging.getLogger(__name__)
@@ -39,12 +37,6 @@ ANNOUNCEMENT_INTERVAL_S: Final = 5
 TASK_ROLES: Final[dict[str, Role]] = {FORECAST_TASK: "forecast", FINETUNE_TASK: "finetune"}
 GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GPU worker for finetuning"}
 """Their names in messages."""
-
-
-def queue_for(device: str, role: Role = "forecast") -> str:
-    """The queue of a worker on this resolved device, or of a job that asks for it by name."""
-    cpu_queue, gpu_queue = ROLE_QUEUES[role]
-    return cpu_queue if device == "cpu" else gpu_queue
 
 
 def announce(redis: Redis, status: WorkerStatus) -> None:
@@ -74,7 +66,7 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     once.
     """
     try:
-        members = _read_bytes(redis, "ZRANGE", WORKERS_KEY, 0, -1)
+        members = read_bytes(redis, "ZRANGE", WORKERS_KEY, 0, -1)
     except ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise
@@ -84,7 +76,7 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
         return []
     nodes = sorted(member.decode(errors="replace") for member in members)
     workers = []
-    for node, text in zip(nodes, _read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
+    for node, text in zip(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
         try:
             if text is not None:
                 workers.append(WORKER_STATUS.validate_json(text))
@@ -93,20 +85,14 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     return workers
 
 
-def _read_bytes(redis: Any, *command: str | int) -> list[Any]:
-    """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
-    answer: list[Any] = redis.execute_command(*command, NEVER_DECODE=True)
-    return answer
-
-
 @lru_cache(maxsize=100)
 def _warn_once(what: str, reason: str) -> None:
     log.warning("%s ignored: %s", what, escaped(reason, 200))
 
 
-def is_gpu_ready(workers: Iterable[WorkerStatus]) -> bool:
+def is_gpu_ready(workers: Iterable[WorkerStatus], names: QueueNames = NO_PREFIX) -> bool:
     """Whether any worker of the gpu pool is ready to take jobs."""
-    return _is_ready(GPU_QUEUE, workers)
+    return _is_ready(names.on_device("cuda"), workers)
 
 
 def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
@@ -119,19 +105,23 @@ def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:
 
 
 def choose_queue(
-    device: str, allow_fallback: bool, workers: Iterable[WorkerStatus], role: Role = "forecast"
+    device: str,
+    allow_fallback: bool,
+    workers: Iterable[WorkerStatus],
+    role: Role = "forecast",
+    names: QueueNames = NO_PREFIX,
 ) -> str:
     """The queue for a job that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
 
     Raises:
         JobError: NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
-    queue = queue_for(device, role)
+    queue = names.on_device(device, role)
     if device == "cpu" or _is_ready(queue, workers):
         return queue
     if device != "auto" and not allow_fallback:
         raise no_gpu_worker(device, role)
-    return queue_for("cpu", role)
+    return names.on_device("cpu", role)
 
 
 def why_elsewhere(
@@ -172,8 +162,9 @@ def no_gpu_worker(device: str, role: Role) -> JobError:
 class TaskRouter:
     """Celery's ``task_routes`` for our tasks, so that senders need not name a queue."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, names: QueueNames = NO_PREFIX) -> None:
         self._url = redis_url
+        self._names = names
 
     @cached_property
     def _redis(self) -> Redis:
@@ -187,8 +178,8 @@ class TaskRouter:
         if name == STATUS_TASK:
             workers = live_workers(self._redis)
             # A finetuning worker does not answer while it trains.
-            ready = [queue for queue in (CPU_QUEUE, GPU_QUEUE) if _is_ready(queue, workers)]
-            return {"queue": ready[0] if ready else CPU_QUEUE}
+            queues = self._names.of_role("forecast")
+            return {"queue": next((queue for queue in queues if _is_ready(queue, workers)), queues[0])}
         role = TASK_ROLES.get(name)
         if role is None:
             return None
@@ -196,5 +187,7 @@ class TaskRouter:
         job = job if isinstance(job, Mapping) else {}
         device, allow_fallback = job.get("device", "auto"), job.get("allow_fallback", True)
         if not isinstance(device, str) or device.partition(":")[0] not in ("auto", "cuda", "mps"):
-            return {"queue": queue_for("cpu", role)}  # the worker answers a malformed job with its code
-        return {"queue": choose_queue(device, bool(allow_fallback), live_workers(self._redis), role)}
+            # The worker answers a malformed job with its code.
+            return {"queue": self._names.on_device("cpu", role)}
+        workers = live_workers(self._redis)
+        return {"queue": choose_queue(device, bool(allow_fallback), workers, role, self._names)}

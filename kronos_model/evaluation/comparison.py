@@ -15,6 +15,7 @@ from kronos_model.errors import InputError, TrainingDiverged
 from kronos_model.evaluation.naive import CloseForecast, last_value, seasonal, why_not_seasonal
 from kronos_model.evaluation.scores import (
     LEVELS,
+    MIN_GROUPS,
     Array,
     Improvement,
     coverage,
@@ -206,10 +207,11 @@ def _score(actual: Array, forecast: CloseForecast, scale: Array) -> tuple[Scores
 def _compared(other: str, by: Improvement) -> str:
     """One sentence: how much better or worse than ``other``, with the interval."""
     if math.isnan(by.low):
-        return f"No clear difference from {other}: {_size(by.mean)}, on too few windows to be sure."
+        few = f"fewer than {MIN_GROUPS} separate windows cannot show whether by chance"
+        return f"{_size(by.mean)} than {other} on these windows; {few}."
     if by.outcome == "unclear":
         bounds = f"from {_size(by.low)} to {_size(by.high)}"
-        return f"No clear difference from {other}: {_size(by.mean)} (95 % interval {bounds})."
+        return f"{_size(by.mean)} than {other}, perhaps by chance (95 % interval {bounds})."
     if math.isinf(by.mean):
         return f"WORSE than {other}, which makes no error here."
     low, high = sorted((abs(by.low), abs(by.high)))

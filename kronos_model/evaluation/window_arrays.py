@@ -33,6 +33,12 @@ def spread(windows: Windows, num_windows: int) -> Windows:
     return Windows(windows.instrument_index[chosen], windows.start[chosen])
 
 
+def overlap_groups(windows: Windows, pred_len: int) -> NDArray[np.int64]:
+    """A number for each window, (W,): one for those of an instrument that begin within ``pred_len`` bars."""
+    blocks = np.stack([windows.instrument_index.astype(np.int64), windows.start // pred_len], axis=1)
+    return np.unique(blocks, axis=0, return_inverse=True)[1].reshape(len(windows))
+
+
 @dataclass(frozen=True, eq=False)
 class WindowArrays:
     """W windows of L = lookback + H bars.
@@ -77,7 +83,7 @@ class WindowArrays:
 def window_arrays(
     instruments: Sequence[Instrument], windows: Windows, lookback: int, pred_len: int
 ) -> WindowArrays:
-    """The bars of each window. Windows of an instrument that begin within ``pred_len`` bars form a group.
+    """The bars of each window, and ``overlap_groups``.
 
     Neighbouring groups still share bars, and instruments may move together. So intervals are a little too
     narrow if futures overlap much: with random walks whose futures overlapped fourfold, an interval for two
@@ -90,6 +96,4 @@ def window_arrays(
     for window in range(num_windows):
         instrument = instruments[int(windows.instrument_index[window])]
         bars[window], wall[window] = instrument.bars[rows[window]], instrument.wall[rows[window]]
-    blocks = np.stack([windows.instrument_index.astype(np.int64), windows.start // pred_len], axis=1)
-    groups = np.unique(blocks, axis=0, return_inverse=True)[1].reshape(num_windows)
-    return WindowArrays(bars, wall, lookback, groups)
+    return WindowArrays(bars, wall, lookback, overlap_groups(windows, pred_len))

@@ -71,18 +71,14 @@ class DataConfig(ConfigModel):
     test_from: Moment | None = Field(
         default=None, description="ISO 8601 time at which the test part begins, instead of its fraction"
     )
-    gap: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="bars left out before validation and before test; default: pred_len"
+    gap: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="bars left out before validation and before test"
     )
 
     @property
     def window(self) -> int:
         """Bars of a window."""
         return self.lookback + self.pred_len
-
-    @property
-    def gap_bars(self) -> int:
-        return self.pred_len if self.gap is None else self.gap
 
     @property
     def paths(self) -> tuple[str, ...]:

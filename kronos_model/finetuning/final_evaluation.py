@@ -12,9 +12,9 @@ from kronos_model.evaluation.comparison import START, Evaluation, evaluate
 from kronos_model.evaluation.naive import infer_season
 from kronos_model.evaluation.window_arrays import spread, window_arrays
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.data import Split
 from kronos_model.finetuning.model_forecaster import ModelForecaster
 from kronos_model.finetuning.reporting import Listener
+from kronos_model.finetuning.split import Split, why_not_compared
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
 
 FINETUNED: Final = "finetuned"
@@ -36,7 +36,7 @@ def evaluate_on_test(
     ``should_stop`` returns true.
     """
     data, sampled = config.data, config.evaluation
-    if (reason := _why_not_evaluated(config, split)) is not None:
+    if (reason := why_not_compared(split, config)) is not None:
         listener({"event": "evaluation", "evaluation": None, "summary": f"Not compared: {reason}."})
         return None
     windows = spread(split.test, sampled.windows)
@@ -74,16 +74,3 @@ def evaluate_on_test(
     summary = "\n".join(evaluation.verdict())
     listener({"event": "evaluation", "evaluation": evaluation.as_dict(), "summary": summary})
     return evaluation
-
-
-def _why_not_evaluated(config: FinetuneConfig, split: Split) -> str | None:
-    if not config.evaluation.windows:
-        return "evaluation.windows is 0"
-    if len(split.test):
-        return None
-    if not config.data.test_fraction and config.data.test_from is None:
-        return "data.test_fraction is 0"
-    return (
-        f"a window needs {config.data.window} bars, but no instrument has as many in the test part, which "
-        f"has {split.num_bars['test']} in all: make data.test_fraction larger"
-    )

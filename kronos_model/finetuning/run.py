@@ -20,10 +20,11 @@ from kronos_model.evaluation.comparison import Evaluation
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.data import Split, read_training_candles, split_windows
+from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.split import Split, split_warnings, split_windows
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
 from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
 from kronos_model.finetuning.stages.state import load_progress
@@ -124,9 +125,11 @@ class _Run:
             config = self.config = with_revisions(config, self.folder.read("parent.json"))
         self.models = starting_point(config)
         if config.data.window > self.models.max_context + 1:
+            most = self.models.max_context + 1 - config.data.pred_len
+            remedy = f"lower data.lookback to at most {most}" if most > 1 else "lower data.pred_len"
             raise FinetuningConfigError(
                 f"data.lookback and data.pred_len make windows of {config.data.window} bars, but the model "
-                f"sees {self.models.max_context}: lower them",
+                f"sees {self.models.max_context}: {remedy}",
                 field="data.lookback",
                 details={"max_context": self.models.max_context},
             )
@@ -165,8 +168,10 @@ class _Run:
                 field="data.path",
             )
         windows = ", ".join(f"{num:,} {part}" for part, num in self.data["split"]["num_windows"].items())
-        short = self.data | {"report": report.short()}
-        self._send({"event": "data", **short, "summary": f"{report.summary()}\nWindows: {windows}"})
+        warnings = split_warnings(self.split, instruments, self.config)
+        lines = [report.summary(), f"Windows: {windows}", *(f"Warning: {text}" for text in warnings)]
+        short = self.data | {"report": report.short(), "warnings": warnings}
+        self._send({"event": "data", **short, "summary": "\n".join(lines)})
 
     def _train(self, index: int) -> None:
         config, data, start = self.config, self.config.data, self.models

@@ -53,9 +53,18 @@ def test_keys_are_described_if_they_are_needed(settings, described):
     guarded = create_app(settings.model_copy(update={"api_keys": keys})).openapi()
     (name,) = guarded["components"]["securitySchemes"]
     assert guarded["components"]["securitySchemes"][name]["scheme"] == "bearer"
-    for (path, _, needed), (_, _, optional) in zip(operations(guarded), operations(described), strict=True):
-        assert needed.get("security") == (None if path in OPEN else [{name: []}])
-        assert optional.get("security") == (None if path in OPEN else [{}, {name: []}])
+    scopes = {}
+    for (path, method, needed), (_, _, optional) in zip(
+        operations(guarded), operations(described), strict=True
+    ):
+        if path in OPEN:
+            assert "security" not in needed | optional
+        else:
+            ((key, scopes[method, path]),) = needed["security"][0].items()
+            assert (key, optional["security"]) == (name, [{}, *needed["security"]])
+    assert scopes["post", "/v1/finetunes"] == ["train"]
+    assert scopes["get", "/v1/forecasts"] == ["admin", "predict"]
+    assert scopes["get", "/v1/workers"] == []
 
 
 def test_the_examples_are_complete_and_valid(http, jobs):

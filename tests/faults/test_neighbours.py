@@ -1,4 +1,7 @@
-"""Another app's Celery on the same database: its long tasks start once, whatever becomes of our workers."""
+"""Another app's Celery on the same database: its long tasks start once, whatever becomes of our workers.
+
+Its queue has the name of one of ours without the prefix.
+"""
 
 import os
 import subprocess
@@ -7,8 +10,8 @@ import time
 
 from celery import Celery
 
-from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
+from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import ROOT
@@ -21,15 +24,19 @@ def test_its_long_tasks_start_exactly_once(
     fleet: Fleet,
     redis: RedisUnderFault,
     accounts: Accounts,
-    client: ForecastClient,
+    make_client: MakeClient,
     tmp_path,
     at_length: bool,
 ):
     nap_s = 180 if at_length else 15  # longer than our timeouts, by default and here
-    timeout = {"KRONOS_VISIBILITY_TIMEOUT_S": "60" if at_length else "1"}
+    settings = {
+        "KRONOS_VISIBILITY_TIMEOUT_S": "60" if at_length else "1",
+        "KRONOS_QUEUE_PREFIX": "ours.",
+    }
+    client = make_client(queue_prefix="ours.")
     log = tmp_path / "neighbour.log"
     with log.open("w") as output:
-        command = ["-m", "celery", "-A", "tests.faults.neighbour", "worker", "--pool", "threads"]
+        command = ["-m", "celery", "-A", "tests.faults.neighbour", "worker", "--pool", "threads", "-Q", "cpu"]
         neighbour = subprocess.Popen(
             [sys.executable, *command, "--concurrency", str(NUM_NAPS), "--hostname", "neighbour@test"],
             cwd=ROOT,
@@ -39,16 +46,16 @@ def test_its_long_tasks_start_exactly_once(
         )
     app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
     sent_at = time.monotonic()
-    naps = [app.send_task("neighbour.nap", (f"naps:{n}", nap_s), queue="celery") for n in range(NUM_NAPS)]
-    first = fleet.start(**timeout)
+    naps = [app.send_task("neighbour.nap", (f"naps:{n}", nap_s), queue="cpu") for n in range(NUM_NAPS)]
+    first = fleet.start(**settings)
     await_true(lambda: all(redis.connection.get(f"naps:{n}") for n in range(NUM_NAPS)), "the naps begin")
     accounts.submit_many(client, "long", 20)
     await_true(lambda: accounts.in_hand(first.node), "our worker is busy")
     first.kill()
-    second = fleet.start(**timeout)
+    second = fleet.start(**settings)
     accounts.submit_many(client, "small", 10)
     second.end()
-    fleet.start(**timeout)
+    fleet.start(**settings)
     accounts.settle()
     assert sorted(nap.get(timeout=nap_s + 30) for nap in naps) == [f"naps:{n}" for n in range(NUM_NAPS)]
     assert time.monotonic() - sent_at > nap_s

@@ -12,6 +12,7 @@ note for each list, jobs would move up to twice as late.
 
 import itertools
 import logging
+from collections.abc import Iterable
 from typing import Any, Final
 
 from celery import bootsteps
@@ -20,7 +21,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.names import CELERY_PRIORITIES, KEY_PREFIX
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key
+from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, list_key
 from kronos_client.redis.scripts import read_script
 from worker.broker.deliveries import SCRIPTS, TAKEN_KEY
 from worker.settings import get_settings
@@ -39,15 +40,15 @@ SWEEP: Final = read_script("age", SCRIPTS)
 
 
 class Ageing:
-    """Moves up the messages below normal priority that have waited for ``max_wait_s``, in all our queues."""
+    """Moves up the messages below normal priority that have waited for ``max_wait_s``, in these queues."""
 
-    def __init__(self, redis: Redis, max_wait_s: float) -> None:
+    def __init__(self, redis: Redis, max_wait_s: float, queues: Iterable[str] = NO_PREFIX.all) -> None:
         self._max_wait_s = max_wait_s
         self.interval_s = max(MIN_INTERVAL_S, max_wait_s / SWEEPS_PER_WAIT)
         self._run = redis.register_script(SWEEP)
         normal = CELERY_PRIORITIES["normal"]
         self._keys = [SWEPT_KEY, TAKEN_KEY]
-        for queue, step in itertools.product(QUEUES, PRIORITY_STEPS):
+        for queue, step in itertools.product(queues, PRIORITY_STEPS):
             if step > normal:
                 source = list_key(queue, step)
                 self._keys += [source, f"{SWEPT_KEY}:{source}", list_key(queue, normal)]
@@ -68,7 +69,7 @@ class AgeingSweep(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         redis = connect(settings.redis_url.get_secret_value())
-        self._ageing = Ageing(redis, settings.low_priority_max_wait_s)
+        self._ageing = Ageing(redis, settings.low_priority_max_wait_s, settings.queue_names.all)
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:

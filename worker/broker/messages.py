@@ -85,7 +85,8 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         if not isinstance(task, str):
             raise BadMessage("it names no task")
         if task not in tasks:
-            raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here")
+            hint = "if another app uses this queue's name, set KRONOS_QUEUE_PREFIX"
+            raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here; {hint}")
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)

@@ -9,7 +9,8 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import ROLE_QUEUES, list_keys
+from kronos_client.redis.neighbours import foreign_bindings
+from kronos_client.redis.queues import list_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
@@ -97,7 +98,9 @@ class QueueBell(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
         settings = get_settings()
-        keys = [key for queue in ROLE_QUEUES[settings.role] for key in list_keys(queue)]
+        self._queues = settings.queue_names.of_role(settings.role)
+        self._redis = connect(settings.redis_url.get_secret_value())
+        keys = [key for queue in self._queues for key in list_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().ring())
 
@@ -105,3 +108,5 @@ class QueueBell(bootsteps.StartStopStep):
         if consumer.hub is not None:
             transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(lambda: None))
         self._watch.start()
+        for binding in foreign_bindings(self._redis, self._queues):
+            log.warning("%s, perhaps by another app; then set KRONOS_QUEUE_PREFIX", binding)

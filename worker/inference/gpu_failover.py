@@ -11,7 +11,6 @@ from typing import Any
 from celery import bootsteps
 from redis.exceptions import RedisError
 
-from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, is_gpu_ready, live_workers
 from worker.settings import get_settings
@@ -28,6 +27,8 @@ class GpuFailover(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._redis = connect(settings.redis_url.get_secret_value())
+        self._names = settings.queue_names
+        self._cpu_queue, self._gpu_queue = self._names.of_role("forecast")
         self._grace_s = settings.gpu_grace_s
         self._last_ready = time.monotonic()
         self._standing_in = False
@@ -35,9 +36,9 @@ class GpuFailover(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection, when the consumer has its queues."""
-        if CPU_QUEUE not in consumer.app.amqp.queues.consume_from:
+        if self._cpu_queue not in consumer.app.amqp.queues.consume_from:
             return
-        self._standing_in = GPU_QUEUE in consumer.app.amqp.queues.consume_from
+        self._standing_in = self._gpu_queue in consumer.app.amqp.queues.consume_from
         self._timer = consumer.timer.call_repeatedly(ANNOUNCEMENT_INTERVAL_S, self._check, (consumer,))
 
     def stop(self, consumer: Any) -> None:
@@ -47,7 +48,7 @@ class GpuFailover(bootsteps.StartStopStep):
 
     def _check(self, consumer: Any) -> None:
         try:
-            is_ready = is_gpu_ready(live_workers(self._redis))
+            is_ready = is_gpu_ready(live_workers(self._redis), self._names)
         except RedisError as error:
             log.warning("it is unknown whether a GPU worker is ready, the queues stay as they are: %s", error)
             return
@@ -55,10 +56,10 @@ class GpuFailover(bootsteps.StartStopStep):
             self._last_ready = time.monotonic()
         stand_in = not is_ready and time.monotonic() - self._last_ready >= self._grace_s
         if stand_in and not self._standing_in:
-            text = "no GPU worker was ready for %s s (KRONOS_GPU_GRACE_S): taking jobs from queue gpu too"
-            log.warning(text, self._grace_s)
-            consumer.add_task_queue(GPU_QUEUE)
+            text = "no GPU worker was ready for %s s (KRONOS_GPU_GRACE_S): taking jobs from queue %s too"
+            log.warning(text, self._grace_s, self._gpu_queue)
+            consumer.add_task_queue(self._gpu_queue)
         elif self._standing_in and not stand_in:
-            log.info("a GPU worker is ready: leaving queue gpu to it")
-            consumer.cancel_task_queue(GPU_QUEUE)
+            log.info("a GPU worker is ready: leaving queue %s to it", self._gpu_queue)
+            consumer.cancel_task_queue(self._gpu_queue)
         self._standing_in = stand_in

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
-from kronos_client.redis.queues import QUEUES, priority_of
+from kronos_client.redis.queues import NO_PREFIX, priority_of
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 from worker.monitoring.rates import Rates
 
@@ -85,6 +85,7 @@ class JobMetrics:
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
+        self.queues = NO_PREFIX.all
         self._lock = threading.Lock()
         self.num_done = 0
         self.num_failed = 0
@@ -122,7 +123,7 @@ class JobMetrics:
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
             delivery = delivery or {}
             queue = delivery.get("routing_key")
-            labels = queue if queue in QUEUES else "", priority_of(delivery.get("priority"))
+            labels = queue if queue in self.queues else "", priority_of(delivery.get("priority"))
             self.job_wait_s.labels(*labels).observe(max(0.0, receipt.waited_s(submitted_at)))
 
     def count_job(self, code: str | None) -> None:

@@ -4,7 +4,6 @@ from typing import Any, Final, NoReturn
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, Role
-from kronos_client.redis.queues import ROLE_QUEUES
 from worker.app import app
 from worker.settings import get_settings
 from worker.tasks.attempt import ClaimedRequest
@@ -19,7 +18,7 @@ OTHER_ROLE: Final[dict[Role, Role]] = {"forecast": "finetune", "finetune": "fore
 def wrong_role(*_args: Any, **_kwargs: Any) -> NoReturn:
     """Refuse a job that was sent to the wrong queue."""
     role = OTHER_ROLE[get_settings().role]
-    cpu, gpu = ROLE_QUEUES[role]
+    cpu, gpu = get_settings().queue_names.of_role(role)
     raise JobError(
         ErrorCode.INVALID_INPUT,
         f"{TASKS[role]} was sent to a worker that does not {role}: send it to the queue {cpu} or {gpu}",

@@ -99,7 +99,7 @@ class JobFolder:
                 writer = csv.writer(file)
                 writer.writerow([INSTRUMENT_COLUMN, TIME_COLUMN, *instrument.columns])
                 columns = (column.tolist() for column in instrument.columns.values())
-                for row in zip(instrument.timestamps, *columns, strict=True):
+                for row in zip(instrument.timestamps.texts, *columns, strict=True):
                     writer.writerow([instrument.id, *row])
             staging.replace(folder / f"{index}.csv")
 

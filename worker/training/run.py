@@ -61,6 +61,7 @@ class FinetuneRun:
         self.progress: dict[str, Any] | None = None
         self._device = process.device
         self._child_warning: str | None = None
+        self._data_warnings: list[str] = []
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: FinetuneJob = parse_finetune_job(payload, process.limits)
         self._waited_s = receipt.waited_s(self._job.submitted_at)
@@ -169,9 +170,11 @@ class FinetuneRun:
             self._book.update(num_starts=self._book.notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
+        elif event["event"] == "data":
+            self._data_warnings = event.get("warnings", [])
         elif event["event"] == "progress":
             progress = {name: event.get(name) for name in results.FinetuneProgress.model_fields}
-            self.progress = progress | {"device": self._device}
+            self.progress = progress | {"device": self._device, "warnings": self._data_warnings or None}
             self._show(progress)
 
     def _show(self, progress: Mapping[str, Any]) -> None:
@@ -228,7 +231,7 @@ class FinetuneRun:
             device_warning=warning,
             queue=self._queue,
             worker=self._process.node,
-            warnings=() if warning is None else (warning,),
+            warnings=tuple(self._data_warnings if warning is None else [warning, *self._data_warnings]),
             timings_ms=results.FinetuneTimings(
                 queued=round(self._book.notes.queued_s * 1000, 3),
                 training=round((self._receipt.worked_s + elapsed_s) * 1000, 3),

@@ -222,7 +222,7 @@ class StageLoop:
         for batch in self._validation:
             self._stop_if_asked()
             with accelerator.autocast():
-                losses = self._stage.validation_losses(self._module, batch)
+                losses = self._stage.validation_losses(self._module, batch, self._config.data.pred_len)
             for name, value in accelerator.gather_for_metrics(losses).items():
                 collected.setdefault(name, []).append(value.float())
         return {name: float(torch.cat(values).mean()) for name, values in collected.items()}

@@ -2,8 +2,9 @@
 
 A batch is ``{"x": (B, L, 6) scaled bars, "stamp": (B, L, 5) time features}``; see ``windows.py``.
 ``losses`` is the training pass: ``loss``, which is minimised, and its parts, all scalars.
-``validation_losses`` is in eval mode, per window: ``loss``, which selects the best weights, and its parts,
-each (B,). The ``module`` of both is ``trained`` itself, or its wrapper for several processes.
+``validation_losses`` is in eval mode, per window over its last ``num_bars``: ``loss``, which selects the best
+weights, and its parts, each (B,). The bars before them may be bars of training. The ``module`` of both is
+``trained`` itself, or its wrapper for several processes.
 """
 
 from collections.abc import Mapping
@@ -36,10 +37,12 @@ class TokenizerStage:
         loss = (coarse_loss + full_loss + quantizer_loss) / 2
         return {"loss": loss, "coarse": coarse_loss, "full": full_loss, "quantizer": quantizer_loss}
 
-    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
+    def validation_losses(self, module: nn.Module, batch: Batch, num_bars: int) -> Losses:
         x = batch["x"]
         (coarse, full), _, _, _ = module(x)
-        coarse_loss, full_loss = ((one - x).square().mean(dim=(1, 2)) for one in (coarse, full))
+        coarse_loss, full_loss = (
+            (one - x)[:, -num_bars:].square().mean(dim=(1, 2)) for one in (coarse, full)
+        )
         return {"loss": full_loss, "coarse": coarse_loss}
 
 
@@ -58,10 +61,10 @@ class PredictorStage:
         loss, s1_loss, s2_loss = token_loss(*logits, *targets)
         return {"loss": loss, "s1": s1_loss, "s2": s2_loss}
 
-    def validation_losses(self, module: nn.Module, batch: Batch) -> Losses:
+    def validation_losses(self, module: nn.Module, batch: Batch, num_bars: int) -> Losses:
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
-            F.cross_entropy(one.transpose(1, 2), target, reduction="none").mean(dim=1)
+            F.cross_entropy(one.transpose(1, 2), target, reduction="none")[:, -num_bars:].mean(dim=1)
             for one, target in zip(logits, targets, strict=True)
         )
         return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}

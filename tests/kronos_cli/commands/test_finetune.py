@@ -31,7 +31,9 @@ from tests.kronos_client.client_bench import WorkerSide
 
 ROOT = Path(__file__).resolve().parents[2]
 NORMAL = f"{CPU_FINETUNE_QUEUE}\x06\x163"
-PROGRESS = {"stage": "predictor", "epoch": 2, "num_epochs": 10, "validation_loss": 5.0}
+PROGRESS = {
+    "stage": "predictor", "epoch": 2, "num_epochs": 10, "validation_loss": 5.0, "warnings": ["few bars"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +257,9 @@ def test_watching_without_a_terminal_prints_a_line_for_each_epoch(
 
     assert finetune_command.follow(handle, as_json=False) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
+    assert lines[:4] == [
         "Queued until a finetuning worker is free.",
+        "Warning: few bars",
         "predictor, epoch 2 of 10: validation 5.0000",
         "predictor, epoch 3 of 10: validation 4.0000",
     ]

@@ -58,6 +58,14 @@ def bury(redis: Redis, **changes: Any) -> None:
     redis.lpush(DEAD_KEY, json.dumps(entry | changes))
 
 
+def test_jobs_and_bindings_that_belong_elsewhere_are_remarked_on(redis: Redis) -> None:
+    redis.lpush("celery", '{"headers": {"task": "kronos.forecast"}}', '{"headers": {"task": "theirs"}}')
+    redis.sadd("_kombu.binding.celery", "celery\x06\x16\x06\x16gpu")
+    shown = " ".join(queues().output.split())
+    assert "celery: 1 job in Celery's default queue, where no worker looks; send with a queue" in shown
+    assert "the queue 'gpu' is bound to the exchange 'celery', by another app; set KRONOS_QUEUE_" in shown
+
+
 def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis: Redis) -> None:
     put(redis, "cpu", high=1, normal=2, low=3)
     live(redis, "cpu", jobs_per_s=0.5)

@@ -19,7 +19,7 @@ from kronos_model.finetuning.config import FinetuneConfig
 from tests.kronos_client.contract.contract_jobs import series, timestamps, without
 
 LIMITS = Limits()
-SHORT = {"lookback": 20, "pred_len": 5}
+SHORT = {"lookback": 20, "pred_len": 3}
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def job(**changes: Any) -> dict[str, Any]:
 
 
 def inline(*instruments: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A job that carries its candles, with windows of 25 bars."""
+    """A job that carries its candles, with windows of 23 bars."""
     return job(
         data={"instruments": list(instruments) or [series()]}, **({"config": {"data": SHORT}} | changes)
     )
@@ -345,16 +345,25 @@ def test_inline_candles_come_out_as_they_were() -> None:
     first, second = prepare_instruments(read.data.instruments)
 
     assert (first.id, second.id) == ("a", "b")
-    assert second.timestamps == tuple(timestamps(30))
+    assert second.timestamps.texts == tuple(timestamps(30))
     assert list(second.columns) == ["open", "high", "low", "close", "volume"]
     np.testing.assert_allclose(second.columns["close"], close, rtol=1e-6)
 
 
-def test_inline_candles_too_few_for_a_window_are_refused() -> None:
-    config = {"data": {"lookback": 20, "pred_len": 11}}
-
-    assert_refused(inline(series(), config=config), "TRAINING_DATA_INVALID", "data.instruments")
-    parse_finetune_job(inline(series(), config={"data": {"lookback": 20, "pred_len": 10}}), LIMITS)
+@pytest.mark.parametrize(
+    ("changes", "code", "field", "numbers"),
+    [
+        ({"pred_len": 5}, "TRAINING_DATA_INVALID", "data.instruments", "at most 24 bars"),
+        ({"pred_len": 4}, "TRAINING_DATA_INVALID", "config.data.validation_fraction", "needs 4 there"),
+        ({"validation_from": "x", "test_from": "y"}, "INVALID_CONFIG", "config.data.validation_from", "'x'"),
+    ],
+)
+def test_inline_candles_that_no_worker_can_cut_into_parts_are_refused(
+    changes: dict[str, Any], code: str, field: str, numbers: str
+) -> None:
+    config = {"data": {"lookback": 20} | changes}
+    assert numbers in assert_refused(inline(series(), config=config), code, field).message
+    parse_finetune_job(inline(series(), config={"data": {"lookback": 20, "pred_len": 3}}), LIMITS)
 
 
 @pytest.mark.parametrize("field", ["columns", "id_column", "date_format"])

@@ -9,7 +9,14 @@ from redis import Redis
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_FINETUNE_QUEUE, GPU_QUEUE
-from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key, list_keys, priority_of, queue_lengths
+from kronos_client.redis.queues import (
+    NO_PREFIX,
+    PRIORITY_STEPS,
+    list_key,
+    list_keys,
+    priority_of,
+    queue_lengths,
+)
 
 
 def lists_sent_to(app: Celery, queue: str, redis: Redis, priorities: Iterable[int]) -> list[str]:
@@ -54,7 +61,7 @@ def test_lengths_are_counted_by_queue_and_priority(redis):
         redis.lpush(key, *[json.dumps({})] * num)
     redis.lpush(list_key(GPU_FINETUNE_QUEUE, 3), "x")
     lengths = queue_lengths(redis)
-    assert list(lengths) == list(QUEUES)
+    assert list(lengths) == list(NO_PREFIX.all)
     assert lengths[CPU_QUEUE] == {"high": 1, "normal": 2, "low": 7}
     assert lengths[GPU_FINETUNE_QUEUE] == {"high": 0, "normal": 1, "low": 0}
     assert queue_lengths(redis, [GPU_QUEUE]) == {GPU_QUEUE: {"high": 0, "normal": 0, "low": 0}}

@@ -18,6 +18,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis import routing
+from kronos_client.redis.queues import NO_PREFIX, QueueNames
 from kronos_client.redis.routing import (
     WORKERS_KEY,
     TaskRouter,
@@ -25,7 +26,6 @@ from kronos_client.redis.routing import (
     choose_queue,
     is_gpu_ready,
     live_workers,
-    queue_for,
     withdraw,
 )
 from kronos_client.testing import fake_worker
@@ -77,14 +77,14 @@ def test_finetuning_goes_to_finetuning_workers_only(is_ready, device, allow_fall
 
 @pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])
 def test_the_queue_of_a_finetuning_workers_device(device, queue):
-    assert queue_for(device, "finetune") == queue
+    assert NO_PREFIX.on_device(device, "finetune") == queue
 
 
 @pytest.mark.parametrize(
     ("device", "queue"), [("cpu", "cpu"), ("cuda", "gpu"), ("cuda:1", "gpu"), ("mps", "gpu")]
 )
 def test_the_queue_of_a_workers_device(device, queue):
-    assert queue_for(device) == queue
+    assert NO_PREFIX.on_device(device) == queue
 
 
 def test_announcements_are_read_back_in_the_order_of_their_nodes(redis):
@@ -191,6 +191,18 @@ def test_forecasts_are_routed_by_their_device_and_who_is_ready(redis, router):
     assert route(router, FORECAST_TASK, {"job": {"device": "cuda:1", "allow_fallback": False}}) == GPU_QUEUE
     assert route(router, FORECAST_TASK, {"job": {"device": "cpu"}}) == CPU_QUEUE
     assert route(router, FORECAST_TASK, {"job": {}}) == GPU_QUEUE
+
+
+def test_a_prefix_is_in_the_names_of_all_queues(redis, redis_server):
+    names = QueueNames("app.")
+    assert names.all == ("app.cpu", "app.gpu", "app.cpu.finetune", "app.gpu.finetune")
+    router = TaskRouter(redis_server.url, names)
+    announce(redis, worker(GPU_QUEUE))
+    assert route(router, FORECAST_TASK, {"job": {}}) == "app.cpu"
+    announce(redis, worker("app.gpu", node="b@1"))
+    assert route(router, FORECAST_TASK, {"job": {}}) == "app.gpu"
+    assert route(router, FINETUNE_TASK, {"job": {"device": "cpu"}}) == "app.cpu.finetune"
+    assert route(router, STATUS_TASK) == "app.gpu"
 
 
 def test_a_forecast_that_must_have_a_gpu_is_refused_while_there_is_none(redis, router):

@@ -61,7 +61,7 @@ def test_the_verdict_begins_with_a_worse_result():
 
 def test_the_same_forecast_makes_no_clear_difference():
     lines = evaluate({"finetuned": off_by(0)}, walks(), season=None).verdict()
-    expected = "No clear difference from repeating the last value: 0.0 % better"
+    expected = "0.0 % better than repeating the last value, perhaps by chance"
     assert any(line.startswith(expected) for line in lines)
     assert not any("WORSE" in line for line in lines)
 
@@ -130,9 +130,9 @@ def test_overlapping_windows_do_not_count_as_many():
     grouped = replace(windows, groups=np.arange(len(windows)) // 4)
     evaluation = evaluate({"m": perfect}, grouped, season=None)
     assert evaluation.improvements[LAST_VALUE].outcome == "unclear"
-    assert (
-        "No clear difference from repeating the last value: 100.0 % better, on too few windows to be sure."
-        in (evaluation.verdict())
+    assert any(
+        line.startswith("100.0 % better than repeating the last value on these windows; fewer than 6")
+        for line in evaluation.verdict()
     )
 
 
@@ -185,12 +185,13 @@ def judged(by: Improvement, coverage_80: float = 0.8) -> Evaluation:
         (Improvement(-1.3, -2.2, -0.4), "1.3 % WORSE than before finetuning (95 % interval 0.4 to 2.2 %)."),
         (
             Improvement(0.5, -1, 2),
-            "No clear difference from before finetuning: 0.5 % better "
+            "0.5 % better than before finetuning, perhaps by chance "
             "(95 % interval from 1.0 % worse to 2.0 % better).",
         ),
         (
             Improvement(-7, np.nan, np.nan),
-            "No clear difference from before finetuning: 7.0 % worse, on too few windows to be sure.",
+            "7.0 % worse than before finetuning on these windows; fewer than 6 separate windows cannot show "
+            "whether by chance.",
         ),
     ],
 )

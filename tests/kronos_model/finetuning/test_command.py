@@ -50,14 +50,24 @@ def test_a_run_shows_its_progress_and_prints_its_checkpoint(config_file, tmp_pat
     assert "lr=" in done.stderr
 
 
-def test_errors_end_the_command_with_one_line(config_file, tmp_path):
+def test_errors_end_the_command_with_one_line(config_file, tmp_path, monkeypatch, capsys):
     done = run("--config", config_file, "--output", tmp_path / "run", "--set", "predictor.epoch=1")
     assert done.returncode == 1
     assert done.stderr.strip().endswith("remove it or check its spelling")
     assert "Traceback" not in done.stderr
-    done = run("--config", config_file, "--data", tmp_path / "no", "--progress", "json", "--output", tmp_path)
-    assert done.returncode == 1
-    error = events_of(done.stdout)[-1]
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    arguments = [
+        "--config",
+        config_file,
+        "--data",
+        tmp_path / "no",
+        "--progress",
+        "json",
+        "--output",
+        tmp_path,
+    ]
+    assert main([str(part) for part in arguments]) == 1
+    error = events_of(capsys.readouterr().out)[-1]
     assert (error["event"], error["code"], error["field"]) == ("error", "TRAINING_DATA_INVALID", "data.path")
 
 

@@ -76,7 +76,7 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     )
     assert metadata["metrics"]["predictor"]["steps"] == 8
     assert metadata["data_fingerprint"].startswith("sha256:")
-    assert metadata["evaluation"]["num_windows"] == 2  # the test part has no more
+    assert metadata["evaluation"]["num_windows"] == 3
     assert set(metadata["evaluation"]["improvements"]) == {"last_value"}  # the lookback is shorter than a day
     # The weights are the best ones of each stage.
     for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
@@ -238,7 +238,7 @@ def test_a_resumed_run_uses_the_commit_that_it_started_with(data, tmp_path):
     [
         (0, 0.1, "evaluation.windows is 0"),
         (2, 0.0, "data.test_fraction is 0"),
-        (2, 0.02, "needs 32 bars, but no instrument has as many in the test part"),
+        (2, 0.01, "a window needs 8 bars in the test part and 24 before, and no instrument has them"),
     ],
 )
 def test_a_missing_comparison_is_explained(data, tmp_path, num_windows, test_fraction, reason):

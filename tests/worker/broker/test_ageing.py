@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kronos_client.contract.names import CPU_QUEUE
-from kronos_client.redis.queues import PRIORITY_STEPS, QUEUES, list_key
+from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, list_key
 from worker.broker import ageing
 from worker.broker.ageing import MAX_MOVED, MAX_MOVED_BYTES, SWEEP, SWEPT_KEY, Ageing, AgeingSweep
 from worker.broker.deliveries import TAKEN_KEY
@@ -203,7 +203,7 @@ def test_notes_are_bounded_and_none_is_added_without_changes(lists, redis):
 
 
 def test_every_list_below_normal_of_every_queue_moves_to_its_own_normal_list(lists, redis):
-    low = [(queue, step) for queue in QUEUES for step in PRIORITY_STEPS if step > 3]
+    low = [(queue, step) for queue in NO_PREFIX.all for step in PRIORITY_STEPS if step > 3]
     assert len(low) == 8
     for queue, step in low:
         redis.lpush(list_key(queue, step), f"{queue} {step}")

@@ -326,7 +326,7 @@ def renewal(settings, monkeypatch, claims):
     for cached in (transport.message_consumer, transport.job_store):
         cached.cache_clear()
     step = steps.ClaimRenewal(None)
-    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims)))
+    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets={}))
     yield step
     for cached in (transport.message_consumer, transport.job_store):
         cached.cache_clear()
@@ -336,7 +336,7 @@ def test_a_renewal_that_fails_stays_due_and_chores_wait_for_redis(renewal, claim
     chores: list[None] = []
     claim = hold(claims, store, "a", "x", chore=lambda: chores.append(None))
     claim.renew(time.monotonic() - TIMEOUT_S)
-    monkeypatch.setattr(transport, "held_deliveries", lambda: ({"x": "a"}, set()))
+    monkeypatch.setattr(transport, "held_deliveries", lambda _: ({"x": "a"}, set()))
     real, failures = store.renew, [RedisConnectionError("away"), ValueError("a defect")]
 
     def away(*args):

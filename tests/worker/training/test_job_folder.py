@@ -146,25 +146,26 @@ def test_inline_candles_are_read_back_as_they_were_sent(folder):
     from kronos_model.finetuning.config import DataConfig
     from kronos_model.finetuning.data import read_training_candles
 
-    prices = [1.0, 1.5, 1 / 3]
+    prices = [1.0, 1.5, 1 / 3, 1.0, 2.0]
     instruments = [
         {
             "id": name,
-            "timestamps": [f"2024-01-01T00:0{minute}:00+08:00" for minute in range(3)],
+            "timestamps": [f"2024-01-01T00:0{minute}:00+08:00" for minute in range(5)],
             **dict.fromkeys(("open", "high", "low", "close"), prices),
             **volume,
         }
-        for name, volume in (('a/b, "c"', {}), ("NA", {"volume": [1.0, 2.0, 3.0]}))
+        for name, volume in (('a/b, "c"', {}), ("NA", {"volume": prices}))
     ]
-    config = {"data": {"lookback": 2, "pred_len": 1}, "start": {"model": "kronos-tiny"}}
+    data = {"lookback": 2, "pred_len": 1, "validation_fraction": 0.2, "test_fraction": 0}
+    config = {"data": data, "start": {"model": "kronos-tiny"}}
     job = parse_finetune_job(
         {"name": "mine", "config": config, "data": {"instruments": instruments}}, Limits()
     )
     assert job.data.instruments is not None
     folder.write_candles(prepare_instruments(job.data.instruments))
-    data = DataConfig(path=str(folder.root / "candles"), id_column="instrument", lookback=2, pred_len=1)
-    read, _ = read_training_candles(data)
+    placed = DataConfig(path=str(folder.root / "candles"), id_column="instrument")
+    read, _ = read_training_candles(placed)
     assert [one.name for one in read] == ["NA", 'a/b, "c"']
     assert read[0].bars[:, 3].tolist() == pytest.approx(prices)
-    assert read[0].bars[:, 4].tolist() == [1.0, 2.0, 3.0]
+    assert read[0].bars[:, 4].tolist() == pytest.approx(prices)
     assert read[0].is_aware

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune_results import FinetuneProgress
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
@@ -100,6 +101,8 @@ class FakeTraining:
             if self._resumed is not None:
                 started = {"event": "started", "device": "cpu", "device_warning": None}
                 on_event(started | {"resumed": self._resumed})
+                on_event({"event": "data", "warnings": ["few bars"]})
+                on_event({"event": "progress", "stage": "tokenizer"})
                 self._after_start()
             if end.stop is not None:
                 should_stop()
@@ -355,9 +358,12 @@ def test_a_job_that_is_late_or_cancelled_does_not_start(process):
 
 
 def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, monkeypatch):
-    result, _ = go(monkeypatch, a_run(process, device="cuda:1"), done(process))
+    run = a_run(process, device="cuda:1")
+    result, _ = go(monkeypatch, run, done(process))
     warning = "CUDA device 'cuda:1' requested but no GPU worker for finetuning is ready. Falling back to CPU."
-    assert (result["device"], result["device_warning"], result["warnings"]) == ("cpu", warning, [warning])
+    assert (result["device"], result["device_warning"]) == ("cpu", warning)
+    assert result["warnings"] == [warning, "few bars"]
+    assert FinetuneProgress.model_validate(run.progress).warnings == ("few bars",)
     with pytest.raises(JobError) as refused:
         a_run(process, device="cuda:1", allow_fallback=False)
     assert refused.value.code == ErrorCode.NO_GPU_WORKER

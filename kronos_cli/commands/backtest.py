@@ -1,0 +1,99 @@
+"""``kronos backtest``."""
+
+import json
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kronos_cli.commands import options
+from kronos_cli.settings import get_settings
+from kronos_client.backtesting.plan import DEFAULT_WINDOWS
+from kronos_client.backtesting.store import FILE
+from kronos_client.client import ForecastClient
+
+DEFAULT_OUTPUT = Path("output/backtest")
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path(exists=True))
+@click.option(
+    "--output", type=options.PATH, default=DEFAULT_OUTPUT, show_default=True,
+    help="Folder for report.html, report.json and forecasts.parquet.",
+)  # fmt: skip
+@click.option(
+    "--windows", type=options.COUNT, show_default=False,
+    help="The most windows of each instrument: evenly spread, or with --stride the last ones.  "
+    f"[default: {DEFAULT_WINDOWS}, or with --stride all]",
+)  # fmt: skip
+@click.option("--stride", type=options.COUNT, help="Bars from one window to the next.")
+@options.lookback
+@click.option("--horizon", default=24, show_default=True, type=options.COUNT, help="Bars to forecast.")
+@click.option(
+    "--samples", default=30, show_default=True, type=click.IntRange(min=2), help="Sample paths of a window."
+)
+@click.option(
+    "--from",
+    "start",
+    type=TIME,
+    metavar="TIME",
+    help="Only windows whose forecast begins at this time or later.",
+)
+@click.option(
+    "--to", "end", type=TIME, metavar="TIME", help="Only windows whose forecast ends at this time or earlier."
+)
+@click.option(
+    "--model", "models", multiple=True,
+    help="A model that the workers serve; repeat it to compare several.  [default: the workers' own]",
+)  # fmt: skip
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the sampling."
+)
+@click.option("--fresh", is_flag=True, help="Repeat the forecasts that are already in the output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def backtest(
+    paths: tuple[str, ...], output: Path, fresh: bool, as_json: bool,
+    start: datetime | None, end: datetime | None, **given: Any,
+) -> None:  # fmt: skip
+    """Test a model on your own candles: forecast their past, and compare with what followed.
+
+    Windows of the past are ordinary jobs of low priority for the workers at KRONOS_REDIS_URL. The report
+    compares the model with naive forecasts and says whether its intervals can be believed. A window's
+    forecast reads no bar after its cut. Run a stopped command again to continue it.
+
+    Exit status: 0 with a report, 1 after an error, 2 if an argument cannot be used, 130 after Ctrl-C.
+    """
+    if fresh:
+        (output / FILE).unlink(missing_ok=True)
+    console = Console(stderr=True, highlight=False)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("forecasts"), TimeRemainingColumn())
+    progress = Progress(
+        TextColumn("Backtest"), *columns, console=console, transient=True, disable=not console.is_terminal
+    )
+    bar = progress.add_task("backtest", total=None)
+    with closing(ForecastClient(settings=get_settings())) as client, progress:
+        report = client.backtest(
+            paths,
+            output,
+            start=start,
+            end=end,
+            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
+            **given,
+        )
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+        return
+    for name, model in report["models"].items():
+        click.echo(f"{name}, {report['num_windows']} windows:")
+        for line in model["verdict"]:
+            click.echo(f"  {line}")
+    if left_out := report["left_out"]["windows"]:
+        click.echo(f"Warning: {left_out} windows are left out:", err=True)
+        for code, one in report["left_out"]["errors"].items():
+            click.echo(f"  {code}: {one['message']}", err=True)
+    click.echo(f"Report: {output / 'report.html'}")

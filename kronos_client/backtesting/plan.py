@@ -1,0 +1,179 @@
+"""What a backtest forecasts: windows of instruments, cut into jobs, the same ones each time."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.window_arrays import Windows, spread
+
+WINDOWS_PER_JOB: Final = 4
+"""Enough to share a job's overhead; few enough to lose little when a run is stopped."""
+DEFAULT_WINDOWS: Final = 40
+
+
+@dataclass(frozen=True)
+class BacktestOptions:
+    """What is asked of a backtest.
+
+    Attributes:
+        windows: The most windows of each instrument, evenly spread, or with a stride the last ones.
+        stride: Bars from one window's forecast to the next one's, counted back from the last bar.
+        lookback: Bars that the models read.
+        horizon: Bars to forecast.
+        samples: Paths of each forecast.
+        seed: Of all sampling.
+        start, end: Only windows whose forecast bars lie between these times, as the files write them.
+        models: Names as jobs have them; None is the workers' own.
+    """
+
+    lookback: int
+    windows: int | None = None
+    stride: int | None = None
+    horizon: int = 24
+    samples: int = 30
+    seed: int = 0
+    start: date | None = None
+    end: date | None = None
+    models: tuple[str | None, ...] = (None,)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        times = {name: value.isoformat() if value else None for name, value in self._times().items()}
+        return asdict(self) | times | {"models": list(self.models)}
+
+    def _times(self) -> dict[str, date | None]:
+        return {"start": self.start, "end": self.end}
+
+
+@dataclass(frozen=True, eq=False)
+class BacktestPlan:
+    """The windows of a backtest, numbered by instrument and time.
+
+    Raises:
+        JobError: An option cannot be used, or no instrument is long enough.
+    """
+
+    instruments: Sequence[Instrument]
+    options: BacktestOptions
+
+    def __post_init__(self) -> None:
+        options = self.options
+        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2}
+        for name, least in at_least.items():
+            value = getattr(options, name)
+            if value is not None and value < least:
+                raise JobError(ErrorCode.BAD_VALUE, f"{name} must be at least {least}, not {value}", name)
+        if not options.models or len(set(options.models)) < len(options.models):
+            raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
+        if not len(self.windows):
+            needed = options.lookback + options.horizon
+            longest = max((len(one) for one in self.instruments), default=0)
+            between = " between these times" if options.start or options.end else ""
+            raise JobError(
+                ErrorCode.INVALID_INPUT,
+                f"no window fits: a lookback of {options.lookback} and a horizon of {options.horizon} need "
+                f"{needed} bars{between}, and the longest instrument has {longest}",
+                "lookback",
+            )
+
+    @cached_property
+    def windows(self) -> Windows:
+        """The windows by instrument and first bar of the lookback."""
+        index, start = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        for number, instrument in enumerate(self.instruments):
+            cuts = self._cuts(instrument)
+            index.append(np.full(len(cuts), number, dtype=np.int32))
+            start.append(cuts - self.options.lookback)
+        return Windows(
+            np.concatenate([*index, np.empty(0, np.int32)]), np.concatenate([*start, np.empty(0, np.int64)])
+        )
+
+    def _cuts(self, instrument: Instrument) -> NDArray[np.int64]:
+        """Positions of the first bars to forecast, ascending."""
+        options = self.options
+        cuts = np.arange(options.lookback, len(instrument) - options.horizon + 1)
+        if options.start is not None:
+            cuts = cuts[instrument.wall[cuts] >= np.datetime64(options.start, "s")]
+        if options.end is not None:
+            cuts = cuts[instrument.wall[cuts + options.horizon - 1] <= np.datetime64(options.end, "s")]
+        if options.stride is not None:
+            return cuts[::-1][:: options.stride][: options.windows][::-1]
+        every = Windows(np.zeros(len(cuts), np.int32), cuts)
+        return spread(every, options.windows or DEFAULT_WINDOWS).start
+
+    @cached_property
+    def times(self) -> NDArray[np.datetime64]:
+        """When each window's forecast begins, (W,)."""
+        cuts = self.windows.start + self.options.lookback
+        return np.array(
+            [
+                self.instruments[one].instants[cut]
+                for one, cut in zip(self.windows.instrument_index, cuts, strict=True)
+            ]
+        )
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64]:
+        """Windows whose forecasts begin within one horizon of each other share a number, (W,)."""
+        step = max(np.median(np.diff(one.instants)) for one in self.instruments if len(one) > 1)
+        span = (step * self.options.horizon).astype("timedelta64[s]")
+        since = (self.times - self.times.min()).astype("timedelta64[s]")
+        return np.unique(since // span, return_inverse=True)[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the options and of all bars that are read."""
+        digest = hashlib.sha256(json.dumps(self.options.as_dict(), sort_keys=True).encode())
+        for one in self.instruments:
+            digest.update(f"\n{one.name}\n".encode())
+            digest.update(np.ascontiguousarray(one.bars, dtype="<f4").tobytes())
+            digest.update(one.wall.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def jobs(self) -> list[range]:
+        """The windows of each job."""
+        number = len(self.windows)
+        return [
+            range(first, min(first + WINDOWS_PER_JOB, number)) for first in range(0, number, WINDOWS_PER_JOB)
+        ]
+
+    @property
+    def usual_stride(self) -> int:
+        """The usual number of bars between two windows of an instrument."""
+        same = np.diff(self.windows.instrument_index) == 0
+        strides = np.diff(self.windows.start)[same]
+        return max(1, int(np.median(strides))) if len(strides) else self.options.horizon
+
+    def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
+        """All bars of a window with their wall-clock times, lookback first."""
+        instrument = self.instrument_of(window)
+        start = int(self.windows.start[window])
+        rows = slice(start, start + self.options.lookback + self.options.horizon)
+        return instrument.bars[rows], instrument.wall[rows]
+
+    def instrument_of(self, window: int) -> Instrument:
+        """The instrument of a window."""
+        return self.instruments[int(self.windows.instrument_index[window])]
+
+    def describe_instruments(self) -> list[dict[str, Any]]:
+        """Each instrument's name, bars, times and number of windows."""
+        counts = np.bincount(self.windows.instrument_index, minlength=len(self.instruments))
+        return [
+            {
+                "name": one.name,
+                "bars": len(one),
+                "first": str(one.wall[0]),
+                "last": str(one.wall[-1]),
+                "windows": int(count),
+            }
+            for one, count in zip(self.instruments, counts, strict=True)
+        ]

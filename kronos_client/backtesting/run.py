@@ -1,0 +1,233 @@
+"""One run of a backtest: the jobs that are left, what came of them, and the report."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
+from kronos_client.backtesting.store import ForecastStore
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import auto_lookback
+from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.core.forecast_request import ForecastOptions, check_options
+from kronos_client.core.many import FATAL_CODES, ForecastOutcome
+from kronos_client.core.reading import readable
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.instrument import Instrument
+from kronos_model.seeds import derive_series_seed
+
+
+class BacktestArguments(TypedDict, total=False):
+    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own."""
+
+    windows: int | None
+    stride: int | None
+    lookback: int | Literal["auto"] | None
+    horizon: int
+    samples: int
+    seed: int
+    start: date | None
+    end: date | None
+    models: Sequence[str | None] | None
+
+
+class BacktestRun:
+    """Forecasts what is left of a plan and makes the report.
+
+    ``items`` go to ``forecast_many`` with ``sending``, and each outcome to ``take``. A run holds the
+    instruments and a few jobs; its forecasts are on disk.
+    """
+
+    def __init__(self, plan: BacktestPlan, folder: Path, workers: Sequence[AnyWorkerStatus] = ()) -> None:
+        max_in_flight = _max_in_flight(workers, plan.options.samples)
+        self.sending: Any = {"in_order": False, "forget": True, "max_in_flight": max_in_flight}
+        self._plan = plan
+        self._folder = folder
+        self._store = ForecastStore(folder, plan.fingerprint)
+        self._jobs = plan.jobs()
+        self._done = [self._store.done(model) for model in range(len(plan.options.models))]
+        self.failed: dict[str, dict[str, Any]] = {}
+
+    @property
+    def num_forecasts(self) -> int:
+        """All forecasts of the backtest: windows times models."""
+        return len(self._plan.windows) * len(self._done)
+
+    @property
+    def num_done(self) -> int:
+        """Forecasts that are on disk."""
+        return sum(map(len, self._done))
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def items(self) -> Iterator[tuple[tuple[int, int], list[dict[str, Any]], ForecastOptions]]:
+        """The jobs that are left, as ``forecast_many`` takes them: ordinary jobs of low priority.
+
+        A job's content depends on the plan alone, so a forecast is the same whatever run computes it.
+        """
+        options = self._plan.options
+        for number, windows in enumerate(self._jobs):
+            for model, name in enumerate(options.models):
+                if self._done[model].issuperset(windows):
+                    continue
+                future = [self._wall_texts(window)[options.lookback :] for window in windows]
+                yield (
+                    (model, number),
+                    [self._series(window) for window in windows],
+                    {
+                        "model": name,
+                        "lookback": options.lookback,
+                        "future_timestamps": future,
+                        "sample_count": options.samples,
+                        "seed": derive_series_seed(options.seed, number),
+                        "quantiles": (),
+                        "paths": True,
+                        "priority": "low",
+                    },
+                )
+
+    def take(self, outcome: ForecastOutcome) -> None:
+        """Store a job's forecasts, or count its error.
+
+        Raises:
+            JobError: Every other job would fail as well; a model is not the one that computed the forecasts
+                on disk; or the disk is full.
+        """
+        key: Any = outcome.key  # of ``items``
+        model, number = key
+        if outcome.error is not None:
+            if outcome.error.code in FATAL_CODES:
+                raise outcome.error
+            failure = self.failed.setdefault(
+                outcome.error.code, {"windows": 0, "message": outcome.error.message}
+            )
+            failure["windows"] += len(self._jobs[number])
+            return
+        result = outcome.unwrap()
+        self._check_model(model, result.model)
+        closes = [
+            np.asarray(one.paths["close"], np.float32) for one in result.series if one.paths is not None
+        ]
+        self._store.put(model, zip(self._jobs[number], closes, strict=True))
+        self._done[model].update(self._jobs[number])
+
+    def _check_model(self, model: int, info: ModelInfo) -> None:
+        """Refuse to mix the forecasts of two models, for example after the workers' model was changed."""
+        own = info.model_dump(mode="json")
+        before = self._store.about(f"model {model}", own)
+        if before != own:
+            raise JobError(
+                ErrorCode.INVALID_INPUT,
+                f"the workers' model is {_model_text(own)}, and the forecasts in {self._folder} are of "
+                f"{_model_text(before)}: choose another folder, or start anew",
+                "output",
+            )
+
+    def _series(self, window: int) -> dict[str, Any]:
+        bars, _ = self._plan.bars(window)
+        past = bars[: self._plan.options.lookback]
+        columns: dict[str, Any] = {name: past[:, index] for index, name in enumerate(COLUMNS)}
+        return columns | {"timestamps": self._wall_texts(window)[: len(past)]}
+
+    def _wall_texts(self, window: int) -> list[str]:
+        return [str(time) for time in self._plan.bars(window)[1]]
+
+    def names(self) -> list[str]:
+        """The models' names in the report: as asked, or the id of the workers' own."""
+        return [
+            name or str(self._store.about(f"model {model}", {"id": "workers' own"})["id"])
+            for model, name in enumerate(self._plan.options.models)
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """Score the windows that every model has; writes report.json, report.html and forecasts.parquet."""
+        from kronos_client.backtesting.reporting import write_report  # SciPy and Matplotlib
+
+        common = set.intersection(*self._done)
+        if not common:
+            reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
+            raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
+        return write_report(self._plan, self._store, self.names(), sorted(common), self.failed, self._folder)
+
+
+def begin_backtest(
+    candles: Any,
+    output: str | Path,
+    workers: Callable[[], Sequence[AnyWorkerStatus]],
+    options: BacktestArguments,
+) -> BacktestRun:
+    """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
+    given: dict[str, Any] = {**options}
+    live = workers()
+    check_options(options, BacktestArguments)
+    models = tuple(given.pop("models", None) or (None,))
+    lookback = given.pop("lookback", None)
+    if lookback in (None, "auto"):
+        lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
+    plan = BacktestPlan(read_candles(candles), BacktestOptions(lookback=lookback, models=models, **given))
+    return BacktestRun(plan, Path(output), live)
+
+
+def read_candles(candles: Any) -> list[Instrument]:
+    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
+    from kronos_model.bars.files.instruments import read_instruments  # pyarrow
+
+    with readable("the candles"):
+        if isinstance(candles, str | Path):
+            candles = [candles]
+        if not isinstance(candles, Mapping):
+            return read_instruments([str(path) for path in candles])[0]
+        with TemporaryDirectory() as folder:
+            for name, frame in candles.items():
+                frame.to_parquet(Path(folder, f"{name}.parquet"))
+            return read_instruments([folder])[0]
+
+
+def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | None], horizon: int) -> int:
+    """The most bars that all these models read by default, from the workers' announcements.
+
+    Raises:
+        JobError: MISSING_FIELD if no live worker holds one of the models.
+    """
+    found = []
+    for name in models:
+        lookbacks = filter(None, (_lookback_of(worker, name, horizon) for worker in workers))
+        if (lookback := next(lookbacks, None)) is None:
+            holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
+            message = f"{holds}, so its lookback is unknown: start one, or give the lookback"
+            raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
+        found.append(lookback)
+    return min(found)
+
+
+def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:
+    """Jobs that fill all slots twice, at least two a worker.
+
+    Workers share their slots among all jobs that they hold: with more of them none would end for long, and
+    all would be lost with the run.
+    """
+    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    num_paths = 2 * sum(worker.slots for worker in forecasting)
+    return max(2, 2 * len(forecasting), math.ceil(num_paths / (WINDOWS_PER_JOB * samples)))
+
+
+def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:
+    if not isinstance(worker, ForecastWorkerStatus):
+        return None
+    own = worker.model.id if worker.model else None
+    for model in worker.models:
+        if model.max_context is not None and model.id == (name or own):
+            return auto_lookback(model.lookback, model.max_context, horizon)
+    return None
+
+
+def _model_text(info: Mapping[str, Any]) -> str:
+    return " ".join(str(info[part]) for part in ("id", "revision") if info.get(part))

@@ -1,0 +1,94 @@
+"""The forecasts of a backtest on disk: whatever stops a run, the next one finds what was done."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.errors import ErrorCode, JobError
+
+FILE: Final = "forecasts.sqlite"
+
+Closes = NDArray[np.float32]
+"""Sampled closes of one window, (sample_count, H)."""
+
+
+class ForecastStore:
+    """One SQLite file in ``folder``, with the sampled closes of each window and model.
+
+    Raises:
+        JobError: INVALID_INPUT if the folder has a backtest with another fingerprint, DISK_FULL if it cannot
+            be written.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self._path = folder / FILE
+        with self._disk_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self._path, check_same_thread=False)
+            with self._database:
+                self._database.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT)")
+                self._database.execute(
+                    "CREATE TABLE IF NOT EXISTS forecasts (model INTEGER, window INTEGER, "
+                    "num_paths INTEGER, closes BLOB, PRIMARY KEY (model, window))"
+                )
+            known = self.about("fingerprint", fingerprint)
+        if known != fingerprint:
+            self.close()
+            raise JobError(
+                ErrorCode.INVALID_INPUT,
+                f"{folder} holds a backtest of other candles or options: choose another folder, or delete it",
+                "output",
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def about(self, name: str, value: Any) -> Any:
+        """The value stored first under a name, which is this one if there was none."""
+        with self._disk_errors(), self._database:
+            self._database.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+            rows = self._database.execute("SELECT value FROM about WHERE name = ?", (name,))
+            return json.loads(rows.fetchone()[0])
+
+    def put(self, model: int, closes: Iterable[tuple[int, Closes]]) -> None:
+        """Store all or none of some windows' forecasts."""
+        rows = [
+            (model, window, len(values), np.ascontiguousarray(values, dtype="<f4").tobytes())
+            for window, values in closes
+        ]
+        with self._disk_errors(), self._database:
+            self._database.executemany("INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?)", rows)
+
+    def done(self, model: int) -> set[int]:
+        """The windows of which there is a forecast."""
+        rows = self._database.execute("SELECT window FROM forecasts WHERE model = ?", (model,))
+        return {window for (window,) in rows}
+
+    def read(self, model: int, windows: Iterable[int]) -> Iterator[Closes]:
+        """The forecasts of these windows, in their order."""
+        query = "SELECT num_paths, closes FROM forecasts WHERE model = ? AND window = ?"
+        for window in windows:
+            with closing(self._database.execute(query, (model, window))) as rows:
+                num_paths, values = rows.fetchone()
+            yield np.frombuffer(values, dtype="<f4").reshape(num_paths, -1)
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            text = f"{self._path} cannot be written: {error}; make room, or choose another folder"
+            raise JobError(ErrorCode.DISK_FULL, text, "output") from error

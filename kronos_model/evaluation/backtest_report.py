@@ -1,0 +1,180 @@
+"""The report of a backtest: scores of each forecaster, differences with intervals, verdicts. No torch."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student_t
+
+from kronos_model.evaluation.naive_paths import NAIVE_TITLES, RANDOM_WALK, naive_samples
+from kronos_model.evaluation.path_scores import INTERVALS, ScoreTotals
+from kronos_model.evaluation.scores import Array, improvement
+
+GOOD_COVERAGE: Final = (0.75, 0.85)
+"""Acceptable coverage of an 80 % interval; the verdict calls others too narrow or too wide."""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatch:
+    """W windows in the order of their numbers, with each model's sampled closes.
+
+    Attributes:
+        past: closes of the lookbacks, (W, T).
+        actual: closes that followed, (W, H).
+        samples: (W, S, H) by model.
+    """
+
+    past: Array
+    actual: Array
+    samples: Mapping[str, Array]
+
+
+def make_report(
+    batches: Iterable[WindowBatch],
+    times: NDArray[np.datetime64],
+    groups: NDArray[np.int64],
+    *,
+    stride: int,
+    season: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Score all models and the naive forecasts on the same windows.
+
+    Args:
+        times: when each window's forecast begins, (W,).
+        groups: windows with one number have overlapping futures or one time; see ``improvement``.
+        stride: the usual number of bars between two windows of an instrument.
+        season: bars of the seasonal forecast's season, or None to leave it out.
+        seed: of the naive forecasts' draws and of the bootstrap.
+    """
+    totals: dict[str, ScoreTotals] = {}
+    horizon, first, names = 1, 0, []
+    for batch in batches:
+        horizon, names = batch.actual.shape[1], list(batch.samples)
+        naive = naive_samples(batch.past, horizon, season, seed + first)
+        for name, samples in [*batch.samples.items(), *naive.items()]:
+            has_paths = name in batch.samples or name == RANDOM_WALK
+            mine = totals.setdefault(name, ScoreTotals(horizon, has_paths=has_paths))
+            mine.add(samples, batch.actual, batch.past)
+        first += len(batch.actual)
+    models: dict[str, Any] = {}
+    for name in names:
+        lags = math.ceil(horizon / stride) - 1
+        against = {
+            other: compare(totals[name], theirs, times, groups, lags=lags, seed=seed)
+            for other, theirs in totals.items()
+            if other != name
+        }
+        scores = totals[name].scores(times)
+        by_horizon = scores.pop("by_horizon")
+        models[name] = {
+            "scores": scores,
+            "against": against,
+            "by_horizon": by_horizon,
+            "verdict": verdict(scores, against, first),
+        }
+    naive_scores = {name: totals[name].scores(times) for name in totals if name not in models}
+    return {"num_windows": first, "models": models, "naive": naive_scores}
+
+
+def compare(
+    ours: ScoreTotals,
+    theirs: ScoreTotals,
+    times: NDArray[np.datetime64],
+    groups: NDArray[np.int64],
+    *,
+    lags: int,
+    seed: int,
+) -> dict[str, Any]:
+    """How much lower our scaled CRPS is, in per cent of theirs, with a 95 % interval and a test."""
+    our_loss, their_loss = ours.by_window("crps_scaled"), theirs.by_window("crps_scaled")
+    is_scaled = np.isfinite(our_loss) & np.isfinite(their_loss)
+    if not is_scaled.any():
+        return {"difference": None, "low": None, "high": None, "verdict": "unclear", "dm": None}
+    by = improvement(our_loss[is_scaled], their_loss[is_scaled], groups=groups[is_scaled], seed=seed)
+    return {
+        "difference": _finite(by.mean),
+        "low": _finite(by.low),
+        "high": _finite(by.high),
+        "verdict": by.outcome,
+        "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times[is_scaled], lags=lags),
+    }
+
+
+def diebold_mariano(
+    differences: Array, times: NDArray[np.datetime64], *, lags: int
+) -> dict[str, float] | None:
+    """Test of equal accuracy: ``statistic``, below 0 if we are better, and the two-sided ``p_value``.
+
+    Diebold and Mariano, Comparing predictive accuracy, JBES 13 (1995), with the correction for few windows of
+    Harvey, Leybourne and Newbold, International Journal of Forecasting 13 (1997). The instruments'
+    differences at one time count as one, their mean. ``lags``: how many windows before it overlap a window's
+    future. The weights of their covariances fall to 0 (Newey and West, Econometrica 55, 1987), which keeps
+    the variance positive.
+
+    None for fewer than 8 times, or if all differences are equal.
+    """
+    by_time, index = np.unique(times, return_inverse=True)
+    series = np.bincount(index, weights=differences) / np.bincount(index)
+    number = len(by_time)
+    if number < 8 or not np.ptp(series):
+        return None
+    lags = min(lags, number // 2)
+    centred = series - series.mean()
+    variance = centred @ centred
+    for lag in range(1, lags + 1):
+        variance += 2 * (1 - lag / (lags + 1)) * (centred[lag:] @ centred[:-lag])
+    statistic = series.mean() / math.sqrt(variance / number**2)
+    ahead = lags + 1
+    statistic *= math.sqrt(max(number + 1 - 2 * ahead + ahead * (ahead - 1) / number, 1) / number)
+    p_value = 2 * student_t.sf(abs(statistic), number - 1)
+    return {"statistic": float(statistic), "p_value": float(p_value)}
+
+
+def verdict(scores: Mapping[str, Any], against: Mapping[str, Any], num_windows: int) -> list[str]:
+    """The result in plain sentences, first whether to believe the model at all."""
+    naive = {name: by for name, by in against.items() if name in NAIVE_TITLES}
+    worse = [NAIVE_TITLES[name] for name, by in naive.items() if by["verdict"] == "worse"]
+    unclear = [NAIVE_TITLES[name] for name, by in naive.items() if by["verdict"] == "unclear"]
+    if worse:
+        lines = [f"WORSE than naive: {_listed(worse)} forecast these candles better."]
+    elif unclear:
+        lines = [f"Not shown to be better than {_listed(unclear)}."]
+    else:
+        lines = ["Better than every naive forecast on these candles."]
+    lines += [_compared(NAIVE_TITLES.get(name, name), by) for name, by in against.items()]
+    covered = scores["coverage"]["0.8"]
+    low, high = GOOD_COVERAGE
+    too = ": too narrow" if covered < low else ": too wide" if covered > high else ""
+    shares = ", ".join(
+        f"the {100 * float(share):.0f} % interval {100 * scores['coverage'][share]:.0f} %"
+        for share in INTERVALS
+    )
+    lines.append(f"Closes held by {shares}{too}.")
+    if num_windows < 30:
+        lines.append(f"{num_windows} windows are few: ask for 30 or more to see differences.")
+    return lines
+
+
+def _compared(other: str, by: Mapping[str, Any]) -> str:
+    if by["difference"] is None:
+        return f"Not comparable with {other}."
+    if by["low"] == by["high"] == 0:
+        return f"The same as {other}."
+    size = f"{abs(by['difference']):.1f} % {'better' if by['difference'] >= 0 else 'worse'}"
+    if by["low"] is None:
+        return f"{size} than {other}, on too few windows to be sure."
+    bounds = f"95 % interval {by['low']:+.1f} to {by['high']:+.1f} %"
+    sure = "" if by["verdict"] != "unclear" else ", which is no clear difference"
+    return f"{size} than {other} ({bounds}{sure})."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,65 @@
+"""Naive forecasts of the close as samples, which a model must beat in a backtest. No torch.
+
+Points are textbook forecasts (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd edition,
+section 5.2). To each point, changes over as many bars are added that are drawn from the lookback's own: no
+law of distribution is assumed. The random walk chains single returns of the lookback, so it has paths.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from kronos_model.evaluation.naive import MIN_CHANGES
+from kronos_model.evaluation.scores import Array
+
+NUM_SAMPLES: Final = 200
+
+RANDOM_WALK: Final = "random_walk"
+NAIVE_TITLES: Final = {
+    "last_value": "repeating the last value",
+    "drift": "the lookback's trend",
+    "seasonal_naive": "repeating the last season",
+    RANDOM_WALK: "a random walk of the lookback's returns",
+}
+
+
+def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> Mapping[str, Array]:
+    """``NUM_SAMPLES`` closes of each naive forecast by its name, (W, S, H), from lookbacks (W, T).
+
+    ``seasonal_naive`` is there if ``season`` is given; see ``why_not_seasonal``.
+    """
+    num_windows, num_bars = past.shape
+    rng = np.random.default_rng(seed)
+    last = past[:, -1, None, None]
+    changes = _changes(past, horizon, rng)
+    slope = (past[:, -1] - past[:, 0])[:, None, None] / (num_bars - 1)
+    samples = {
+        "last_value": last + changes,
+        "drift": last + slope * np.arange(1, horizon + 1) + changes,
+    }
+    if season is not None:
+        samples["seasonal_naive"] = past[:, None, num_bars - season + np.arange(horizon) % season] + changes
+    with np.errstate(invalid="ignore", divide="ignore"):
+        returns = np.diff(np.log(past), axis=1)
+    returns = np.where(np.isfinite(returns), returns, 0.0)
+    drawn = rng.integers(returns.shape[1], size=(num_windows, NUM_SAMPLES, horizon))
+    steps = np.take_along_axis(returns[:, None], drawn, axis=2)
+    samples[RANDOM_WALK] = last * np.exp(np.cumsum(steps, axis=2))
+    return samples
+
+
+def _changes(past: Array, horizon: int, rng: np.random.Generator) -> Array:
+    """Changes over 1 to H bars, drawn from the lookback's own without their mean, (W, S, H).
+
+    Beyond the lags of which the lookback has ``MIN_CHANGES``, they grow as a random walk's do.
+    """
+    max_lag = max(1, past.shape[1] - MIN_CHANGES)
+    changes = np.empty((len(past), NUM_SAMPLES, horizon))
+    for step in range(1, horizon + 1):
+        lag = min(step, max_lag)
+        own = past[:, lag:] - past[:, :-lag]
+        own = (own - own.mean(axis=1, keepdims=True)) * np.sqrt(step / lag)
+        drawn = rng.integers(own.shape[1], size=(len(past), NUM_SAMPLES))
+        changes[..., step - 1] = np.take_along_axis(own, drawn, axis=1)
+    return changes

@@ -1,0 +1,56 @@
+"""``kronos backtest``: its options, and what it prints and writes. A fake client answers."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kronos_cli.commands import backtest as command
+from kronos_cli.main import cli
+from kronos_client.testing import FakeForecastClient
+from tests.kronos_client.backtesting.test_run import walk
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch):
+    client = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: client)
+    return client
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "daily.csv"
+    walk(1).to_csv(path)
+    return path
+
+
+def run(*args: object):
+    return CliRunner().invoke(cli, ["backtest", *map(str, args)])
+
+
+def test_a_backtest_of_a_file_prints_the_verdict_and_leaves_the_report(client, file, tmp_path):
+    output = tmp_path / "out"
+    options = ["--windows", 8, "--lookback", 40, "--horizon", 5, "--samples", 6, "--model", "one"]
+    done = run(file, "--output", output, *options, "--from", "2024-03-01", "--to", "2024-09-30")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[0] == "one, 8 windows:"
+    report = json.loads((output / "report.json").read_text())
+    assert report["models"]["one"]["verdict"][0] in done.output
+    assert f"Report: {output / 'report.html'}" in done.output
+    asked = report["asked"]
+    assert (asked["start"], asked["samples"], asked["horizon"]) == ("2024-03-01T00:00:00", 6, 5)
+    assert len(client.jobs) == 2
+    again = run(file, "--output", output, *options, "--from", "2024-03-01", "--to", "2024-09-30", "--json")
+    assert json.loads(again.stdout) == report
+    assert len(client.jobs) == 2
+    fresh = run(file, "--output", output, *options, "--fresh")
+    assert fresh.exit_code == 0, fresh.output
+
+
+def test_a_lookback_that_nobody_announces_is_asked_for(client, file, tmp_path):
+    done = run(file, "--output", tmp_path / "out", "--json")
+    assert done.exit_code == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "MISSING_FIELD"
+    assert "start one, or give the lookback" in error["message"]

@@ -1,0 +1,215 @@
+"""Backtests through the fake client, whose forecasts are random walks: stopped, continued and scored."""
+
+import asyncio
+import json
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from kronos_client.backtesting import reporting
+from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
+from kronos_client.backtesting.run import BacktestRun, find_lookback, read_candles
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.worker_status import ModelStatus
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
+
+OPTIONS = {"lookback": 40, "horizon": 5, "windows": 12, "samples": 8}
+
+
+def walk(seed: int, num_bars: int = 300) -> pd.DataFrame:
+    closes = 50 * np.exp(0.01 * np.random.default_rng(seed).normal(size=num_bars).cumsum())
+    times = pd.date_range("2024-01-01", periods=num_bars, freq="D", name="timestamps")
+    opens = np.concatenate([[50], closes[:-1]])
+    high, low = np.maximum(opens, closes) * 1.001, np.minimum(opens, closes) * 0.999
+    return pd.DataFrame(
+        {"open": opens, "high": high, "low": low, "close": closes, "volume": 1.0}, index=times
+    )
+
+
+CANDLES = {"a": walk(1), "b": walk(2)}
+
+
+@pytest.fixture
+def client():
+    with FakeForecastClient() as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def no_charts(monkeypatch: pytest.MonkeyPatch):
+    """Charts take seconds; ``test_page`` draws them."""
+    monkeypatch.setattr(reporting, "write_page", lambda path, *_: path.write_text("page"))
+
+
+def read(folder: Path) -> dict:
+    return json.loads((folder / "report.json").read_text())
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stopped_backtest_continues_and_reports_the_same(client, tmp_path):
+    whole = client.backtest(CANDLES, tmp_path / "whole", models=["one", "two"], **OPTIONS)
+
+    def stop(done: int, total: int) -> None:
+        assert total == 48
+        if done >= 16:
+            raise Stopped
+
+    with suppress(Stopped):
+        client.backtest(CANDLES, tmp_path / "cut", models=["one", "two"], on_progress=stop, **OPTIONS)
+    assert not (tmp_path / "cut" / "report.json").exists()
+    before = len(client.jobs)
+    assert client.backtest(CANDLES, tmp_path / "cut", models=["one", "two"], **OPTIONS) == whole
+    assert len(client.jobs) - before < 12
+    assert read(tmp_path / "cut") == whole == read(tmp_path / "whole")
+    assert whole["num_windows"] == 24
+    assert set(whole["models"]) == {"one", "two"}
+
+
+def test_windows_are_jobs_of_low_priority_that_read_no_bar_after_their_cut(client, tmp_path):
+    client.backtest({"a": CANDLES["a"]}, tmp_path, **OPTIONS)
+    jobs = list(client.jobs.values())
+    assert {job["priority"] for job in jobs} == {"low"}
+    assert len({job["sampling"]["seed"] for job in jobs}) == len(jobs) == 3
+    for job in jobs:
+        assert job["lookback"] == 40
+        for series in job["series"]:
+            assert len(series["timestamps"]) == 40
+            assert len(series["future_timestamps"]) == 5
+            assert max(series["timestamps"]) < min(series["future_timestamps"])
+
+
+def test_asyncio_gives_the_same_report(client, tmp_path):
+    async def run():
+        async with FakeAsyncForecastClient(client) as own:
+            return await own.backtest(CANDLES, tmp_path / "awaited", **OPTIONS)
+
+    assert asyncio.run(run()) == client.backtest(CANDLES, tmp_path / "plain", **OPTIONS)
+
+
+def test_forecasts_are_a_table_with_what_followed(client, tmp_path):
+    report = client.backtest({"a": CANDLES["a"]}, tmp_path, **OPTIONS)
+    table = pq.read_table(tmp_path / "forecasts.parquet").to_pandas()
+    assert len(table) == 12 * 5
+    assert set(table["model"]) == {"stand-in"} == set(report["models"])
+    last = table.iloc[-1]
+    assert (last["instrument"], last["step"]) == ("a", 5)
+    assert last["actual"] == pytest.approx(CANDLES["a"]["close"][last["timestamp"]], rel=1e-6)
+    assert (table["close_q0.1"] <= table["close_q0.9"]).all()
+
+
+def test_other_options_or_candles_are_not_mixed_with_what_is_there(client, tmp_path):
+    client.backtest(CANDLES, tmp_path, **OPTIONS)
+    for candles, options in [(CANDLES, OPTIONS | {"seed": 1}), ({"a": walk(3), "b": walk(2)}, OPTIONS)]:
+        with pytest.raises(JobError, match="of other candles or options") as refused:
+            client.backtest(candles, tmp_path, **options)
+        assert refused.value.field == "output"
+
+
+def test_a_model_that_was_replaced_meanwhile_is_not_mixed_with_the_old_one(client, tmp_path, monkeypatch):
+    def stop(done: int, total: int) -> None:
+        raise Stopped
+
+    with suppress(Stopped):
+        client.backtest(CANDLES, tmp_path, on_progress=stop, **OPTIONS)
+    monkeypatch.setattr("kronos_client.core.stand_in.STAND_IN", "another")
+    with pytest.raises(JobError, match=r"model is another, and the forecasts .* are of stand-in"):
+        client.backtest(CANDLES, tmp_path, **OPTIONS)
+
+
+def test_windows_that_fail_are_left_out_and_counted(client, tmp_path):
+    client.refuse_next(JobError(ErrorCode.LIMIT_EXCEEDED, "too large", "series"))
+    report = client.backtest(CANDLES, tmp_path, **OPTIONS)
+    assert report["num_windows"] == 20
+    assert report["left_out"] == {
+        "windows": 4, "errors": {"LIMIT_EXCEEDED": {"windows": 4, "message": "too large"}}
+    }  # fmt: skip
+    again = client.backtest(CANDLES, tmp_path, **OPTIONS)
+    assert (again["num_windows"], again["left_out"]["windows"]) == (24, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(ErrorCode.MODEL_NOT_ALLOWED, "^"), (ErrorCode.LIMIT_EXCEEDED, "nothing to score: ")],
+)
+def test_an_error_of_every_job_ends_the_run(client, tmp_path, code, message):
+    client.refuse_next(JobError(code, "not this one", "model"), times=100)
+    with pytest.raises(JobError, match=f"{message}.*not this one"):
+        client.backtest(CANDLES, tmp_path, **OPTIONS)
+
+
+def plan(num_bars: int = 300, **options) -> BacktestPlan:
+    instruments = read_candles({"a": walk(1, num_bars)})
+    return BacktestPlan(instruments, BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
+
+
+def begins(plan: BacktestPlan) -> list[int]:
+    """The position of each window's first forecast bar."""
+    return (plan.windows.start + plan.options.lookback).tolist()
+
+
+def test_windows_are_spread_evenly_or_counted_back_from_the_end():
+    assert begins(plan(windows=3)) == [82, 168, 253]
+    assert begins(plan(stride=100)) == [95, 195, 295]
+    assert begins(plan(stride=10, windows=2)) == [285, 295]
+    assert len(begins(plan())) == 40
+    between = plan(stride=1, start=datetime(2024, 3, 1), end=datetime(2024, 3, 10))
+    assert begins(between) == list(range(60, 66))
+
+
+def test_overlapping_futures_are_one_group():
+    groups = plan(stride=1, windows=10).groups
+    assert np.unique(groups, return_counts=True)[1].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models")],
+)
+def test_options_that_cannot_be_used_are_refused(options, field):
+    with pytest.raises(JobError) as refused:
+        plan(**options)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_VALUE, field)
+
+
+def test_too_few_bars_are_refused_with_the_number_that_is_needed():
+    with pytest.raises(JobError, match=r"a lookback of 40 and a horizon of 5 need 45 bars, and .* has 44"):
+        plan(num_bars=44)
+    assert len(plan(num_bars=45).windows) == 1
+
+
+def test_the_lookback_is_the_shortest_that_the_models_announce():
+    counts = {"jobs": 0, "slots": 8, "running": 0, "waiting": 0}
+    model = ModelStatus(id="a", revision=None, state="ready", max_context=512, **counts)
+    trained = model.model_copy(update={"id": "b", "lookback": 90})
+    worker = fake_worker(models=(model.model_dump(), trained.model_dump()), model=info("a"))
+    assert find_lookback([worker], [None], 24) == 488
+    assert find_lookback([worker], ["a", "b"], 24) == 90
+    with pytest.raises(JobError, match="no live worker holds the model c"):
+        find_lookback([worker], ["c"], 24)
+
+
+def test_as_many_jobs_are_in_flight_as_fill_the_workers_twice():
+    instruments = read_candles({"a": walk(1)})
+    plan = BacktestPlan(instruments, BacktestOptions(lookback=40, horizon=5, samples=30))
+
+    def in_flight(*slots: int) -> int:
+        workers = [fake_worker(slots=number) for number in slots]
+        with TemporaryDirectory() as folder, closing(BacktestRun(plan, Path(folder), workers)) as run:
+            return run.sending["max_in_flight"]
+
+    assert in_flight() == 2
+    assert in_flight(64, 64, 64) == 6
+    assert in_flight(512, 512) == 18
+
+
+def info(name: str) -> dict:
+    return {"id": name, "revision": None, "tokenizer_id": name, "tokenizer_revision": None}

@@ -1,0 +1,94 @@
+"""The report calls a good model better, a bad one worse, and does not call noise a difference."""
+
+import numpy as np
+import pytest
+
+from kronos_model.evaluation.backtest_report import WindowBatch, diebold_mariano, make_report
+from kronos_model.evaluation.naive_paths import NUM_SAMPLES, naive_samples
+
+LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
+CLOSES = 100 * np.exp(
+    0.01 * np.random.default_rng(5).normal(size=(NUM_WINDOWS, LOOKBACK + HORIZON)).cumsum(axis=1)
+)
+PAST, ACTUAL = CLOSES[:, :LOOKBACK], CLOSES[:, LOOKBACK:]
+TIMES = (HORIZON * np.arange(NUM_WINDOWS)).astype("datetime64[D]")
+
+
+def walks(spread: float, *, seed: int = 0) -> np.ndarray:
+    steps = spread * np.random.default_rng(seed).normal(size=(NUM_WINDOWS, 30, HORIZON))
+    return PAST[:, -1, None, None] * np.exp(steps.cumsum(axis=2))
+
+
+def report_on(**models: np.ndarray):
+    halves = np.array_split(np.arange(NUM_WINDOWS), 2)
+    batches = (
+        WindowBatch(PAST[half], ACTUAL[half], {name: samples[half] for name, samples in models.items()})
+        for half in halves
+    )
+    groups = np.arange(NUM_WINDOWS)
+    return make_report(batches, TIMES, groups, stride=HORIZON, season=None, seed=0)
+
+
+def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive():
+    cheating = ACTUAL[:, None] * (1 + 0.001 * np.random.default_rng(1).normal(size=(1, 30, 1)))
+    report = report_on(cheating=cheating, wild=walks(0.05))
+    good, bad = report["models"]["cheating"], report["models"]["wild"]
+    assert {by["verdict"] for by in good["against"].values()} == {"better"}
+    assert good["verdict"][0] == "Better than every naive forecast on these candles."
+    assert good["against"]["wild"]["dm"]["p_value"] < 0.001
+    assert {by["verdict"] for by in bad["against"].values()} == {"worse"}
+    assert bad["verdict"][0].startswith("WORSE than naive: repeating the last value, ")
+    assert "too wide" in bad["verdict"][-1]
+    assert report["num_windows"] == NUM_WINDOWS
+
+
+def test_the_true_law_is_calibrated_and_two_samples_of_it_do_not_differ():
+    report = report_on(one=walks(0.01), other=walks(0.01, seed=1))
+    one = report["models"]["one"]
+    assert one["against"]["other"]["verdict"] == "unclear"
+    assert one["against"]["other"]["dm"]["p_value"] > 0.05
+    assert one["scores"]["coverage"]["0.8"] == pytest.approx(0.8, abs=0.08)
+    assert set(report["naive"]) == {"last_value", "drift", "random_walk"}
+    assert report["naive"]["drift"]["volatility_error"] is None
+    assert report["naive"]["random_walk"]["volatility_error"] < 0.5
+
+
+def test_no_close_that_changes_means_no_comparison():
+    flat = np.full((3, LOOKBACK), 10.0)
+    batch = WindowBatch(flat, flat[:, :HORIZON], {"flat": np.full((3, 30, HORIZON), 10.0)})
+    report = make_report([batch], TIMES[:3], np.arange(3), stride=HORIZON, season=None, seed=0)
+    assert report["models"]["flat"]["against"]["drift"]["difference"] is None
+    assert report["models"]["flat"]["scores"]["crps"] == pytest.approx(0, abs=1e-12)
+
+
+def test_diebold_mariano_holds_its_level_for_overlapping_windows():
+    rng, rejected = np.random.default_rng(2), 0
+    for _ in range(400):
+        noise = rng.normal(size=103)
+        overlapping = noise[:-3] + noise[1:-2] + noise[2:-1] + noise[3:]
+        found = diebold_mariano(overlapping, np.arange(100).astype("datetime64[D]"), lags=3)
+        rejected += found["p_value"] < 0.05
+    assert 0.02 < rejected / 400 < 0.12
+
+
+def test_diebold_mariano_takes_instruments_at_one_time_as_one():
+    rng = np.random.default_rng(4)
+    each, times = rng.normal(size=40) + 0.2, np.arange(40).astype("datetime64[D]")
+    once = diebold_mariano(each, times, lags=0)
+    assert diebold_mariano(np.tile(each, 5), np.tile(times, 5), lags=0) == pytest.approx(once)
+    assert diebold_mariano(each[:5], times[:5], lags=0) is None
+
+
+def test_naive_samples_have_the_textbook_points():
+    samples = naive_samples(PAST, HORIZON, 5, seed=0)
+    expected = {
+        "last_value": PAST[:, -1:].repeat(HORIZON, axis=1),
+        "drift": PAST[:, -1:] + (PAST[:, -1:] - PAST[:, :1]) / (LOOKBACK - 1) * np.arange(1, HORIZON + 1),
+        "seasonal_naive": PAST[:, LOOKBACK - 5 + np.arange(HORIZON) % 5],
+    }
+    for name, point in expected.items():
+        assert samples[name].shape == (NUM_WINDOWS, NUM_SAMPLES, HORIZON)
+        spread = samples[name].std(axis=1) / np.sqrt(NUM_SAMPLES)
+        assert (np.abs(samples[name].mean(axis=1) - point) < 5 * spread).all()
+    growth = samples["random_walk"].std(axis=1).mean(axis=0)
+    assert growth[-1] / growth[0] == pytest.approx(np.sqrt(HORIZON), rel=0.1)
