@@ -157,29 +157,27 @@ def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
     assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, mean close at the end 11.500"
 
 
-def test_an_expired_job_is_marked_in_the_list(routed: RoutedVisit):
-    page = forecast(routed)
-    routed.expected_failures = 1
-    routed.answers[f"{ADDRESS}/events"] = problem(
-        410, detail="The result has expired.", code="RESULT_EXPIRED"
-    )
+def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
+    page = routed.open()
+    page.evaluate("""() => {
+        const jobs = ["finetunes/one", "forecasts/two"].map((address) => (
+            { address, title: address, at: 0, state: "running" }))
+        localStorage.setItem("kronos.jobs", JSON.stringify(jobs))
+    }""")
+    routed.expected_failures = 2
+    expired = problem(410, detail="The result has expired.", code="RESULT_EXPIRED")
+    routed.answers |= {
+        "finetunes/one": {"state": "failed"},
+        "forecasts/two": expired,
+        "forecasts/two/events": expired,
+    }
     page.reload()
+    page.wait_for_selector(".state-failed")
+    page.wait_for_selector(".state-expired")
+    page.click("text=forecasts/two")
     page.wait_for_selector("#job-problem")
     assert page.inner_text("#job-problem") == "The result has expired. (RESULT_EXPIRED)"
-    assert page.inner_text("#recent-jobs .state") == "expired"
-
-
-def test_jobs_that_go_on_keep_their_state_in_the_list(routed: RoutedVisit):
-    page = forecast(routed)
-    page.evaluate("""() => {
-        const [job] = JSON.parse(localStorage.getItem("kronos.jobs"))
-        const other = { ...job, address: "finetunes/other", state: "running" }
-        localStorage.setItem("kronos.jobs", JSON.stringify([other]))
-    }""")
-    routed.answers["finetunes/other"] = {"state": "failed"}
-    page.goto("about:blank")
-    page = routed.open()
-    page.wait_for_selector(".state-failed")
+    assert page.locator("#recent-jobs [aria-current]").inner_text() == "forecasts/two"
 
 
 def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
