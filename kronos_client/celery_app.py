@@ -5,6 +5,7 @@ from typing import Any, Final
 from celery import Celery
 
 from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
@@ -36,12 +37,12 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
             "queue_order_strategy": "priority",
             "priority_steps": list(PRIORITY_STEPS),
             # Without these, a half-open connection would block for ever.
-            "socket_timeout": 30,
+            "socket_timeout": ANSWER_TIMEOUT_S,
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
             "health_check_interval": 25,
         },
-        "redis_socket_timeout": 30.0,
+        "redis_socket_timeout": ANSWER_TIMEOUT_S,
         "redis_socket_connect_timeout": 5.0,
         "redis_socket_keepalive": True,
         "redis_backend_health_check_interval": 25,

@@ -1,4 +1,4 @@
-/** The file of candles: chosen, dropped or the sample. The API reads it, by the same rules as every other file. */
+/** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 
 import { ApiError, Unreachable, upload } from "./api.js"
 import { byId, offer, showText } from "./elements.js"

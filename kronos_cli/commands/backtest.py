@@ -22,6 +22,7 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path(exists=True))
+@options.candle_files
 @click.option(
     "--output", type=options.PATH, default=DEFAULT_OUTPUT, show_default=True,
     help="Folder for report.html, report.json and forecasts.parquet.",

@@ -39,7 +39,16 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
         retry=Retry(ConstantBackoff(0.2), 1),
         **OPTIONS,
     )
-    return Redis.from_pool(pool)  # so that closing it closes the pool
+    return _Client.from_pool(pool)  # so that closing it closes the pool
+
+
+class _Client(Redis):
+    """If a connection fails, closes the idle ones too: they may be silent too, and each costs a timeout."""
+
+    def _close_connection(self, *args: Any, **kwargs: Any) -> None:
+        """Called by redis-py (8.1) before it repeats a command."""
+        super()._close_connection(*args, **kwargs)
+        self.connection_pool.disconnect(inuse_connections=False)
 
 
 def read_bytes(redis: Any, *command: str | int) -> list[Any]:

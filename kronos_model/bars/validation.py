@@ -89,4 +89,4 @@ def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
             text = f" has {len(values)} values, but 'open' has {num_bars}: give one value a bar"
             raise column_error("LENGTH_MISMATCH", name, text, row=min(len(values), num_bars))
     if num_bars == 0:
-        raise CandleError("the series has no bars: give a lookback", code="EMPTY_SERIES", field="open")
+        raise CandleError("the series has no bars: send some", code="EMPTY_SERIES", field="open")

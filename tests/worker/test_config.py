@@ -96,10 +96,3 @@ def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == ("kronos" if is_ours else "host")
-
-
-def test_a_client_gives_up_sooner_than_a_worker_if_redis_does_not_answer(settings, app):
-    """A worker may wait until its result is stored. A client's caller waits for the answer."""
-    with make_app(settings) as client:
-        options = (client.conf.broker_transport_options, app.conf.broker_transport_options)
-        assert options[0]["socket_timeout"] < options[1]["socket_timeout"]

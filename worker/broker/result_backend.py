@@ -15,7 +15,7 @@ from celery.backends.redis import RedisBackend
 from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.connection import refuses_writes
+from kronos_client.redis.connection import connect, refuses_writes
 from kronos_client.redis.job_store import JobStore, OnRepeated, Receipt
 from worker.config import TAKEN_KEY_SETTING
 
@@ -42,7 +42,8 @@ class CodedRedisBackend(RedisBackend):
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         taken_key = app.conf.get(TAKEN_KEY_SETTING)
-        return JobStore(self.client, ttl_s, taken_key, lambda tag: self.on_repeated(tag))
+        # Not Celery's client, which waits for each silent connection in turn.
+        return JobStore(connect(app.conf.result_backend), ttl_s, taken_key, lambda tag: self.on_repeated(tag))
 
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any

@@ -100,3 +100,24 @@ def test_a_full_redis_of_any_version_is_recognised(redis):
             assert refuses_writes(caught.value)
     finally:
         redis.config_set("maxmemory", 0)
+
+
+def test_a_connection_that_falls_silent_takes_the_idle_ones_along(redis_server, monkeypatch):
+    with connect(redis_server.url) as client:
+        pool = client.connection_pool
+        connections = [pool.get_connection() for _ in range(3)]
+        for connection in connections:
+            pool.release(connection)
+        sockets = [connection._sock for connection in connections]
+        real = type(connections[-1]).read_response
+        silent = [TimeoutError("silent")]
+
+        def read_response(connection, *args, **kwargs):
+            if silent and connection is connections[-1]:
+                raise silent.pop()
+            return real(connection, *args, **kwargs)
+
+        monkeypatch.setattr(type(connections[-1]), "read_response", read_response)
+        assert client.ping()
+        assert not silent
+        assert all(connection._sock not in sockets for connection in connections)
