@@ -1,6 +1,6 @@
 /** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 
-import { Unreachable, upload } from "./api.js"
+import { ApiError, Unreachable, upload } from "./api.js"
 import { byId, offer, showText } from "./elements.js"
 import { bars, count, reason } from "./texts.js"
 
@@ -33,23 +33,21 @@ export class CandleFile {
   /** Calls `onCandles` with the bars of each file that is opened. */
   constructor(onCandles) {
     this.onCandles = onCandles
-    byId("file").addEventListener("change", () => this.#open(byId("file").files[0]))
-    for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
+    byId("file").addEventListener("change", () => this.#open(byId("file").files))
     byId("file-form").addEventListener("change", ({ target }) => {
       if (target.id === "id-column") byId("instrument").value = ""
-      if (this.#file) this.#open(this.#file)
+      if (this.#file) this.#open([this.#file])
     })
+    for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
   }
 
-  /** A dropped file is opened. By default, the browser would leave the page for it. */
+  /** A file may be dropped anywhere. By default, the browser would leave the page for it. */
   #onDrag(event) {
     const { type, target, dataTransfer: { types, files } } = event
     if (!types.includes("Files")) return
     event.preventDefault()
     byId("drop").classList.toggle("over", type === "dragover")
-    if (type !== "drop" || byId("finetune").contains(target)) return
-    if (files.length === 1) this.#open(files[0])
-    else showText(byId("file-problem"), "Open one file: a forecast is made from one file at a time.")
+    if (type === "drop" && !byId("finetune").contains(target)) this.#open(files)
   }
 
   /** Opens the page's own sample, which is plain enough to be read here. */
@@ -63,7 +61,7 @@ export class CandleFile {
     this.#show(new Candles("sample.csv", timestamps, Object.fromEntries(numbers)), {})
   }
 
-  async #open(file) {
+  async #open([file, ...others]) {
     if (!file) return
     this.#file = file
     this.#reading += 1
@@ -71,7 +69,8 @@ export class CandleFile {
     showText(byId("file-problem"), null)
     showText(byId("file-name"), `Reading ${file.name}…`)
     try {
-      const answer = await upload(`candles?${this.#query(file.name)}`, file, "application/octet-stream")
+      if (others.length) throw new ApiError("Open one file: a forecast is made from one file at a time.")
+      const answer = await upload(`candles?${this.#query(file.name)}`, file)
       if (reading !== this.#reading) return
       const { id, timestamps, ...columns } = answer.series
       const isOne = answer.instruments.length === 0
@@ -84,7 +83,8 @@ export class CandleFile {
       showText(byId("file-name"), null)
       const isRow = "line" in (error.details ?? {}) || "row" in (error.details ?? {})
       if (isRow || ASKED.includes(error.field)) byId("file-form").open = true
-      showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open(file) : null)
+      showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open([file]) : null)
+      byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
     }
     byId("file").value = "" // so that the same file can be chosen again once it is corrected
   }

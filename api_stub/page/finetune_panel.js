@@ -12,7 +12,6 @@ export class FinetunePanel {
   #hasDatasets = false
   #datasets = []
   #uploaded = new Set()
-  #maxUploadBytes = Infinity
   #jobId = null
   #silence = new Silence()
   #charts = new Map()
@@ -27,7 +26,6 @@ export class FinetunePanel {
       cancel: "stop-training", problem: "training-problem",
     }, recent)
     pool.onChange((state) => {
-      this.#maxUploadBytes = state?.limits?.max_upload_bytes ?? this.#maxUploadBytes
       if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.#jobId))
       this.job.refresh()
       if (state) this.#readDatasets()
@@ -66,11 +64,7 @@ export class FinetunePanel {
     const [replace, drop] = ["dataset-replace", "dataset-drop"].map((id) => byId(id).checked)
     const address = `datasets?${new URLSearchParams({ name, replace, drop_bad_rows: drop })}`
     try {
-      if (file.size > this.#maxUploadBytes) {
-        const [size, most] = [file.size, this.#maxUploadBytes].map((bytes) => (bytes / 2 ** 20).toFixed(1))
-        throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most} MiB (KRONOS_API_MAX_UPLOAD_BYTES).`)
-      }
-      const dataset = await upload(address, file, "application/octet-stream")
+      const dataset = await upload(address, file)
       const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
         (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".") +

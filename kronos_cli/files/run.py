@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kronos_cli.files.bulk import FileReader, ForecastWork, read_work
 from kronos_cli.files.caution import caution_about
 from kronos_cli.files.inputs import Source
 from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
+from kronos_cli.tables.parts import progress_bar
 from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import JobError
@@ -107,10 +107,7 @@ class ForecastRun:
             JobError: Every other file would fail as well.
             KronosError: A forecast cannot be written.
         """
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
-        progress = Progress(
-            TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
-        )
+        progress = progress_bar(console, "Forecast", "files")
         bar = progress.add_task("forecast", total=len(self.inputs))
 
         def show() -> None:
