@@ -19,7 +19,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
 
     The first defect is reported, with its column as ``field`` and its first row in ``details["row"]``. A high
     below open or close is no defect as long as it is not below the low: it is common in vendors' data and
-    does no harm.
+    does no harm. ``impossible_warning`` names it.
 
     Raises CandleError: MISSING_COLUMN, UNKNOWN_COLUMN, LENGTH_MISMATCH (also if not one-dimensional),
     EMPTY_SERIES, NOT_FINITE, VALUE_TOO_LARGE, NON_POSITIVE_PRICE (also one that is zero as float32),
