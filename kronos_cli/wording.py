@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
 
 _OPTIONS: Final = {
-    r"pass future_timestamps or a longer lookback": "use a longer --lookback",
-    r"pass future_timestamps": "use a longer --lookback",
-    r"\bseries(\.0)?\.|Series '0': ": "",
+    r"give (the future times|them,) or a longer lookback": "use a longer --lookback",
+    r"\bseries(\.0)?\.": "",
     r"\bdata\.instruments\b": "--inline",
     r"\b(sampling\.)?sample_count\b": "--samples",
     r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",

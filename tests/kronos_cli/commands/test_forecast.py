@@ -359,7 +359,9 @@ def test_errors_of_jobs_use_the_words_of_the_command_line(played: PlayedClient, 
     played.errors[20] = JobError(
         "MIXED_TIMEZONES", "series.0.timestamps, row 3: '2024' is odd", "series.0.timestamps", {"row": 3}
     )
-    played.errors[21] = JobError("CANNOT_INFER_TIMESTAMPS", "no rule: pass future_timestamps", "series.0")
+    played.errors[21] = JobError(
+        "CANNOT_INFER_TIMESTAMPS", "no rule: give them, or a longer lookback", "series.0"
+    )
     played.errors[22] = JobError("LIMIT_EXCEEDED", "sampling.sample_count: 300 is more than 256", "sampling")
     assert forecast("in", "--output", "out").stderr.splitlines() == [
         "MIXED_TIMEZONES: in/a.csv: times, line 5: '2024' is odd",
