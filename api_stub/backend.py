@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, ParamSpec, Self, TypeVar
@@ -123,6 +123,16 @@ class Backend:
             if error.code != ErrorCode.TIMEOUT:
                 raise
         return last
+
+    async def try_to_cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel jobs until Redis fails. A job that has ended stays as it is."""
+
+        def cancel_all() -> None:
+            for job_id in job_ids:
+                self.dispatcher.cancel(job_id)
+
+        with suppress(JobError):  # the request has an error of its own
+            await self.call(cancel_all)
 
     async def cancel(self, job_id: str) -> Stored:
         """Cancel a job, and return its state after that. Raises the errors of ``read``."""

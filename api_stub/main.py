@@ -14,9 +14,11 @@ from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
+from api_stub.middleware.body_limits import BodyLimits
 from api_stub.middleware.encodings import Decoding, Encoding
-from api_stub.middleware.guards import BodyLimit, Keys, read_keys
+from api_stub.middleware.guards import Keys, read_keys
 from api_stub.middleware.head import Head
+from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
 from api_stub.routes import candles, datasets, file_forecasts, health, jobs, metrics, models, predict
 from api_stub.settings import ApiSettings
@@ -73,10 +75,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
     # The middleware added last receives a request first.
     app.add_middleware(Head)
     app.add_middleware(Encoding)
-    app.add_middleware(
-        BodyLimit, max_bytes=settings.api_max_body_bytes, max_upload_bytes=settings.api_max_upload_bytes
-    )
-    app.add_middleware(Decoding)  # outside of BodyLimit, which counts decoded bytes
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(Decoding)  # outside of BodyLimits, which counts decoded bytes
+    if settings.api_requests_per_minute is not None:
+        app.add_middleware(RateLimit, limit=settings.api_requests_per_minute, page=page_files.ADDRESSES)
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
     if origins := (settings.api_cors_origins or "").replace(",", " ").split():
         app.add_middleware(
@@ -87,7 +89,10 @@ def create_app(settings: ApiSettings) -> FastAPI:
                 *("Authorization", "Content-Encoding", "Content-Type", "Idempotency-Key", "Prefer"),
                 "X-Request-Id",
             ],
-            expose_headers=["Location", "Preference-Applied", "Retry-After", "X-Job-Id", "X-Request-Id"],
+            expose_headers=[
+                *("Location", "Preference-Applied", "Retry-After", "X-Job-Id", "X-Request-Id"),
+                *HEADERS,
+            ],
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app

@@ -21,6 +21,14 @@ class ApiSettings(ServiceSettings):
     api_max_upload_bytes: int = Field(
         256 * 2**20, ge=1024, description="bytes of one uploaded file of candles"
     )
+    api_body_timeout_s: float = Field(
+        30, gt=0, description="seconds for which a request's body may stop arriving; then the answer is 408"
+    )
+    api_requests_per_minute: int | None = Field(
+        None,
+        ge=1,
+        description="requests a minute of one key, over all API processes; more get 429; default: no limit",
+    )
     webhook_secret: SecretStr | None = Field(
         None, description="key that signs webhooks, 24 or more bytes in base64; default: none are sent"
     )

@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 from redis.exceptions import AuthenticationError, RedisError
 
+from kronos_cli.wording import in_own_words
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import REFUSED
 from kronos_client.settings import SettingsError
@@ -53,7 +54,9 @@ class OneLineErrors(click.Group):
             if isinstance(error, click.ClickException | click.Abort):
                 raise
             has_code = isinstance(error, KronosError | JobError)
-            raise click.ClickException(str(error) if has_code else content["message"]) from error
+            raise click.ClickException(
+                in_own_words(str(error)) if has_code else content["message"]
+            ) from error
 
 
 def error_is_printed(ctx: click.Context) -> None:
@@ -66,7 +69,7 @@ def error_as_json(error: Exception) -> dict[str, str]:
     code, message = "FAILED", str(error)
     match error:
         case KronosError() | JobError():
-            code, message = error.code, error.message
+            code, message = error.code, in_own_words(error.message)
         case AuthenticationError():
             code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
         case RedisError():

@@ -24,72 +24,31 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "aio": ("AsyncForecastClient",),
-    "client": ("ForecastClient",),
-    "contract.errors": (
-        "ErrorCode",
-        "JobError",
-    ),
-    "contract.finetune_results": (
-        "FinetuneProgress",
-        "FinetuneResult",
-    ),
-    "contract.results": (
-        "ForecastResult",
-        "SeriesForecast",
-    ),
-    "contract.worker_status": (
-        "FinetuneWorkerStatus",
-        "ForecastWorkerStatus",
-    ),
-    "core.async_handle": (
-        "AsyncFinetuneHandle",
-        "AsyncForecastHandle",
-    ),
-    "core.finetune_request": ("FinetuneOptions",),
-    "core.forecast_request": ("ForecastOptions",),
-    "core.handle": (
-        "FinetuneHandle",
-        "ForecastHandle",
-    ),
-    "core.kinds": (
-        "FinetuneState",
-        "JobState",
-    ),
-    "core.many": ("ForecastOutcome",),
-    "settings": (
-        "ClientSettings",
-        "SettingsError",
-    ),
+    "aio": "AsyncForecastClient",
+    "client": "ForecastClient",
+    "contract.errors": "ErrorCode JobError",
+    "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.results": "ForecastResult SeriesForecast",
+    "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
+    "core.async_handle": "AsyncFinetuneHandle AsyncForecastHandle",
+    "core.finetune_request": "FinetuneOptions",
+    "core.forecast_request": "ForecastOptions",
+    "core.handle": "FinetuneHandle ForecastHandle",
+    "core.kinds": "FinetuneState JobState",
+    "core.many": "ForecastOutcome",
+    "settings": "ClientSettings SettingsError",
 }
 
 __all__ = [
-    "AsyncFinetuneHandle",
-    "AsyncForecastClient",
-    "AsyncForecastHandle",
-    "ClientSettings",
-    "ErrorCode",
-    "FinetuneHandle",
-    "FinetuneOptions",
-    "FinetuneProgress",
-    "FinetuneResult",
-    "FinetuneState",
-    "FinetuneWorkerStatus",
-    "ForecastClient",
-    "ForecastHandle",
-    "ForecastOptions",
-    "ForecastOutcome",
-    "ForecastResult",
-    "ForecastWorkerStatus",
-    "JobError",
-    "JobState",
-    "SeriesForecast",
-    "SettingsError",
-]
+    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "ClientSettings", "ErrorCode",
+    "FinetuneHandle", "FinetuneOptions", "FinetuneProgress", "FinetuneResult", "FinetuneState",
+    "FinetuneWorkerStatus", "ForecastClient", "ForecastHandle", "ForecastOptions", "ForecastOutcome",
+    "ForecastResult", "ForecastWorkerStatus", "JobError", "JobState", "SeriesForecast", "SettingsError",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,22 +6,20 @@ For example:
         result = await client.forecast(df, pred_len=96, sample_count=20)
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from kronos_client.backtesting.run import BacktestArguments, BacktestRun, begin_backtest
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import (
     AsyncFinetuneHandle,
     AsyncForecastHandle,
     AsyncHandle,
-    not_in_time,
+    cancelled_if_left,
     submitted,
 )
 from kronos_client.core.core import Core
@@ -90,16 +88,8 @@ class AsyncForecastClient:
         job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
         make_job = partial(candles_job, candles, options)
         handle: AsyncForecastHandle = await self._submit(make_job, job_id, retry_for_s, may_stay=False)
-        try:
+        async with cancelled_if_left(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
-        except JobError as error:
-            if error.code == ErrorCode.TIMEOUT:
-                await handle.cancel()
-            raise not_in_time(error, timeout_s, handle.id) from None
-        except asyncio.CancelledError:
-            with suppress(JobError):
-                await asyncio.shield(handle.cancel())
-            raise
 
     async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.

@@ -118,8 +118,8 @@ class ForecastClient:
         """Enqueue one job.
 
         Args:
-            candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or a list of
-                these for several series.
+            candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or for
+                several series a list of these, or a mapping from ids to them.
             job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
             retry_for_s: Seconds during which it is submitted again, with the same id, if the queue is full,
                 Redis does not answer, or its answer was lost.

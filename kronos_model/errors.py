@@ -3,6 +3,7 @@
     KronosError                  INTERNAL
     ├── InputError               INVALID_INPUT            a request that cannot be computed
     │   ├── CandleFileError      INVALID_INPUT            a file without readable candles
+    │   │   └── BadRow           INVALID_INPUT            a file with an unusable row
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
     ├── DeviceError              INVALID_DEVICE           an unknown device name
@@ -66,6 +67,10 @@ class CandleFileError(InputError):
     ``field`` is the column at fault: the file's title for a single bad cell, else our name. ``details`` has
     the ``line`` in a CSV file, from 1, or the ``row`` in a Parquet file, from 0.
     """
+
+
+class BadRow(CandleFileError):
+    """An unusable row of a file, which the option to drop such rows leaves out."""
 
 
 class CandleError(InputError):

@@ -17,6 +17,7 @@ from kronos_model.engine.generation import ContextPolicy, SamplingParams, Series
 from kronos_model.errors import InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
+from kronos_model.model_pair import DEFAULT_MAX_CONTEXT, default_max_context
 from kronos_model.seeds import MAX_SEED, derive_series_seed
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -32,7 +33,8 @@ class KronosPredictor:
     Args:
         model, tokenizer: loaded checkpoints that fit each other; they are moved and put in eval mode.
         device: as in ``resolve_device``. If it is not used, ``device_warning`` has the reason.
-        max_context: most bars that the model sees; 512 for Kronos-small and -base, 2048 for -mini.
+        max_context: most bars that the model sees; by default 512, as in the reference implementation, or
+            fewer if the bundled or finetuned model was trained with fewer. Kronos-mini sees 2048.
         clip: scaled values are clipped to ±clip.
         max_slots: paths that run together; more run in rounds.
     """
@@ -42,7 +44,7 @@ class KronosPredictor:
         model: Kronos,
         tokenizer: KronosTokenizer,
         device: str | torch.device | None = "auto",
-        max_context: int = 512,
+        max_context: int | None = None,
         clip: float = 5,
         *,
         max_slots: int = 64,
@@ -53,6 +55,11 @@ class KronosPredictor:
                 raise InputError(
                     f"{type(module).__name__} holds {dtypes.pop()} weights: convert it with .float() first"
                 )
+        if max_context is None:
+            trained = (
+                DEFAULT_MAX_CONTEXT if model.checkpoint is None else default_max_context(model.checkpoint.id)
+            )
+            max_context = min(DEFAULT_MAX_CONTEXT, trained)
         requested = str(device) if isinstance(device, torch.device) else device
         resolved, warning = resolve_device(requested)
         model, resolved, placement_warning = move_to_device(model, resolved)

@@ -1,1 +1,1 @@
-"""Middleware for every request: keys and limits, methods, the log."""
+"""Middleware for every request: keys, limits, the log."""

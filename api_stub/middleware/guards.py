@@ -1,4 +1,4 @@
-"""Middleware that checks keys, host names and body sizes before the app handles a request."""
+"""Middleware that checks keys and host names before the app handles a request."""
 
 import hmac
 import ipaddress
@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api_stub.addresses import DESCRIPTIONS, PROBES, UPLOADS, address_of
+from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.scopes import SCOPES, KeyScope
 from api_stub.settings import ApiSettings
@@ -116,40 +116,3 @@ def _refuse_others(scope: Scope) -> HttpError | None:
         HttpCode.HOST_NOT_ALLOWED,
         "this host is not served without keys: use localhost or 127.0.0.1, or set KRONOS_API_KEYS",
     )
-
-
-class BodyLimit:
-    """Refuses bodies that are too large, by Content-Length or while they arrive."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int, max_upload_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-        self._max_upload_bytes = max_upload_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        limit = self._max_upload_bytes if address_of(scope) in UPLOADS else self._max_bytes
-        too_large = HttpError(
-            HttpCode.BODY_TOO_LARGE,
-            f"the body has more than {limit} bytes; split the request",
-            details={"limit": limit},
-            headers={"Connection": "close"},  # the rest of the body is not read
-        )
-        announced = Headers(scope=scope).get("content-length", "")
-        if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
-            await too_large.response()(scope, receive, send)
-            return
-        num_bytes = 0
-
-        async def counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            if message["type"] == "http.request":
-                num_bytes += len(message.get("body", b""))
-                if num_bytes > limit:
-                    raise too_large
-            return message
-
-        await self._app(scope, counted, send)

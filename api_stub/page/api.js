@@ -77,9 +77,18 @@ export function newRepeatKey() {
   return crypto.getRandomValues(new Uint32Array(4)).join("-")
 }
 
+/** The most bytes of an upload. Readings of the pool set it. */
+export const uploads = { maxBytes: Infinity }
+
 /** Uploads a file. The API reads all of it before it answers, for at most three minutes. */
-export function upload(path, file, type) {
-  return send("POST", path, { body: file, headers: { "Content-Type": type }, silentMs: 200_000 })
+export async function upload(path, file) {
+  if (file.size > uploads.maxBytes) {
+    const [size, most] = [file.size, uploads.maxBytes].map((bytes) => (bytes / 2 ** 20).toFixed(1))
+    throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most} (KRONOS_API_MAX_UPLOAD_BYTES).`)
+  }
+  return send("POST", path, {
+    body: file, headers: { "Content-Type": "application/octet-stream" }, silentMs: 200_000,
+  })
 }
 
 export function remove(path) {

@@ -6,13 +6,12 @@ import { JobLine } from "./job_line.js"
 import { LossChart } from "./loss_chart.js"
 import { isForecasting, isReady } from "./pool.js"
 import { Silence } from "./silence.js"
-import { bars, duration, reason } from "./texts.js"
+import { bars, count, duration, reason } from "./texts.js"
 
 export class FinetunePanel {
   #hasDatasets = false
   #datasets = []
   #uploaded = new Set()
-  #maxUploadBytes = Infinity
   #jobId = null
   #silence = new Silence()
   #charts = new Map()
@@ -27,7 +26,6 @@ export class FinetunePanel {
       cancel: "stop-training", problem: "training-problem",
     }, recent)
     pool.onChange((state) => {
-      this.#maxUploadBytes = state?.limits?.max_upload_bytes ?? this.#maxUploadBytes
       if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.#jobId))
       this.job.refresh()
       if (state) this.#readDatasets()
@@ -63,15 +61,14 @@ export class FinetunePanel {
     showText(problem, null)
     state.textContent = `Uploading ${file.name}…`
     const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
-    const address = `datasets?name=${encodeURIComponent(name)}&replace=${byId("dataset-replace").checked}`
+    const [replace, drop] = ["dataset-replace", "dataset-drop"].map((id) => byId(id).checked)
+    const address = `datasets?${new URLSearchParams({ name, replace, drop_bad_rows: drop })}`
     try {
-      if (file.size > this.#maxUploadBytes) {
-        const [size, most] = [file.size, this.#maxUploadBytes].map((bytes) => (bytes / 2 ** 20).toFixed(1))
-        throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most} MiB (KRONOS_API_MAX_UPLOAD_BYTES).`)
-      }
-      const dataset = await upload(address, file, name.endsWith(".csv") ? "text/csv" : "application/octet-stream")
+      const dataset = await upload(address, file)
+      const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
-        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".")
+        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".") +
+        (left ? ` Rows left out: ${count(left)}.` : "")
       this.#uploaded.add(dataset.name)
       this.#offerDatasets()
       byId("dataset").value = dataset.name
@@ -89,7 +86,10 @@ export class FinetunePanel {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
     const config = {
-      data: { lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon") },
+      data: {
+        lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon"),
+        drop_bad_rows: byId("dataset-drop").checked,
+      },
       start: { model: byId("start").value },
       stages: tokenizerEpochs ? ["tokenizer", "predictor"] : ["predictor"],
       predictor: { epochs: numberIn("epochs"), optimiser: rate },

@@ -164,10 +164,11 @@ export class ForecastChart {
     const from = (value) => points.filter(([, point]) => value(point) !== undefined).map(([time, point]) => (
       { time, ...value(point) }
     ))
-    candles.setData(from(({ bar, actual }) => bar ?? (actual && { ...actual, color: colour("ground") })))
+    const { lookback, asCandles } = this.#drawn
+    const hollow = asCandles ? "transparent" : colour("ground") // candles of the mean show through
+    candles.setData(from(({ bar, actual }) => bar ?? (actual && { ...actual, color: hollow })))
     const volumeOf = ({ bar, actual }) => (bar ?? actual)?.volume
     volume.setData(from((point) => volumeOf(point) === undefined ? undefined : { value: volumeOf(point) }))
-    const { lookback, asCandles } = this.#drawn
     const hasVolume = lookback.columns.volume !== undefined
     meanVolume.setData(hasVolume ? from(({ mean }) => mean && { value: mean.volume }) : [])
 

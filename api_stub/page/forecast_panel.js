@@ -84,7 +84,7 @@ export class ForecastPanel {
     } catch (error) {
       this.job.leave()
       const retry = error instanceof Unreachable ? () => this.#send(job, repeatKey, cut) : null
-      showText(byId("job-problem"), explained(error, cut.lookback), retry)
+      showText(byId("job-problem"), reason(error), retry)
     } finally {
       this.#isRunning = this.#jobId !== null // another job may be followed now
     }
@@ -104,7 +104,7 @@ export class ForecastPanel {
     } catch (error) {
       if (error instanceof ApiError) this.recent.onRefusal(address, error)
       const retry = error.status === 401 ? () => this.openJob(id) : null
-      showText(byId("job-problem"), explained(error, known?.lookback), retry)
+      showText(byId("job-problem"), reason(error), retry)
     } finally {
       this.#isRunning = this.#jobId !== null // another job may be followed now
     }
@@ -152,14 +152,8 @@ export class ForecastPanel {
   }
 }
 
-/** An error as one line, with the line in the file if a bar is at fault. */
-function explained(error, lookback) {
-  const line = lookback?.lines[error.details?.row]
-  return line === undefined ? reason(error) : `Line ${line} of ${lookback.name}: ${reason(error)}`
-}
-
 /** What is known of a job that another browser has sent. */
 function withoutCandles({ series: [{ id }] }) {
-  const none = new Candles(id, [], {}, [])
+  const none = new Candles(id, [], {})
   return { lookback: none, actual: none }
 }

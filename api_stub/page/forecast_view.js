@@ -5,7 +5,7 @@ import { asCsv, save } from "./downloads.js"
 import { byId, fillRows, made, showText } from "./elements.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { scoreOf, showScore } from "./score.js"
-import { bars, count, duration, percent } from "./texts.js"
+import { bars, count, duration, inWords, percent } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
 export class ForecastView {
@@ -32,7 +32,7 @@ export class ForecastView {
     others.push(...(result?.series[0].warnings ?? []))
     if (result && !lookback.length) others.push("The candles of this job are not in this browser: only its forecast is shown.")
     if (result?.series.length > 1) others.push(`The job has ${result.series.length} series. The first one is shown.`)
-    showText(byId("job-warning"), others.join(" "))
+    showText(byId("job-warning"), others.map(inWords).join(" "))
     if (result) this.#showOrigin(result)
     this.#draw()
   }

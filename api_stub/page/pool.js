@@ -1,6 +1,6 @@
 /** The workers and queues, read every few seconds while the page is visible. */
 
-import { get } from "./api.js"
+import { get, uploads } from "./api.js"
 
 const INTERVAL_MS = 4000
 const SILENT_MS = 8000 // the API gives up on Redis after 4 s
@@ -24,6 +24,7 @@ export class Pool {
     clearTimeout(this.#timer)
     try {
       this.last = await get("workers", { silentMs: SILENT_MS })
+      uploads.maxBytes = this.last.limits?.max_upload_bytes ?? Infinity
       this.#listeners.forEach((listener) => listener(this.last, null))
     } catch (error) {
       this.last = null

@@ -23,7 +23,7 @@ export class RecentJobs {
    *
    * @param address Its path below v1/, such as "forecasts/ID".
    * @param title What it is, for the list.
-   * @param candles `{lookback, actual}` of a forecast, to draw it again.
+   * @param candles `{lookback, actual, samples}` of a forecast, to draw it again.
    */
   add(address, title, candles = null) {
     this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
@@ -39,11 +39,11 @@ export class RecentJobs {
     this.#keep(this.#jobs)
   }
 
-  /** The `{lookback, actual}` of a forecast; null if this browser does not have them. */
+  /** The `{lookback, actual, samples}` of a forecast; null if this browser does not have them. */
   candlesOf(address) {
-    const { lookback, actual } = recall(`candles.${address}`, {})
-    const asCandles = ({ name, timestamps, columns, lines }) => new Candles(name, timestamps, columns, lines)
-    return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual) } : null
+    const { lookback, actual, samples } = recall(`candles.${address}`, {})
+    const asCandles = ({ name, timestamps, columns }) => new Candles(name, timestamps, columns)
+    return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual), samples } : null
   }
 
   /** Reads the states of the jobs that have not ended. */

@@ -24,7 +24,16 @@ export function percent(level) {
 
 /** An error as one line: its message and code. */
 export function reason(error) {
-  return error.code ? `${error.message} (${error.code})` : error.message
+  return error.code ? `${inWords(error.message)} (${error.code})` : error.message
+}
+
+/** A message about a job, with the page's own words in place of the fields of a job. */
+export function inWords(text) {
+  return text
+    .replace(/pass future_timestamps( or a longer lookback)?/, "use a longer lookback")
+    .replace(/\b(series\.\d+|sampling|output)\./g, "")
+    .replace(/\bsample_count\b/g, "samples")
+    .replace(/\bpred_len\b/g, "horizon")
 }
 
 /** The decimal places that a number is written with. */

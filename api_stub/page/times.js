@@ -37,20 +37,10 @@ export function axisText(time, tickMarkType) {
   return AXIS_TEXTS[tickMarkType].format(time * 1000).replace(",", "")
 }
 
-/** Whether a text is an ISO 8601 time that exists. */
-export function isTime(text) {
-  return Number.isFinite(seconds(text, true))
-}
-
-export function hasOffset(text) {
-  return Boolean(PARTS.exec(text)?.[8])
-}
-
 function seconds(text, isInstant) {
-  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone] = PARTS.exec(text) ?? []
+  const [, year, month, day, hour = 0, minute = 0, second = 0, fraction = 0, zone] = PARTS.exec(text)
   const date = new Date(0)
   date.setUTCFullYear(year, month - 1, day)
-  if (date.getUTCDate() !== Number(day) || year === "0000" || hour > 23 || minute > 59 || second > 59) return NaN
   const wall = date / 1000 + hour * 3600 + minute * 60 + Number(`${second}.${fraction}`)
   return isInstant ? wall - offset(zone) : wall
 }
@@ -59,5 +49,5 @@ function offset(zone) {
   if (!zone || zone === "Z") return 0
   const [hours, minutes = 0, rest = 0] = zone.slice(1).replaceAll(":", "").match(/../g)
   const east = hours * 3600 + minutes * 60 + Number(rest)
-  return east < DAY ? (zone[0] === "-" ? -east : east) : NaN
+  return zone[0] === "-" ? -east : east
 }

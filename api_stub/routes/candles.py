@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
+from api_stub.routes.file_body import FILE_BODY, receiving
 from api_stub.routes.scopes import needs
-from api_stub.uploads.file_body import FILE_BODY, receiving
 from api_stub.uploads.file_process import read_upload
 from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_client.contract.errors import ErrorCode
@@ -41,9 +41,6 @@ class FileContent(BaseModel):
 
     series: Bars = Field(description="for `series` in a forecast job, as it is")
     instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
-    rows: list[int] = Field(
-        description="line of each bar in a CSV file, from 1; row in a Parquet file, from 0"
-    )
     dropped: dict[str, int] = Field(description="number of unusable rows that were left out, by reason")
     bad_rows: list[str] = Field(description="what is wrong with the first of these")
 
@@ -74,7 +71,7 @@ async def read_body(
     request: Request, backend: Backend, options: ReadOptions, name: str, wanted: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of the file that is the body. Raises as ``receiving`` and ``read_upload``."""
-    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), ".csv")
     async with receiving(request, backend, suffix) as body:
         with tempfile.TemporaryDirectory(prefix="kronos-", ignore_cleanup_errors=True) as folder:
             path = Path(folder, f"candles{suffix}")

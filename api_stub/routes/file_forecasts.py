@@ -11,14 +11,15 @@ from pydantic_core import to_jsonable_python
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
 from api_stub.routes.candles import Instrument, Name, read_body, read_path
+from api_stub.routes.connection import while_connected
 from api_stub.routes.documented import json_only
+from api_stub.routes.file_body import FILE_BODY
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.preference import PreferenceDependency
 from api_stub.routes.scopes import needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
-from api_stub.uploads.file_body import FILE_BODY
 from api_stub.uploads.read_options import ReadOptionsDependency
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
@@ -107,7 +108,9 @@ async def forecast_file(
     job, _ = await backend.core.send(make, may_stay=True)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
-    stored = await backend.wait(job.id, preference.wait_s)
+    work = backend.wait(job.id, preference.wait_s)
+    to_cancel = [] if webhook else [job.id]
+    stored = await while_connected(request, work, to_cancel, backend, submission, preference)
     view = ForecastView.of(job.id, stored)
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.problems import HttpCode, HttpError
+from api_stub.routes.connection import while_connected
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
@@ -63,6 +63,7 @@ class AcceptedBatch(BaseModel):
     | {202: {"model": Accepted, "description": "preferred, and not done in time; the job goes on"}},
 )
 async def predict_single(
+    http_request: Request,
     body: Annotated[dict[str, Any], AsDocumented(SingleRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
@@ -72,7 +73,7 @@ async def predict_single(
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`, then 504 or, if preferred, 202."""
     request = await checked(SingleRequest, body)
     (job,) = prediction_jobs([request], submission.job_id, "", backend.settings)
-    ((_, queue, stored, result),) = await _run([job], backend, submission, preference)
+    ((_, queue, stored, result),) = await _run([job], http_request, backend, submission, preference)
     headers = {"X-Job-Id": job.id}
     if result is not None and table is not None:
         return await table_response(table, job.named_series(result), headers)
@@ -89,6 +90,7 @@ async def predict_single(
     | {202: {"model": AcceptedBatch, "description": "preferred, and not done in time; the jobs go on"}},
 )
 async def predict_batch(
+    http_request: Request,
     body: Annotated[dict[str, Any], AsDocumented(BatchRequest)],
     backend: BackendDependency,
     submission: SubmissionDependency,
@@ -103,7 +105,7 @@ async def predict_batch(
     jobs = prediction_jobs(request.items, submission.job_id, "items.{index}.", backend.settings)
     # More ids would make the header too long for clients and proxies.
     headers = {"X-Job-Id": ", ".join(job.id for job in jobs)} if len(jobs) <= MAX_HEADER_IDS else {}
-    outcomes = await _run(jobs, backend, submission, preference)
+    outcomes = await _run(jobs, http_request, backend, submission, preference)
     if any(result is None for *_, result in outcomes):
         url = submission.root + FORECASTS
         accepted = [
@@ -133,7 +135,11 @@ def _json(content: BaseModel | list[Prediction], status: int, headers: dict[str,
 
 
 async def _run(
-    jobs: Sequence[PredictionJob], backend: Backend, submission: Submission, preference: Preference
+    jobs: Sequence[PredictionJob],
+    request: Request,
+    backend: Backend,
+    submission: Submission,
+    preference: Preference,
 ) -> list[Outcome]:
     """Enqueue the jobs and wait for them.
 
@@ -158,12 +164,15 @@ async def _run(
     # A TaskGroup would wrap the error in an ExceptionGroup.
     tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, queues, strict=True)]
     try:
-        return await asyncio.gather(*tasks)
+        job_ids = [job.id for job in jobs]
+        return await while_connected(
+            request, asyncio.gather(*tasks), job_ids, backend, submission, preference
+        )
     except HttpError as failure:
         if others := [job.id for job in jobs if job.id != failure.job_id]:
             failure.details["other_jobs"] = others
         if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
-            await backend.call(_cancel, backend, [job.id for job in jobs])
+            await backend.try_to_cancel([job.id for job in jobs])
         raise
     finally:
         for task in tasks:
@@ -199,13 +208,6 @@ async def _send(jobs: Sequence[PredictionJob], backend: Backend, submission: Sub
             queues.append(await send(ready))
         except JobError as error:
             if not submission.is_repeatable:  # a repeated request would find the jobs again
-                await backend.call(_cancel, backend, [sent.id for sent in jobs[: len(queues)]])
+                await backend.try_to_cancel([sent.id for sent in jobs[: len(queues)]])
             raise job.in_request(error) from None
     return queues
-
-
-def _cancel(backend: Backend, job_ids: Sequence[str]) -> None:
-    """Cancel jobs until Redis fails. A job that has ended stays as it is. Blocks."""
-    with suppress(JobError):  # the request reports its own error
-        for job_id in job_ids:
-            backend.dispatcher.cancel(job_id)

@@ -35,7 +35,6 @@ def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None)
     return {
         "series": {"id": found.name} | {str(name): found.candles[name].tolist() for name in found.candles},
         "instruments": [] if given.id_column is None else list(file.instruments),
-        "rows": found.numbers.tolist(),
         "dropped": dict(found.dropped),
         "bad_rows": list(found.bad_rows),
     }

@@ -5,12 +5,13 @@ import logging
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Annotated, Any, Final
 
 import httpx2
 from fastapi import Depends, Request
 from pydantic_core import to_json
+from redis.exceptions import RedisError
 
 from api_stub.backend import Backend
 from api_stub.job_state import problem_of, state_of
@@ -109,10 +110,14 @@ class Webhooks:
     async def _renew(self) -> None:
         """Keep what this process holds, and take what no process holds."""
         while True:
-            with suppress(JobError):
-                for job_id in await self._backend.call(self._take, list(self._held)):
-                    if job_id not in self._held:
-                        self._start(job_id, self._take_over(job_id))
+            try:
+                taken = await self._backend.call(self._take, list(self._held))
+            except (JobError, RedisError) as error:
+                log.warning("webhooks are not renewed: %s", error)
+                taken = []
+            for job_id in taken:
+                if job_id not in self._held:
+                    self._start(job_id, self._take_over(job_id))
             await asyncio.sleep(RENEW_S)
 
     def _take(self, held: list[str]) -> list[str]:
@@ -148,9 +153,10 @@ class Webhooks:
         """The job's outcome; None if there will be none, or if this process stops."""
         while not self._backend.events.is_released:
             try:
-                async for stored in self._backend.events.states(job_id):
-                    if stored.has_ended:
-                        return stored
+                async with aclosing(self._backend.events.states(job_id)) as states:
+                    async for stored in states:
+                        if stored.has_ended:
+                            return stored
             except JobError as error:
                 if error.code in (ErrorCode.LOST, ErrorCode.RESULT_EXPIRED):
                     return None

@@ -1,17 +1,16 @@
 """``kronos backtest``."""
 
 import json
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
+from kronos_cli.tables.parts import progress_bar
 from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.backtesting.store import FILE
 from kronos_client.client import ForecastClient
@@ -22,6 +21,7 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path(exists=True))
+@options.candle_files
 @click.option(
     "--output", type=options.PATH, default=DEFAULT_OUTPUT, show_default=True,
     help="Folder for report.html, report.json and forecasts.parquet.",
@@ -71,12 +71,9 @@ def backtest(
     if fresh:
         (output / FILE).unlink(missing_ok=True)
     console = Console(stderr=True, highlight=False)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("forecasts"), TimeRemainingColumn())
-    progress = Progress(
-        TextColumn("Backtest"), *columns, console=console, transient=True, disable=not console.is_terminal
-    )
+    progress = progress_bar(console, "Backtest", "forecasts")
     bar = progress.add_task("backtest", total=None)
-    with closing(ForecastClient(settings=get_settings())) as client, progress:
+    with ForecastClient(settings=get_settings()) as client, progress:
         report = client.backtest(
             paths,
             output,

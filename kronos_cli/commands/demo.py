@@ -25,6 +25,7 @@ from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.own_commands import model_choice, own_command
 from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import start_redis
+from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
@@ -32,8 +33,10 @@ from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
-from kronos_model.bars.files.lookback import read_candles
+from kronos_model.bars.files.lookback import CandleFile
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
+from kronos_model.errors import CandleFileError
 from kronos_model.processes.children import ChildProcess, LocalStackError
 
 ANNOUNCED_TIMEOUT_S = 120  # a worker announces itself as loading once torch is imported
@@ -47,6 +50,7 @@ NUM_SYNTHETIC_BARS = 400
 
 @click.command()
 @click.option("--csv", "csv_file", type=options.PATH, help="Candles to use instead of synthetic ones.")
+@options.candle_files
 @options.lookback
 @options.model
 @options.tokenizer
@@ -96,6 +100,7 @@ class Demo:
     console: Console
     settings: CliSettings
     csv_file: Path | None
+    reading: ReadOptions
     lookback: int | None
     model: str | None
     tokenizer: str | None
@@ -112,7 +117,13 @@ class Demo:
     def candles(self) -> tuple[pd.DataFrame, str]:
         """The bars that may be read for the forecast, and their name."""
         if self.csv_file is not None:
-            return read_candles(self.csv_file, self.lookback or self.settings.max_bars), self.csv_file.name
+            try:
+                found = CandleFile(self.csv_file, self.reading).last(self.lookback or self.settings.max_bars)
+            except CandleFileError as error:
+                raise file_error(error) from None
+            if found.warning is not None:
+                self.console.print(f"Warning  {found.warning}", style="yellow", soft_wrap=True)
+            return found.candles, found.name or self.csv_file.name
         bars = candles(SAMPLE_SEED, self.lookback or NUM_SYNTHETIC_BARS)
         return pd.DataFrame(bars.as_dict()), "synthetic candles"
 
@@ -198,7 +209,7 @@ class Demo:
         # Results repeat the worker's device warning. Each text is printed once.
         warnings = [result.device_warning, status.device_warning, *result.all_warnings()]
         for text in dict.fromkeys(filter(None, warnings)):
-            show(f"Warning  {text}", style="yellow", soft_wrap=True)
+            show(f"Warning  {in_own_words(text)}", style="yellow", soft_wrap=True)
         show(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
         if caution is not None:
             show(f"         {caution}", style="bold yellow")

@@ -1,26 +1,31 @@
 """``kronos finetune``: train in this process, or enqueue a job and follow it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 from rich.console import Console
 from rich.live import Live
 
-from kronos_cli.commands.options import PATH, priority
+from kronos_cli.commands.options import PATH, candle_files, priority
 from kronos_cli.settings import get_settings
 from kronos_cli.tables.finetune_job import result_view, state_line, state_view
+from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
-from kronos_model.bars.files.lookback import read_candles
-from kronos_model.errors import KronosError
+from kronos_model.bars.files.find import without_suffix
+from kronos_model.bars.files.lookback import CandleFile
+from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
+from kronos_model.errors import CandleFileError, KronosError
 from kronos_model.finetuning.config import load_config
 
 INTERRUPTED = 130
@@ -36,6 +41,7 @@ class TrainingOptions:
     overrides: Sequence[str] = ()
     data: Sequence[str] = ()
     inline: Sequence[Path] = ()
+    reading: ReadOptions = NO_OPTIONS
     device: str | None = None
     output: Path | None = None
     priority: Priority = "normal"
@@ -55,6 +61,7 @@ class TrainingOptions:
     help="CSV or Parquet file or folder; overrides data.path. For a job: relative to the workers' "
     "KRONOS_DATA_FOLDER. May be repeated.",
 )  # fmt: skip
+@candle_files
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device.")
 @click.option("--output", type=PATH, help="Folder of a run in this process.")
 @click.option("--enqueue", "name", metavar="NAME", help="Enqueue a job. The model is registered as NAME.")
@@ -121,7 +128,9 @@ def _check_together(
     is_new = name is not None or (watch is None and cancel is None)
     if not is_new and options != TrainingOptions():
         raise click.UsageError("--watch ID and --cancel ID take no further options")
-    of_a_job = replace(options, config=None, overrides=(), data=(), device=None, output=None)
+    of_a_job = replace(
+        options, config=None, overrides=(), data=(), device=None, output=None, reading=NO_OPTIONS
+    )
     if name is None and of_a_job != TrainingOptions():
         text = "--inline, --priority, --no-fallback, --deadline and --id need a job: give --enqueue NAME"
         raise click.UsageError(text)
@@ -129,7 +138,8 @@ def _check_together(
         raise click.UsageError("--output is not for jobs: a job's model is registered by its name")
     if options.inline and options.data:
         raise click.UsageError("give --data or --inline, not both")
-    if len({file.stem for file in options.inline}) < len(options.inline):
+    stems = {without_suffix(file).name for file in options.inline}
+    if options.reading.id_column is None and len(stems) < len(options.inline):
         raise click.UsageError("two files of --inline have the same name, the instrument's id: rename one")
 
 
@@ -137,7 +147,8 @@ def train_here(options: TrainingOptions) -> int:
     """Train in this process. Returns the exit status."""
     from kronos_model.finetuning.__main__ import main  # torch
 
-    arguments = [f"--set={override}" for override in options.overrides]
+    overrides = [*options.overrides, *_as_overrides(options.reading)]
+    arguments = [f"--set={override}" for override in overrides]
     for name, value in (("config", options.config), ("device", options.device), ("output", options.output)):
         if value is not None:
             arguments.append(f"--{name}={value}")
@@ -151,12 +162,14 @@ def enqueue(
 ) -> FinetuneHandle:
     """Enqueue a job. Raises UsageError for an option that the job's contract refuses."""
     overrides = list(options.overrides)
+    if not options.inline:
+        overrides += _as_overrides(options.reading)
     paths = [PLACEHOLDER_PATH] if options.inline else options.data
     if paths:
         overrides.append(f"data.path={json.dumps(paths[0] if len(paths) == 1 else paths)}")
     try:
         # One bar above the limit: a file that is too long is refused, not cut.
-        inline = {file.stem: read_candles(file, max_inline_bars + 1) for file in options.inline}
+        inline = dict(chain(*(_instruments(file, options, max_inline_bars + 1) for file in options.inline)))
         return client.finetune(
             load_config(options.config, overrides), name=name, data=inline or None,
             device=options.device or "auto", allow_fallback=options.allow_fallback,
@@ -166,7 +179,26 @@ def enqueue(
         if error.field is None:
             raise
         code = "" if str(error).startswith(error.code) else f"{error.code}: "
-        raise click.UsageError(f"{code}{error}") from error
+        raise click.UsageError(in_own_words(f"{code}{error}")) from error
+
+
+def _instruments(file: Path, options: TrainingOptions, max_bars: int) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The candles of each instrument in a file. What is left out is reported."""
+    try:
+        content = CandleFile(file, options.reading)
+        for instrument in content.instruments:
+            found = content.last(max_bars, instrument)
+            if found.warning is not None:
+                click.echo(f"Warning: {found.warning}", err=True)
+            yield instrument or without_suffix(file).name, found.candles
+    except CandleFileError as error:
+        raise file_error(error) from None
+
+
+def _as_overrides(reading: ReadOptions) -> list[str]:
+    """The fields of the config that say the same."""
+    given = asdict(reading).items()
+    return [f"data.{name}={json.dumps(value)}" for name, value in given if value != getattr(NO_OPTIONS, name)]
 
 
 def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from kronos_cli.commands import options
+from kronos_cli.files.bulk import FileReader
 from kronos_cli.files.inputs import find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
 from kronos_cli.files.record import KINDS, Kind
@@ -19,6 +20,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.forecast_request import default_sample_count
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import InputError
 
 DEFAULT_OUTPUT = Path("output/forecasts")
@@ -56,6 +58,7 @@ def device(text: str) -> str:
 @click.option(
     "--format", "kind", type=click.Choice(KINDS), help="Format of the files in a folder.  [default: csv]"
 )
+@options.candle_files
 @options.pred_len
 @options.lookback
 @options.samples
@@ -99,7 +102,7 @@ def device(text: str) -> str:
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
     lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
-    plot: bool, as_json: bool, **given: Any,
+    plot: bool, as_json: bool, reading: ReadOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
 
@@ -117,11 +120,15 @@ def forecast(
     if table_kind is None and output.is_file():
         text = f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
         raise click.UsageError(text)
+    if table_kind is None and output.suffix[1:].isalpha() and not output.is_dir():
+        text = f"--output {output}: a table ends in .parquet, .csv (which Excel opens) or .json"
+        raise click.UsageError(f"{text}; if a folder is meant, make it first")
     if table_kind is not None and output.is_dir():
         raise click.UsageError(f"--output {output} is a folder with the name of a table: give another name")
     target = ForecastTable(output, table_kind) if table_kind else ForecastFolder(output, kind or "csv")
     try:
-        inputs = find_inputs(paths, output)
+        reader = FileReader(reading)
+        inputs = reader.sources(find_inputs(paths, output))
     except InputError as error:
         raise click.UsageError(str(error)) from None
     with ForecastClient(settings=settings) as client:
@@ -131,7 +138,7 @@ def forecast(
         sent: Any = given | {"allow_fallback": not no_fallback} | ({"lookback": lookback} if lookback else {})
         sent["sample_count"] = sample_count or default_sample_count(settings.limits())
         run = ForecastRun(
-            client, inputs, target, lookback or settings.max_bars, sent,
+            client, inputs, reader, target, lookback or settings.max_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
         )  # fmt: skip
         try:

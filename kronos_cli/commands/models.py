@@ -1,23 +1,96 @@
-"""``kronos models``."""
+"""``kronos models`` and ``kronos models register``."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
+from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import models as models_table
 from kronos_cli.tables.parts import show
 from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.registered_model import RegisteredModel
+from kronos_model.checkpoints.hub import CONFIG_NAME
+from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_metadata
+from kronos_model.errors import CheckpointMismatch
+
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+DEFAULT_MAX_CONTEXT = 512
+TOKEN_BITS = ("s1_bits", "s2_bits")
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the folder and all metadata as JSON.")
-def models(as_json: bool) -> None:
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
     """Show the registered models that forecast jobs can name, as NAME or NAME@VERSION."""
+    if context.invoked_subcommand is not None:
+        return
+    registry = _registry()
+    registered = registry.list()
+    if not as_json:
+        click.echo(f"Registered models in {registry.folder}" + ("" if registered else ": none yet"))
+    if as_json or registered:
+        found = {
+            "folder": str(registry.folder),
+            "models": [models_table.as_json(model) for model in registered],
+        }
+        show(found, models_table.models_table(registered), as_json=as_json)
+
+
+@models.command()
+@click.argument("checkpoint", metavar="FOLDER", type=FOLDER)
+@click.option("--name", required=True, help="The name by which jobs choose the model.")
+@click.option("--tokenizer", type=FOLDER, help="Folder of its tokenizer.  [default: FOLDER/tokenizer]")
+@click.option(
+    "--max-context", type=options.COUNT,
+    help=f"Most bars that the model reads.  [default: as in training, else {DEFAULT_MAX_CONTEXT}]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print all metadata as JSON.")
+def register(
+    checkpoint: Path, name: str, tokenizer: Path | None, max_context: int | None, as_json: bool
+) -> None:
+    """Register a checkpoint that was trained here, as the next version of its name.
+
+    FOLDER is the checkpoint of `kronos finetune`, or was written by save_pretrained. The same files are
+    registered once.
+    """
+    model = register_folder(_registry(), checkpoint, name, tokenizer, max_context)
+    click.echo(json.dumps(models_table.as_json(model)) if as_json else model.reference)
+
+
+def register_folder(
+    registry: ModelRegistry, checkpoint: Path, name: str, tokenizer: Path | None, max_context: int | None
+) -> RegisteredModel:
+    """Register a model's folder and its tokenizer's. Raises KronosError."""
+    parts = {
+        "model": locate_checkpoint(checkpoint, "model", None, {}).folder,
+        "tokenizer": locate_checkpoint(tokenizer or checkpoint / "tokenizer", "tokenizer", None, {}).folder,
+    }
+    bits = {part: _token_bits(folder) for part, folder in parts.items()}
+    if bits["model"] != bits["tokenizer"]:
+        raise CheckpointMismatch(
+            "The model and the tokenizer have different token sizes "
+            f"({', '.join(TOKEN_BITS)} in {CONFIG_NAME}): give --tokenizer the one of the model's training.",
+            details=bits,
+        )
+    known = read_metadata(checkpoint)
+    metadata = known | {"max_context": max_context or known.get("max_context", DEFAULT_MAX_CONTEXT)}
+    with TemporaryDirectory() as pair:
+        for part, folder in parts.items():
+            (Path(pair) / part).symlink_to(folder.resolve())
+        return registry.register(Path(pair), name, job_id="", fingerprint="", metadata=metadata)
+
+
+def _token_bits(folder: Path) -> list[object]:
+    config = read_json(folder / CONFIG_NAME)
+    return [config.get(name) for name in TOKEN_BITS] if isinstance(config, dict) else []
+
+
+def _registry() -> ModelRegistry:
     folder = get_settings().model_folder
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")
-    registered = ModelRegistry(folder).list()
-    if not as_json:
-        click.echo(f"Registered models in {folder}" + ("" if registered else ": none yet"))
-    if as_json or registered:
-        found = {"folder": str(folder), "models": [models_table.as_json(model) for model in registered]}
-        show(found, models_table.models_table(registered), as_json=as_json)
+    return ModelRegistry(folder)

@@ -1,11 +1,15 @@
 """Options that several commands share, and types of options."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from kronos_client.core.forecast_request import SAMPLE_COUNT
+from kronos_model.bars.files.options import ReadOptions
+from kronos_model.errors import CandleFileError
 
 PATH: Final = click.Path(path_type=Path)
 COUNT: Final = click.IntRange(min=1)
@@ -24,3 +28,43 @@ samples = click.option(
 )
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)
+
+
+def candle_files(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of reading candle files. The command gets them as ``reading``."""
+
+    @click.option(
+        "--columns", multiple=True, metavar="NAME=TITLE",
+        help='The file\'s title of a column, such as close="Adj Close". May be repeated.',
+    )  # fmt: skip
+    @click.option(
+        "--id-column", metavar="TITLE", help="Column that names the instrument, if a file has several."
+    )
+    @click.option(
+        "--date-format", metavar="FORMAT", help="Form of the times, such as %d/%m/%Y.  [default: as found]"
+    )
+    @click.option(
+        "--decimal", type=click.Choice([".", ","]), help="Decimal sign of the numbers.  [default: as found]"
+    )
+    @click.option(
+        "--drop-bad-rows", is_flag=True, help="Leave unusable rows out and count them, instead of failing."
+    )
+    @click.option(
+        "--reject-impossible", is_flag=True,
+        help="Count a row whose open or close lies outside low to high as unusable, instead of warning.",
+    )  # fmt: skip
+    @wraps(command)
+    def with_options(
+        columns: tuple[str, ...], id_column: str | None, date_format: str | None, decimal: Any,
+        drop_bad_rows: bool, reject_impossible: bool, **given: Any,
+    ) -> Any:  # fmt: skip
+        try:
+            reading = ReadOptions.parse(
+                columns, "=", id_column=id_column, date_format=date_format, decimal=decimal,
+                drop_bad_rows=drop_bad_rows, reject_impossible=reject_impossible,
+            )  # fmt: skip
+        except CandleFileError as error:
+            raise click.UsageError(f"--columns: {error}") from None
+        return command(reading=reading, **given)
+
+    return with_options

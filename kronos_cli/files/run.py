@@ -1,42 +1,60 @@
 """One run of ``kronos forecast``: requests the forecasts of many files, stores and counts them."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from kronos_cli.files.bulk import ForecastWork, read_work
+from kronos_cli.files.bulk import FileReader, ForecastWork, read_work
 from kronos_cli.files.caution import caution_about
+from kronos_cli.files.inputs import Source
 from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
+from kronos_cli.tables.parts import progress_bar
+from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import JobError
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES
 
 INTERRUPTED: Final = 130
+MAX_LISTED: Final = 3
 
 
 @dataclass
 class Tally:
-    """The outcomes of a run. ``warnings`` has each text once. ``error`` ended the run early."""
+    """The outcomes of a run.
+
+    Attributes:
+        warned: the files that each warning is about.
+        error: what ended the run early.
+    """
 
     num_files: int
     num_forecast: int = 0
     num_unchanged: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
-    warnings: dict[str, None] = field(default_factory=dict)
+    warned: dict[str, list[str]] = field(default_factory=dict)
     is_interrupted: bool = False
     error: dict[str, str] | None = None
 
     def fail(self, path: Path, error: JobError) -> None:
         entry = {"file": str(path), "code": error.code, "message": error.message, "field": error.field}
         self.failed.append(entry)
+
+    def warn(self, path: Path, text: str) -> None:
+        self.warned.setdefault(in_own_words(text), []).append(str(path))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Each warning once, with the first files that it is about."""
+        if self.num_files == 1:
+            return list(self.warned)
+        return [f"{_listed(files)}: {text}" for text, files in self.warned.items()]
 
     @property
     def num_done(self) -> int:
@@ -56,7 +74,7 @@ class Tally:
             "failed": self.failed,
             "left": self.num_files - self.num_done,
             "interrupted": self.is_interrupted,
-            "warnings": list(self.warnings),
+            "warnings": self.warnings,
             "error": self.error,
         }
 
@@ -66,7 +84,8 @@ class ForecastRun:
     """One run of the command over its files. The command's help describes the options."""
 
     client: ForecastClient
-    inputs: Mapping[str, Path]
+    inputs: Mapping[str, Source]
+    reader: FileReader
     output: ForecastFolder
     lookback: int
     options: ForecastOptions
@@ -88,10 +107,7 @@ class ForecastRun:
             JobError: Every other file would fail as well.
             KronosError: A forecast cannot be written.
         """
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
-        progress = Progress(
-            TextColumn("Forecast"), *columns, console=console, transient=True, disable=not console.is_terminal
-        )
+        progress = progress_bar(console, "Forecast", "files")
         bar = progress.add_task("forecast", total=len(self.inputs))
 
         def show() -> None:
@@ -108,7 +124,9 @@ class ForecastRun:
                 with progress, closing(outcomes):
                     for outcome in outcomes:
                         if outcome.error is not None and outcome.error.code in FATAL_CODES:
-                            raise outcome.error
+                            raise JobError(
+                                outcome.error.code, in_own_words(outcome.error.message), outcome.error.field
+                            )
                         self._keep(outcome)
                         show()
             except KeyboardInterrupt:
@@ -119,13 +137,15 @@ class ForecastRun:
 
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
         """Yield the files to forecast, and count the others. ``show`` is called before each file."""
-        for name, file in self.inputs.items():
+        for name, source in self.inputs.items():
             show()
             try:
-                work = read_work(name, file, self.lookback, self.options)
+                work = read_work(name, source, self.reader, self.lookback, self.options)
             except JobError as error:
-                self.tally.fail(file, error)
+                self.tally.fail(source.file, error)
                 continue
+            if work.lookback.warning is not None:
+                self.tally.warn(source.file, work.lookback.warning)
             if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
                 self.tally.num_unchanged += 1
                 self._up_to_date.add(name)
@@ -137,7 +157,7 @@ class ForecastRun:
         result = outcome.result
         if result is None:
             assert outcome.error is not None, "an outcome is a result or an error"
-            self.tally.fail(work.file, outcome.error)
+            self.tally.fail(work.file, job_error(outcome.error, work.lookback))
             return
         caution = caution_about(result.model.id)
         for chart in self._charts(work.name):  # before the record, which states that all files exist
@@ -154,10 +174,17 @@ class ForecastRun:
             raise KeyboardInterrupt
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
         for text in filter(None, [result.device_warning, *result.all_warnings(), model_caution]):
-            self.tally.warnings.setdefault(text)
+            self.tally.warn(work.file, text)
 
     def _charts(self, name: str) -> list[Path]:
         return [self.output.charts / f"{name}.png"] if self.plot else []
+
+
+def _listed(files: Sequence[str]) -> str:
+    """The first files, and how many more."""
+    first = list(dict.fromkeys(files))
+    rest = len(first) - MAX_LISTED
+    return ", ".join(first[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @contextmanager

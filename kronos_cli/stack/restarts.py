@@ -9,8 +9,8 @@ from worker.inference.shutdown import EXIT_STATUS
 
 MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0
-READY_MARKS: Final = ("ready: ", "Ready to accept connections")
-"""Parts of the lines that a worker and Redis log when they are ready."""
+READY_MARKS: Final = ("ready: ", "Ready to accept connections", "Uvicorn running on", "Visit me at")
+"""Parts of the lines that a worker, Redis, the API and Flower log when they are ready."""
 
 
 class Restarts:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 from rich import box
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -18,6 +19,13 @@ def show(data: Any, view: RenderableType, *, as_json: bool) -> None:
         click.echo(json.dumps(data, indent=2))
     else:
         Console().print(view)
+
+
+def progress_bar(console: Console, title: str, unit: str) -> Progress:
+    """A bar that counts ``unit`` while it runs, on a terminal only."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    is_shown = console.is_terminal
+    return Progress(TextColumn(title), *columns, console=console, transient=True, disable=not is_shown)
 
 
 def simple_table(

@@ -19,12 +19,17 @@ from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
 from kronos_model.seeds import derive_series_seed
 
 
 class BacktestArguments(TypedDict, total=False):
-    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own."""
+    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own.
+
+    Attributes:
+        reading: How to read files.
+    """
 
     windows: int | None
     stride: int | None
@@ -35,6 +40,7 @@ class BacktestArguments(TypedDict, total=False):
     start: date | None
     end: date | None
     models: Sequence[str | None] | None
+    reading: ReadOptions
 
 
 class BacktestRun:
@@ -172,11 +178,12 @@ def begin_backtest(
     lookback = given.pop("lookback", None)
     if lookback in (None, "auto"):
         lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
-    plan = BacktestPlan(read_candles(candles), BacktestOptions(lookback=lookback, models=models, **given))
+    instruments = read_candles(candles, given.pop("reading", NO_OPTIONS))
+    plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given))
     return BacktestRun(plan, Path(output), live)
 
 
-def read_candles(candles: Any) -> list[Instrument]:
+def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instrument]:
     """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
@@ -184,7 +191,7 @@ def read_candles(candles: Any) -> list[Instrument]:
         if isinstance(candles, str | Path):
             candles = [candles]
         if not isinstance(candles, Mapping):
-            return read_instruments([str(path) for path in candles])[0]
+            return read_instruments([str(path) for path in candles], reading)[0]
         with TemporaryDirectory() as folder:
             for name, frame in candles.items():
                 frame.to_parquet(Path(folder, f"{name}.parquet"))

@@ -38,7 +38,7 @@ class ErrorCode(StrEnum):
     MISSING_COLUMN = "MISSING_COLUMN", "A price column is missing: send open, high, low and close."
     UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "The model has no such column: leave it out."
     LENGTH_MISMATCH = "LENGTH_MISMATCH", "Columns or timestamps differ in length: give one value a bar."
-    EMPTY_SERIES = "EMPTY_SERIES", "The series has no bars: give a lookback."
+    EMPTY_SERIES = "EMPTY_SERIES", "The series has no bars: send some."
     NOT_FINITE = "NOT_FINITE", "A value is NaN or infinite: fill or drop the bar."
     VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value is too large to be summed in float32: use a larger unit."
     NON_POSITIVE_PRICE = "NON_POSITIVE_PRICE", "A price is zero or below: correct or drop the bar."

@@ -15,7 +15,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_num_bars
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
-from kronos_model.bars.validation import check_candles
+from kronos_model.bars.validation import check_candles, impossible_warning
 from kronos_model.errors import CandleError, KronosError, TimestampError
 from kronos_model.seeds import derive_series_seed, seed_from_text
 
@@ -90,6 +90,7 @@ def _prepare_series(
         future = _future(series, lookback, horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    remarks = (impossible_warning(columns, series.timestamps), future.warning)
     return PreparedSeries(
         id=series.id,
         columns=columns,
@@ -97,7 +98,7 @@ def _prepare_series(
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
         seed=series.seed if series.seed is not None else seed,
-        warnings=() if future.warning is None else (future.warning,),
+        warnings=tuple(text for text in remarks if text is not None),
     )
 
 

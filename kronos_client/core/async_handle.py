@@ -1,7 +1,8 @@
 """AsyncHandle: an enqueued job, as its submitter sees it, in an event loop."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Generic
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -81,6 +82,28 @@ def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobErr
         return error
     message = f"no result within {timeout_s} s; the job was cancelled"
     return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
+
+
+@asynccontextmanager
+async def cancelled_if_left(
+    handle: AsyncHandle[Any, Any], timeout_s: float | None, *, may_stay: bool = False
+) -> AsyncIterator[None]:
+    """Cancel the job if waiting ends as TIMEOUT, or with this asyncio task unless it ``may_stay``.
+
+    If that fails, the job goes on, and its result expires.
+    """
+    try:
+        yield
+    except JobError as error:
+        if error.code == ErrorCode.TIMEOUT:
+            with suppress(JobError):
+                await handle.cancel()
+        raise not_in_time(error, timeout_s, handle.id) from None
+    except asyncio.CancelledError:
+        if not may_stay:
+            with suppress(JobError):
+                await asyncio.shield(handle.cancel())
+        raise
 
 
 async def submitted(

@@ -106,7 +106,7 @@ class RedisDispatcher(Dispatcher):
     def enqueue(self, job: Job, queue: str) -> None:
         with reachable():
             submitted_at = self._admission.admit(
-                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers())
+                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers()), job.priority
             )
         if submitted_at is None:
             return
@@ -150,6 +150,6 @@ class RedisDispatcher(Dispatcher):
         with reachable(job_id):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
-            # No worker has begun it, and its queue may be long. A worker that takes it later finds it ended.
-            ended = encode_failure(job_id, NOT_BEGUN)
-            self._records.store(job_id, ended, is_outcome=True)
+            # No worker has begun it, and its queue may be long.
+            if self._records.store(job_id, encode_failure(job_id, NOT_BEGUN), is_outcome=True):
+                self._admission.withdraw(job_id)

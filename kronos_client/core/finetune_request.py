@@ -11,7 +11,7 @@ from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable, within
-from kronos_client.core.series import CandleSource, is_records, series_payload
+from kronos_client.core.series import CandleSource, named_sources, series_payload
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
@@ -20,8 +20,6 @@ ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
 
 DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]
 """Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
-
-ONLY_INSTRUMENT = "0"
 
 
 class FinetuneOptions(TypedDict, total=False):
@@ -81,10 +79,10 @@ def data_payload(data: DataSource) -> dict[str, Any]:
         return {"path": [str(path) for path in data]}
     instruments = []
     with readable("the candles", "data"):
-        by_name = _by_name(data)
-    for index, (name, source) in enumerate(by_name.items()):
+        names, sources = named_sources(data)
+    for index, (name, source) in enumerate(zip(names, sources, strict=True)):
         with within(f"data.instruments.{index}"):
-            instruments.append(series_payload(source, str(name)))
+            instruments.append(series_payload(source, name))
     return {"instruments": instruments}
 
 
@@ -112,14 +110,3 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
         prefix = "" if error.field in (None, "config") else "config."
         raise JobError(error.code, error.message, f"{prefix}{error.field or 'config'}") from None
     return checked.model_dump(mode="json", exclude_unset=True)
-
-
-def _by_name(data: Any) -> Mapping[str, CandleSource]:
-    """Candles by instrument; numbers stand for missing names."""
-    if isinstance(data, list | tuple) and not is_records(data):
-        return {str(index): source for index, source in enumerate(data)}
-    is_mapping = isinstance(data, Mapping) and len(data) > 0
-    # Else it is one instrument's columns by name, which are lists or arrays.
-    if is_mapping and all(isinstance(one, Mapping) or hasattr(one, "columns") for one in data.values()):
-        return dict(data)
-    return {ONLY_INSTRUMENT: data}

@@ -8,6 +8,7 @@ import numpy as np
 from kronos_client.contract.forecast import Output, Sampling
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
+from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, job_series
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
@@ -21,7 +22,7 @@ class ForecastOptions(TypedDict, total=False):
 
     Attributes:
         pred_len: Bars to forecast; not needed with ``future_timestamps``.
-        series_ids: Names of the series; by default "0", "1", ….
+        series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
         timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
             ones follow the lookback's spacing.
         lookback: The last bars of each series that the model reads. By default as many as in its training,
@@ -82,7 +83,8 @@ def forecast_payload(
     limits = limits or Limits()
     series = job_series(candles, max_bars=limits.max_bars, **own)
     if "quantiles" in given:
-        given["quantiles"] = [float(level) for level in given["quantiles"]]
+        with readable("quantiles", "quantiles"):
+            given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
     num_paths = default_sample_count(limits, len(series))
     sampling, output = Sampling(sample_count=num_paths).model_dump(), Output().model_dump(mode="json")

@@ -5,7 +5,6 @@ import math
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Unpack
@@ -13,7 +12,7 @@ from typing import Any, Final, Unpack
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.async_handle import AsyncForecastHandle, not_in_time, submitted
+from kronos_client.core.async_handle import AsyncForecastHandle, cancelled_if_left, submitted
 from kronos_client.core.core import Core
 from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.job import candles_job
@@ -180,21 +179,14 @@ class Many:
                 return outcome
             options: ForecastOptions = {**self._options, **own}
             make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
-            may_stay = self._prefix is not None
+            may_stay = self._prefix is not None  # its id is the caller's
             handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay)
             del candles, own, options, make_job
             self._send_next()
-            return replace(outcome, result=await self._result(handle))
+            async with cancelled_if_left(handle, self._timeout_s, may_stay=may_stay):
+                return replace(outcome, result=await self._result(handle))
         except JobError as error:
-            if handle is not None and error.code == ErrorCode.TIMEOUT:
-                with suppress(JobError):  # on failure the job goes on, and its result expires
-                    await handle.cancel()
-            return replace(outcome, error=not_in_time(error, self._timeout_s, outcome.job_id))
-        except asyncio.CancelledError:
-            if handle is not None and self._prefix is None:
-                with suppress(JobError):
-                    await asyncio.shield(handle.cancel())
-            raise
+            return replace(outcome, error=error)
         finally:
             if handle is None:
                 self._send_next()

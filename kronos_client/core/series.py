@@ -48,7 +48,7 @@ def series_payload(
     if is_records(candles):
         candles = _columns_of(candles)
     given: Any = getattr(candles, "columns", candles)
-    if not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
+    if isinstance(given, str) or not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
         expected = "a DataFrame, a mapping of columns or a list of records"
         raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
     names = {str(name).lower(): name for name in given}
@@ -82,6 +82,17 @@ def is_records(candles: object) -> bool:
         return False
     prices = [value for name, value in candles[0].items() if str(name).lower() in COLUMNS]
     return bool(prices) and all(np.ndim(value) == 0 for value in prices)
+
+
+def named_sources(candles: Any) -> tuple[list[str], list[CandleSource]]:
+    """The names and candles of one source, a list of them, or a mapping; numbers stand for missing names."""
+    if isinstance(candles, list | tuple) and not is_records(candles):
+        return [str(index) for index in range(len(candles))], list(candles)
+    is_mapping = isinstance(candles, Mapping) and len(candles) > 0
+    # Else it is one source's columns by name, which are lists or arrays.
+    if is_mapping and all(isinstance(one, Mapping) or hasattr(one, "columns") for one in candles.values()):
+        return [str(name) for name in candles], list(candles.values())
+    return ["0"], [candles]
 
 
 def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -165,7 +176,7 @@ def job_series(
     timezone: str | None = None,
     max_bars: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The series of a job, from one source or a list of sources.
+    """The series of a job, from one source, a list of sources, or sources by their ids.
 
     With several sources, ids and timestamps are lists with one entry for each source.
 
@@ -173,18 +184,18 @@ def job_series(
         JobError: Names the field at fault.
     """
     with readable("the candles"):
-        several = isinstance(candles, list | tuple) and not is_records(candles)
-        sources = list(candles) if several else [candles]
+        names, sources = named_sources(candles)
+    several = len(sources) != 1 or sources[0] is not candles
 
     def one_each(values: Any, field: str) -> list[Any]:
         with readable(field, field):
-            each = list(values)
+            each = [values] if isinstance(values, str) else list(values)
         if len(each) != len(sources):
             message = f"{field} has {len(each)} entries for {len(sources)} series; give one for each"
             raise JobError(ErrorCode.LENGTH_MISMATCH, message, field)
         return each
 
-    ids = one_each(map(str, range(len(sources))) if series_ids is None else series_ids, "series_ids")
+    ids = names if series_ids is None else one_each(series_ids, "series_ids")
     past, future = (
         one_each(values, field) if several and values is not None else [values] * len(sources)
         for field, values in (("timestamps", timestamps), ("future_timestamps", future_timestamps))

@@ -11,9 +11,9 @@ from typing import Any, Final
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import cancel_key, job_key, jobs_key
+from kronos_client.contract.names import CELERY_PRIORITIES, Priority, cancel_key, job_key, jobs_key
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.queues import list_keys, role_of
+from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys, role_of
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
@@ -22,6 +22,10 @@ MAX_LISTED: Final = 10_000
 """Jobs of one kind that can be listed, the newest ones."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
+ID_BYTES: Final = 1024
+"""At the end of a message, where kombu writes the job's id."""
+MAX_STEPS: Final = 32
+"""Messages on each side of the place where one should be."""
 
 
 class Admission:
@@ -31,9 +35,15 @@ class Admission:
         self._result_ttl_s = result_ttl_s
         self._max_queue_jobs = max_queue_jobs
         self._run = redis.register_script(read_script("admit"))
+        self._run_withdraw = redis.register_script(read_script("withdraw"))
 
     def admit(
-        self, job_id: str, payload: Mapping[str, Any] | str, queue: str, jobs_per_s: Callable[[], float]
+        self,
+        job_id: str,
+        payload: Mapping[str, Any] | str,
+        queue: str,
+        jobs_per_s: Callable[[], float],
+        priority: Priority = "normal",
     ) -> float | None:
         """Record a job's content before it is enqueued.
 
@@ -51,10 +61,13 @@ class Admission:
             JobError: ID_CONFLICT if the id was used for other content; QUEUE_FULL.
         """
         now, answer, *more = self._run(
-            keys=[job_key(job_id), cancel_key(job_id), jobs_key(role_of(queue)), *list_keys(queue)],
+            keys=[
+                *(job_key(job_id), cancel_key(job_id), TAKEN_KEY, jobs_key(role_of(queue))),
+                *list_keys(queue),
+            ],
             args=[
                 *(fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
-                *(job_id, MAX_LISTED),
+                *(list_key(queue, CELERY_PRIORITIES[priority]), job_id, MAX_LISTED),
             ],
         )
         if answer == "conflict":
@@ -64,6 +77,15 @@ class Admission:
             again_s = retry_after_s(length, limit, jobs_per_s())
             raise queue_full(queue, length, limit, again_s, was_submitted=bool(was_submitted))
         return float(now) if answer == "claimed" else None
+
+    def withdraw(self, job_id: str) -> bool:
+        """Remove the message of a job that has its outcome from its queue; returns whether it was found.
+
+        A worker that takes such a message drops it; until then it takes up room. Not found are messages of
+        other clients, some between many of these, and those that moved up after they waited long.
+        """
+        keys = [job_key(job_id), TAKEN_KEY]
+        return bool(self._run_withdraw(keys=keys, args=[job_key(""), job_id, ID_BYTES, MAX_STEPS]))
 
 
 def id_conflict(job_id: str) -> JobError:

@@ -14,6 +14,7 @@ from kronos_client.contract.names import (
     CPU_QUEUE,
     GPU_FINETUNE_QUEUE,
     GPU_QUEUE,
+    KEY_PREFIX,
     Priority,
     Role,
 )
@@ -47,6 +48,9 @@ class QueueNames:
 
 
 NO_PREFIX: Final = QueueNames()
+
+TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
+"""A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
 """The lowest of Celery's priority numbers in each list; 0 is served first.

@@ -1,6 +1,6 @@
 """Candles that cannot be forecast from, refused before any tensor is made."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -66,6 +66,17 @@ def impossible_prices(
         yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"
 
 
+def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]) -> str | None:
+    """A warning that names the first bar whose open or close lies outside low to high."""
+    found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
+    if not (bars := set(np.concatenate([rows for rows, *_ in found]).tolist())):
+        return None
+    row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
+    count = "1 bar has" if len(bars) == 1 else f"{len(bars):,} bars have"
+    first = f"at {times[row]}, {name} {columns[name][row]} {text}"
+    return f"{count} an open or close outside low to high: {first}"
+
+
 def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
     check_price_columns(columns)
     num_bars = len(columns["open"]) if np.ndim(columns["open"]) == 1 else -1
@@ -78,4 +89,4 @@ def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
             text = f" has {len(values)} values, but 'open' has {num_bars}: give one value a bar"
             raise column_error("LENGTH_MISMATCH", name, text, row=min(len(values), num_bars))
     if num_bars == 0:
-        raise CandleError("the series has no bars: give a lookback", code="EMPTY_SERIES", field="open")
+        raise CandleError("the series has no bars: send some", code="EMPTY_SERIES", field="open")

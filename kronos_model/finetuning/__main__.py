@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, stop_by)
     try:
         config = _config(options)
+        listener({"event": "phase", "phase": "Loading PyTorch"})
         from kronos_model.finetuning.run import finetune  # after the config: importing torch takes seconds
 
         result = finetune(config, options.output, listeners=[listener], should_stop=stop.is_set)

@@ -1,12 +1,11 @@
 """Reading the candles of a config."""
 
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.bars.files.faults import BadRow
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
-from kronos_model.errors import CandleFileError, TrainingDataError
+from kronos_model.errors import BadRow, CandleFileError, TrainingDataError
 from kronos_model.finetuning.config import DataConfig
 
 

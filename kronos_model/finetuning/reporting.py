@@ -14,8 +14,8 @@ from kronos_model.atomic_write import atomic_write, disk_errors
 log = logging.getLogger(__name__)
 
 Event = Mapping[str, Any]
-"""JSON-compatible; ``event`` is the kind: started, data, step, epoch, evaluating, evaluation, done, error or
-stopped."""
+"""JSON-compatible; ``event`` is the kind: phase, started, data, step, epoch, evaluating, evaluation, done,
+error or stopped."""
 
 Listener = Callable[[Event], None]
 
@@ -59,7 +59,7 @@ class MetricsFile:
 
 
 class JsonProgress:
-    """JSON lines for a parent process: ``progress`` events, and all other events unchanged.
+    """JSON lines for a parent process: ``progress`` events, and all other events but phases unchanged.
 
     Training sends about one ``progress`` event a second, with the latest values of ``PROGRESS_FIELDS``.
     """
@@ -73,7 +73,8 @@ class JsonProgress:
     def __call__(self, event: Event) -> None:
         kind = event["event"]
         if kind not in ("step", "epoch", "evaluating"):
-            self._write(event)
+            if kind != "phase":
+                self._write(event)
             return
         if kind == "evaluating":
             event = {"stage": "evaluation", "step": event["bars_done"], "num_steps": event["bars_total"]}
@@ -90,7 +91,10 @@ class JsonProgress:
 
 
 class ProgressBar:
-    """One bar for each stage, with loss, learning rate and time left, and one line for each epoch."""
+    """One bar for each stage, with loss, learning rate and time left, and one line for each epoch.
+
+    A terminal also shows what takes time before and between the steps.
+    """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -99,8 +103,14 @@ class ProgressBar:
 
     def __call__(self, event: Event) -> None:
         match event["event"]:
+            case "phase" if self._file.isatty():
+                self._show_phase(event["phase"], event.get("stage"))
+            case "evaluating" if self._file.isatty():
+                self._advance("evaluation", event["bars_done"], event["bars_total"])
             case "step":
-                self._show_step(event)
+                self._advance(event["stage"], event["step"], event["num_steps"])
+                losses = {"loss": f"{event['loss']:.4f}", "lr": f"{event['learning_rate']:.2g}"}
+                self._bar.set_postfix(losses, refresh=False)
             case "epoch":
                 best = " (best)" if event["is_best"] else ""
                 self._write(
@@ -117,15 +127,20 @@ class ProgressBar:
             case "done" | "error" | "stopped":
                 self._close()
 
-    def _show_step(self, event: Event) -> None:
-        if self._stage != event["stage"]:
+    def _show_phase(self, phase: str, stage: str | None) -> None:
+        if stage is not None and stage == self._stage:
+            self._bar.set_postfix_str(phase)
+            return
+        self._close()
+        text = f"{phase} …" if stage is None else f"{stage}, {phase} …"
+        self._bar = tqdm(desc=text, bar_format="{desc}", leave=False, file=self._file)
+
+    def _advance(self, stage: str, step: int, num_steps: int) -> None:
+        if self._stage != stage:
             self._close()
-            self._stage = event["stage"]
-            self._bar = tqdm(
-                desc=event["stage"], total=event["num_steps"], initial=event["step"] - 1, file=self._file
-            )
-        self._bar.update(event["step"] - self._bar.n)
-        self._bar.set_postfix(loss=f"{event['loss']:.4f}", lr=f"{event['learning_rate']:.2g}", refresh=False)
+            self._stage = stage
+            self._bar = tqdm(desc=stage, total=num_steps, initial=max(0, step - 1), file=self._file)
+        self._bar.update(step - self._bar.n)
 
     def _write(self, text: str) -> None:
         tqdm.write(text, file=self._file)

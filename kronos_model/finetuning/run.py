@@ -118,11 +118,13 @@ class _Run:
         self.accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
         started = {"device": str(self.accelerator.device), "device_warning": device_warning}
         self._send({"event": "started", **started, "resumed": is_resumed})
+        self._send({"event": "phase", "phase": "Reading the candles"})
         self._read_data(is_resumed)
         if self.should_stop():
             raise TrainingStopped("training was stopped on request before it began: start it again")
         if is_resumed:
             config = self.config = with_revisions(config, self.folder.read("parent.json"))
+        self._send({"event": "phase", "phase": "Loading the model"})
         self.models = starting_point(config)
         if config.data.window > self.models.max_context + 1:
             most = self.models.max_context + 1 - config.data.pred_len
@@ -200,6 +202,7 @@ class _Run:
             self.accelerator, stage, *data_sets, config, self.folder,
             listener=send, should_stop=self.should_stop,
         )  # fmt: skip
+        self._send({"event": "phase", "phase": "first step", "stage": stage.name})
         self.results[stage.name] = loop.train()
 
     def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Fixtures: the app on a real Redis in this process, and a stand-in for a worker."""
 
+import asyncio
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from redis import Redis
 
+from api_stub.backend import Backend
 from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -98,3 +100,30 @@ def series(num_candles: int = 8, num_future: int = 3, **fields: Any) -> dict[str
         "prediction_timestamps": times[num_candles : num_candles + num_future],
         **fields,
     }
+
+
+def asgi_answer(
+    settings: ApiSettings, path: str, receive: Callable[[], Awaitable[dict[str, Any]]], **headers: str
+) -> list[dict[str, Any]]:
+    """What the app sends to a POST. It is called directly: the test client only sends whole bodies."""
+    messages: list[dict[str, Any]] = []
+    media_type = "text/csv" if path == "/v1/datasets" else "application/json"
+    given = {"host": "localhost", "content-type": media_type, **headers}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def ask() -> None:
+        app = create_app(settings)
+        scope = {
+            "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
+            "raw_path": path.encode(), "query_string": b"name=a.csv", "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+            "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 1),
+        }  # fmt: skip
+        async with Backend(settings) as backend:
+            app.state.backend = backend
+            await app(scope, receive, send)
+
+    asyncio.run(ask())
+    return messages

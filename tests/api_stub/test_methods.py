@@ -29,11 +29,11 @@ def test_an_unknown_address_is_not_found_with_any_method(http):
         assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
 
 
-@pytest.mark.parametrize("path", ["/v1/healthz", "/v1/readyz", "/metrics", "/v1/forecasts/x", "/", "/docs"])
-def test_head_is_answered_as_get_without_the_body(http, path):
-    head, get = http.head(path), http.get(path)
-    assert (head.status_code, head.content) == (get.status_code, b"")
-    assert head.headers["content-type"] == get.headers["content-type"]
+def test_head_is_answered_as_get_without_the_body(http):
+    for path in ("/v1/healthz", "/v1/readyz", "/metrics", "/v1/forecasts/x", "/", "/docs"):
+        head, get = http.head(path), http.get(path)
+        assert (head.status_code, head.content) == (get.status_code, b"")
+        assert head.headers["content-type"] == get.headers["content-type"]
 
 
 def test_head_of_an_event_stream_does_not_wait(http, jobs):

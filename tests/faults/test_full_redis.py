@@ -49,6 +49,7 @@ def test_workers_outlive_a_full_redis_while_they_take_and_store(
         accounts.submit_many(client, "long", 40)
         await_true(lambda: all(accounts.in_hand(worker.node) for worker in workers), "both are busy")
         with redis.full():
+            redis.kill_connections()  # they connect again while it is full
             time.sleep(3)
     accounts.settle()
     assert len(fleet.running) == 2, fleet.logs()

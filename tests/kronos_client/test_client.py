@@ -20,12 +20,14 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
+from worker.broker.deliveries import Deliveries
 
 CANDLES = candles(seed=1, bars=60)
 LONG = candles(seed=1, bars=9_000).as_dict()  # longer than is sent
@@ -186,6 +188,10 @@ def test_bad_candles_are_refused_by_field_and_row(client, redis):
         ({"candles": LONG | {"low": LONG["low"][1:]}}, LENGTH_MISMATCH, "series.0.low"),
         ({"series_ids": ["a", "b"]}, LENGTH_MISMATCH, "series_ids"),
         ({"candles": [CANDLES.as_dict()] * 2, "timestamps": [[]]}, LENGTH_MISMATCH, "timestamps"),
+        ({"candles": "candles.csv"}, ErrorCode.BAD_TYPE, "series.0"),
+        ({"candles": {"A": CANDLES.as_dict(), "B": {}}}, ErrorCode.MISSING_FIELD, "series.1.timestamps"),
+        ({"quantiles": 0.5}, ErrorCode.BAD_TYPE, "quantiles"),
+        ({"quantiles": ["x"]}, ErrorCode.BAD_TYPE, "quantiles"),
         ({"pred_len": object()}, ErrorCode.BAD_TYPE, "pred_len"),
         ({"seed": "seven"}, ErrorCode.BAD_TYPE, "sampling.seed"),
     ],
@@ -486,6 +492,36 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
         handle.wait(timeout_s=WAIT_S)
     # Submitted again it is the same job, with its one outcome.
     assert client.submit(CANDLES.as_dict(), pred_len=5, job_id=handle.id).state().has_ended
+
+
+@pytest.fixture
+def deliveries(redis_server):
+    """What a worker takes messages with."""
+    with connect(redis_server.url, decode_responses=False) as redis:
+        yield Deliveries(redis, "unacked", "index", timeout_s=60, max_bytes=2**20, max_dead=1)
+
+
+@pytest.mark.parametrize("priority", LISTS)
+def test_a_cancelled_job_leaves_its_queue_and_gives_back_its_room(narrow, redis, priority):
+    handles = [narrow.submit(CANDLES.as_dict(), pred_len=5, priority=priority) for _ in range(3)]
+    handles[1].cancel()
+    assert [one["headers"]["id"] for one in messages(redis, LISTS[priority])] == [
+        handles[2].id,
+        handles[0].id,
+    ]
+    narrow.submit(CANDLES.as_dict(), pred_len=5)
+    with pytest.raises(JobError, match="QUEUE_FULL"):
+        narrow.submit(CANDLES.as_dict(), pred_len=5)
+
+
+def test_a_job_that_a_worker_has_taken_stays_there_when_it_is_cancelled(client, redis, deliveries):
+    first, second = (client.submit(CANDLES.as_dict(), pred_len=5, job_id=name) for name in ("a", '"\u00e4'))
+    deliveries.take([LISTS["normal"]])
+    first.cancel()
+    assert [one["headers"]["id"] for one in messages(redis)] == [second.id]
+    assert redis.hlen("unacked") == 1
+    second.cancel()
+    assert messages(redis) == []
 
 
 def test_a_wish_to_cancel_what_was_not_there_does_not_outlive_that(client, redis):

@@ -22,6 +22,17 @@ def predictor() -> KronosPredictor:
     return KronosPredictor(model, tokenizer, device="cpu", max_context=64)
 
 
+def test_the_context_is_the_references_or_that_of_a_shorter_training(predictor, monkeypatch):
+    pair = predictor.model, predictor.tokenizer
+    contexts = []
+    for trained in (64, 512, 2048):
+        monkeypatch.setattr(
+            "kronos_model.predictor.default_max_context", lambda source, trained=trained: trained
+        )
+        contexts.append(KronosPredictor(*pair, device="cpu").max_context)
+    assert contexts == [64, 512, 512]
+
+
 def series(seed: int = 0, lookback: int = 40, horizon: int = 5) -> Series:
     frame = pd.DataFrame(candles(seed, lookback + horizon).as_dict())
     times = pd.to_datetime(frame["timestamps"])

@@ -21,9 +21,9 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.names import CELERY_PRIORITIES, KEY_PREFIX
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, list_key
+from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, TAKEN_KEY, list_key
 from kronos_client.redis.scripts import read_script
-from worker.broker.deliveries import SCRIPTS, TAKEN_KEY
+from worker.broker.deliveries import SCRIPTS
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)

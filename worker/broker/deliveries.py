@@ -13,13 +13,12 @@ from typing import Any, Final
 
 from redis import Redis
 
-from kronos_client.contract.names import DEAD_KEY, KEY_PREFIX
+from kronos_client.contract.names import DEAD_KEY
+from kronos_client.redis.queues import TAKEN_KEY
 from kronos_client.redis.scripts import read_script
 
 SCRIPTS: Final = Path(__file__).parent / "lua"
 
-TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
-"""A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 SHOWN_BYTES: Final = 2048
 """Bytes kept of each end of a message that is too large, and of a buried message."""
 MAX_RESTORED: Final = 100

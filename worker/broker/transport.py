@@ -21,7 +21,7 @@ from celery import states
 from celery.worker import state
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from kombu.utils.limits import TokenBucket
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK
@@ -59,6 +59,7 @@ LEANS_ON: Final = (
     (virtual.QoS, "append", "counts a message as held"),
     (virtual.QoS, "ack", "counts it as held no longer, in any thread"),
     (virtual.QoS, "_delivered", "the messages that are held, by tag"),
+    (redis.Transport, "connection_errors", "the errors after which Celery connects again"),
     (virtual.Transport, "cycle", "the poller of a connection; Transport.__init__ makes it"),
     (virtual.Transport, "_deliver", "gives a raw message to the consumer of its queue"),
     (state, "reserved_requests", "the received requests; other threads add to it"),
@@ -227,9 +228,13 @@ class Poller(redis.MultiChannelPoller):
 
 
 class Transport(redis.Transport):
-    """kombu's Redis transport with our own channels and poller."""
+    """kombu's Redis transport with our own channels and poller.
+
+    A worker that connects to a full Redis tries again until there is room. Celery would end it.
+    """
 
     Channel = Channel
+    connection_errors = (*redis.Transport.connection_errors, OutOfMemoryError)
     cycle: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

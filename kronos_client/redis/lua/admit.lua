@@ -3,14 +3,15 @@
 -- the queue is full and a worker has begun the job; 'full', the queue's length and whether the job was
 -- submitted before; 'conflict' if the id holds other content.
 -- include: now
-local record, cancel_request, jobs = KEYS[1], KEYS[2], KEYS[3] -- and from KEYS[4] on the lists of the queue
+local record, cancel_request, taken, jobs = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- then the queue's lists
 local fingerprint = ARGV[1]
 local result_ttl_s, record_ttl_s = tonumber(ARGV[2]), ARGV[3]
 local max_length = tonumber(ARGV[4])
-local job_id, max_listed = ARGV[5], tonumber(ARGV[6])
+local list = ARGV[5] -- the one that the job will be sent to
+local job_id, max_listed = ARGV[6], tonumber(ARGV[7])
 
 local length = 0
-for index = 4, #KEYS do
+for index = 5, #KEYS do
     length = length + redis.call('LLEN', KEYS[index])
 end
 local holder, ended_at, received_at = unpack(
@@ -35,7 +36,9 @@ end
 if ended_at or redis.call('EXISTS', record) == 0 then
     redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
 end
-redis.call('HSET', record, 'fingerprint', fingerprint)
+-- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
+local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
+redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place)
 redis.call('EXPIRE', record, record_ttl_s)
 redis.call('ZADD', jobs, now_text, job_id)
 redis.call('ZREMRANGEBYRANK', jobs, 0, -max_listed - 1)

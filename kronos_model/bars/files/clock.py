@@ -140,14 +140,14 @@ def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:
         wall = _microseconds(texts.cast(pa.timestamp("us")))
     except pa.ArrowInvalid:  # digits that are no date, such as 2024-02-30; pandas says which
         wall = _microseconds(pd.to_datetime(texts.to_pandas(), format="ISO8601", errors="coerce"))
-    wall = np.where(wall < _FIRST_TIME, np.datetime64("NaT", "us"), wall)
     return WrittenTimes(wall, pc.struct_field(parts, "offset"))
 
 
 def _clock(times: WrittenTimes, written: Any = None) -> Clock:
     """Raises ClockError if only some of the times have an offset."""
     offsets_s, has_offset = _read_offsets(times.offsets)
-    wall = np.where(np.isnat(offsets_s), np.datetime64("NaT", "us"), times.wall)
+    is_none = np.isnat(offsets_s) | (times.wall < _FIRST_TIME)
+    wall = np.where(is_none, np.datetime64("NaT", "us"), times.wall)
     rows = np.flatnonzero(~np.isnat(wall))  # of the times
     is_aware = has_offset[rows]
     if (differs := is_aware != is_aware[:1]).any():

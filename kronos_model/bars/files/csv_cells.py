@@ -7,7 +7,7 @@ cells only, pyarrow reads the file: it returns the same cells several times as f
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import chain, islice
@@ -139,7 +139,10 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
     keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
 
     def count() -> NDArray[np.int64]:
-        lines = [n for n, line in enumerate(content.splitlines(), 1) if line and n > num_lines]
+        if content.count(b"\n", 0, -1) + 1 == num_lines + len(table):  # no line is blank
+            lines: Sequence[int] = range(num_lines + 1, num_lines + len(table) + 1)
+        else:
+            lines = [n for n, line in enumerate(content.splitlines(), 1) if line and n > num_lines]
         kept: NDArray[np.int64] = np.array(lines, dtype=np.int64)[keep.to_numpy()]
         return kept
 

@@ -16,7 +16,7 @@ from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable
 from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
-from kronos_model.errors import CandleFileError
+from kronos_model.errors import BadRow
 
 REASON_OF_CODE: Final = {
     "NOT_FINITE": "not_a_number",
@@ -36,10 +36,6 @@ MAX_NAMED: Final = 20
 """Bad rows that are named one by one; all are counted."""
 CHUNK_ROWS: Final = 65_536
 """Rows checked and converted at once: float64 copies of all rows would take several times the memory."""
-
-
-class BadRow(CandleFileError):
-    """An unusable row, which the option to drop such rows leaves out."""
 
 
 def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArray[np.int8]:

@@ -32,6 +32,9 @@ class StageEvents:
         rest = {"learning_rate": learning_rate, "seconds_left": seconds_left}
         self._send("step", is_logged=is_logged, **losses, **rest)
 
+    def report_phase(self, phase: str) -> None:
+        self.listener({"event": "phase", "phase": phase, "stage": self.stage})
+
     def report_epoch(self, train_loss: float, validation: Mapping[str, float], *, is_best: bool) -> None:
         """Report a saved epoch; ``validation`` has ``loss`` and its parts."""
         parts = {f"validation_{name}": value for name, value in validation.items()}

@@ -198,6 +198,7 @@ class StageLoop:
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
         progress = self._progress
+        self._events.report_phase("validating")
         losses = self._validate()
         self._events.check_finite(losses["loss"])
         is_best = progress.best_loss is None or losses["loss"] < progress.best_loss

@@ -1,5 +1,7 @@
 """Predictions: from requests to jobs, and from results to answers."""
 
+import asyncio
+import json
 import threading
 
 import pytest
@@ -11,9 +13,10 @@ from api_stub.routes.predictions import SingleRequest
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ForecastResult
-from kronos_client.core.stored import NOTHING
-from tests.api_stub.conftest import ADDRESS, series
+from kronos_client.core.stored import NOTHING, read_stored
+from tests.api_stub.conftest import ADDRESS, asgi_answer, series
 
 SINGLE = "/v1/predict/single"
 BATCH = "/v1/predict/batch"
@@ -100,8 +103,10 @@ def test_without_a_preference_an_unfinished_forecast_is_a_timeout(http, jobs, is
     answer = http.post(BATCH, json={"items": [series(), series(num_future=2)]}, headers=headers)
     assert refused(answer)[:2] == (504, "TIMEOUT")
     assert ("Idempotency-Key" in answer.json()["detail"]) == is_repeatable
-    states = {http.get(f"/v1/forecasts/{job['id']}").json()["state"] for job in jobs.sent()}
+    ids = [answer.headers["x-job-id"], *answer.json()["details"]["other_jobs"]]
+    states = {http.get(f"/v1/forecasts/{job_id}").json()["state"] for job_id in ids}
     assert states == {"queued" if is_repeatable else "cancelled"}
+    assert [job["id"] for job in jobs.sent()] == (ids if is_repeatable else [])
 
 
 def test_invalid_predictions_are_listed_as_by_fastapi(http):
@@ -351,11 +356,13 @@ def test_a_repeated_request_is_answered_with_the_current_state(http, jobs):
 def test_after_a_failed_job_the_others_are_cancelled_and_named(http, settings, jobs, is_repeatable):
     """With an Idempotency-Key they go on, because a repeated request finds them."""
     wait_for_results(http, settings)
+    sent = []
 
     def work() -> None:
-        while len(sent := jobs.sent()) < 3:
+        while len(jobs.sent()) < 3:
             pass
-        jobs.fail(sent[1]["id"], "OUT_OF_MEMORY", "no room")
+        sent.extend(job["id"] for job in jobs.sent())
+        jobs.fail(sent[1], "OUT_OF_MEMORY", "no room")
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -364,7 +371,7 @@ def test_after_a_failed_job_the_others_are_cancelled_and_named(http, settings, j
         BATCH, json={"items": items}, headers={"Idempotency-Key": "a"} if is_repeatable else {}
     )
     worker.join()
-    first, failed, third = (job["id"] for job in jobs.sent())
+    first, failed, third = sent
     assert refused(answer)[:2] == (503, "OUT_OF_MEMORY")
     assert answer.headers["x-job-id"] == failed
     assert answer.json()["details"]["other_jobs"] == [first, third]
@@ -453,3 +460,33 @@ def test_a_full_queue_gives_a_time_to_retry(settings, jobs):
 def test_a_missing_gpu_worker_is_reported_at_once(http):
     answer = http.post(SINGLE, json=series(device="cuda", allow_fallback=False))
     assert refused(answer) == (503, "NO_GPU_WORKER", "device")
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "headers", "outcome"),
+    [
+        (SINGLE, series(), {}, "CANCELLED"),
+        (BATCH, {"items": [series(), series(priority="low")]}, {}, "CANCELLED"),
+        (SINGLE, series(), {"idempotency-key": "mine"}, None),
+        (SINGLE, series(), {"prefer": "respond-async, wait=20"}, None),
+    ],
+)
+def test_a_client_that_leaves_cancels_its_jobs_unless_it_can_ask_for_them(
+    settings, jobs, redis, path, content, headers, outcome
+):
+    body = iter([{"type": "http.request", "body": json.dumps(content).encode()}])
+    sent = []
+
+    async def receive():
+        for message in body:
+            return message
+        while len(jobs.sent()) < len(content.get("items", [0])):
+            await asyncio.sleep(0.01)
+        sent.extend(job["id"] for job in jobs.sent())
+        return {"type": "http.disconnect"}
+
+    messages = asgi_answer(settings.model_copy(update={"api_wait_s": 60}), path, receive, **headers)
+    assert messages == []
+    found = [read_stored(job_id, redis.get(result_key(job_id)) or "{}") for job_id in sent]
+    assert [getattr(stored.value, "code", None) for stored in found] == [outcome] * len(sent)
+    assert len(jobs.sent()) == (0 if outcome else 1)

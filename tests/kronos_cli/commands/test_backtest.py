@@ -21,7 +21,7 @@ def client(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "daily.csv"
-    walk(1).to_csv(path)
+    walk(1).rename(columns={"close": "Last"}).to_csv(path)
     return path
 
 
@@ -32,6 +32,7 @@ def run(*args: object):
 def test_a_backtest_of_a_file_prints_the_verdict_and_leaves_the_report(client, file, tmp_path):
     output = tmp_path / "out"
     options = ["--windows", 8, "--lookback", 40, "--horizon", 5, "--samples", 6, "--model", "one"]
+    options += ["--columns", "close=Last"]
     done = run(file, "--output", output, *options, "--from", "2024-03-01", "--to", "2024-09-30")
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "one, 8 windows:"

@@ -178,6 +178,32 @@ def test_inline_files_are_in_the_message(redis: Redis, config: str, tmp_path: Pa
     assert [(one["id"], len(one["timestamps"])) for one in instruments] == [("BTC", 60), ("ETH", 60)]
 
 
+def test_options_of_reading_files_are_those_of_the_config(redis: Redis, config: str) -> None:
+    reading = ["--columns", "close=Adj Close", "--date-format", "%d/%m/%Y", "--drop-bad-rows"]
+    result = run("--config", config, "--enqueue", "mine", "--data", "sp500", *reading)
+
+    assert result.exit_code == 0, result.output
+    sent = enqueued_job(redis)["config"]["data"]
+    assert (sent["columns"], sent["date_format"], sent["drop_bad_rows"]) == (
+        {"close": "Adj Close"}, "%d/%m/%Y", True,
+    )  # fmt: skip
+
+
+def test_each_instrument_of_an_inline_file_is_sent(redis: Redis, config: str, tmp_path: Path) -> None:
+    table = pd.concat([pd.DataFrame(candles(seed, 60).as_dict()).assign(id=f"S{seed}") for seed in (1, 2)])
+    table.loc[0, "close"] = -1
+    table.to_csv(tmp_path / "all.csv", index=False)
+    arguments = ["--config", config, "--enqueue", "mine", "--inline", str(tmp_path / "all.csv")]
+    refused = run(*arguments, "--id-column", "id")
+    assert (refused.exit_code, "; --drop-bad-rows leaves such rows out" in refused.stderr) == (2, True)
+
+    result = run(*arguments, "--id-column", "id", "--drop-bad-rows")
+
+    assert "Warning: rows left out: 1 price not above zero" in result.stderr
+    instruments = enqueued_job(redis)["data"]["instruments"]
+    assert [(one["id"], len(one["timestamps"])) for one in instruments] == [("S1", 59), ("S2", 59)]
+
+
 def test_inline_files_beyond_the_limit_are_refused_and_not_cut(
     redis: Redis, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,13 +12,15 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import read_work
+from kronos_cli.files.bulk import FileReader, read_work
+from kronos_cli.files.inputs import Source
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import fake_worker
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
 
@@ -276,6 +278,7 @@ def test_charts_are_drawn_next_to_the_forecasts(played: PlayedClient, files: lis
         (["in", "--output", "x.csv", "--format", "csv"], "--format is for a folder"),
         (["in", "--output", "in/a.txt"], "a file but not a table"),
         (["in", "--output", "in/folder.csv"], "with the name of a table"),
+        (["in", "--output", "x.xlsx"], "a table ends in .parquet, .csv (which Excel opens) or .json"),
         ([], "Missing argument"),
     ],
 )
@@ -306,11 +309,63 @@ def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list
 
 
 def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:
-    fingerprint = read_work("c", files[2], 10, {}).fingerprint
-    assert read_work("c", files[2], 10, {"priority": "low", "device": "cpu"}).fingerprint == fingerprint
-    assert read_work("c", files[2], 10, {"top_p": 0.8}).fingerprint != fingerprint
+    def fingerprint_of(**options: Any) -> str:
+        reader = FileReader(ReadOptions())
+        return read_work("c", Source(files[2]), reader, 10, options).fingerprint  # type: ignore[arg-type]
+
+    fingerprint = fingerprint_of()
+    assert fingerprint_of(priority="low", device="cpu") == fingerprint
+    assert fingerprint_of(top_p=0.8) != fingerprint
     files[2].write_text(files[2].read_text().replace("T", " "))
-    assert read_work("c", files[2], 10, {}).fingerprint != fingerprint
+    assert fingerprint_of() != fingerprint
+
+
+def test_options_say_how_files_are_read(played: PlayedClient, files: list[Path]) -> None:
+    files[0].write_text("Day,Open,High,Low,Last\n5/6/2024,1,1,1,1\n6/6/2024,1,1,1,\n7/6/2024,1,1,1,1\n")
+    named = ["--columns", "timestamps=Day", "--columns", "close=Last"]
+    outcome = forecast("in/a.csv", *named)
+    assert "the day or the month first: give the date format, %d/%m/%Y or %m/%d/%Y (--date-format)" in (
+        outcome.stderr
+    )
+    named += ["--date-format", "%d/%m/%Y"]
+    outcome = forecast("in/a.csv", *named)
+    assert "INVALID_INPUT: in/a.csv, line 3, column Last: there is nothing" in outcome.stderr
+    assert outcome.stderr.endswith("; --drop-bad-rows leaves such rows out\n")
+    outcome = forecast("in/a.csv", *named, "--drop-bad-rows")
+    assert (outcome.exit_code, played.asked) == (0, [2])
+    assert "Warning: rows left out: 1 not a number; in/a.csv, line 3, column Last" in outcome.stderr
+    outcome = forecast("in/a.csv")
+    assert "has no column close" not in outcome.stderr
+    assert "or name the column: --columns timestamps=TITLE" in outcome.stderr
+    assert "--columns: 'closing=x' names no column" in forecast("in", "--columns", "closing=x").stderr
+
+
+def test_each_instrument_of_a_file_is_forecast(played: PlayedClient, files: list[Path]) -> None:
+    tables = [pd.read_csv(path).assign(id=name) for path, name in zip(files, ("../A", "b", "B"), strict=True)]
+    pd.concat(tables).to_csv("market.csv", index=False)
+    outcome = forecast("market.csv", "in/a.csv", "--id-column", "id", "--output", "out")
+    assert played.asked == [20, 22, 21]
+    assert {path.name for path in Path("out/market").iterdir()} == {"_._A.csv", "B.csv", "b-2.csv"}
+    assert "INVALID_INPUT: in/a.csv has no column 'id' for instrument; it has timestamps" in outcome.stderr
+    assert outcome.stdout == "4 files: 3 forecast, 1 failed. out\n"
+
+
+def test_warnings_name_their_files(played: PlayedClient, files: list[Path]) -> None:
+    outcome = forecast("in", "--output", "out")
+    assert "Warning: in/a.csv, in/b.csv, in/c.csv: a warning\n" in outcome.stderr
+
+
+def test_errors_of_jobs_use_the_words_of_the_command_line(played: PlayedClient, files: list[Path]) -> None:
+    played.errors[20] = JobError(
+        "MIXED_TIMEZONES", "series.0.timestamps, row 3: '2024' is odd", "series.0.timestamps", {"row": 3}
+    )
+    played.errors[21] = JobError("CANNOT_INFER_TIMESTAMPS", "no rule: pass future_timestamps", "series.0")
+    played.errors[22] = JobError("LIMIT_EXCEEDED", "sampling.sample_count: 300 is more than 256", "sampling")
+    assert forecast("in", "--output", "out").stderr.splitlines() == [
+        "MIXED_TIMEZONES: in/a.csv: times, line 5: '2024' is odd",
+        "CANNOT_INFER_TIMESTAMPS: in/b.csv: no rule: use a longer --lookback",
+        "LIMIT_EXCEEDED: in/c.csv: --samples: 300 is more than 256",
+    ]
 
 
 def test_without_a_terminal_there_is_no_bar_and_no_colour(played: PlayedClient, files: list[Path]) -> None:

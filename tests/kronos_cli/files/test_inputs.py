@@ -55,10 +55,14 @@ def test_a_path_without_files_is_refused(path: str, reason: str) -> None:
         names("a", path)
 
 
-def test_two_files_of_one_name_are_refused_with_both() -> None:
-    Path("a/X.parquet").touch()
-    with pytest.raises(InputError, match=r"a/X\.parquet and a/x\.csv would both be called 'x'"):
-        names("a")
+def test_files_of_one_name_get_different_names() -> None:
+    Path("a/x.parquet").touch()
+    assert names("a") == ["b/y", "b/z", "x.csv", "x.parquet"]
+    Path("a/x.parquet").unlink()
+    for path in ("a/b/x.csv", "a/b/x.csv.gz", "a/X.pq"):
+        Path(path).touch()
+    assert names("a/x.csv", "a/../a/b/x.csv", "a/X.pq") == ["a/x", "b/x", "X"]
+    assert names("a/x.csv", "a/X.pq") == ["x", "X-2"]
 
 
 def test_files_in_the_output_are_not_inputs() -> None:

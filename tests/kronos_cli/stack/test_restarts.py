@@ -32,10 +32,12 @@ def test_a_crashed_process_is_restarted_and_one_that_cannot_start_is_not(exit_st
     restarts = Restarts()
     if was_ready:
         restarts.note_line("worker", "[2026-01-01] ready: device=cpu")
-        restarts.note_line("redis", "* Ready to accept connections")
+        restarts.note_line("redis", "* Ready to accept connections tcp")
+        restarts.note_line("api", "INFO: Uvicorn running on http://127.0.0.1:8000")
+        restarts.note_line("flower", "Visit me at http://127.0.0.1:5555")
     restarts.note_line("other", "ready: device=cpu")
-    assert restarts.allow("worker", exit_status) == expected
-    assert restarts.allow("redis", exit_status) == expected
+    allowed = {name: restarts.allow(name, exit_status) for name in ("worker", "redis", "api", "flower")}
+    assert allowed == dict.fromkeys(allowed, expected)
 
 
 def test_a_restarted_process_must_become_ready_again():

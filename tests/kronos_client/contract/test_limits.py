@@ -74,7 +74,7 @@ def test_a_longer_series_is_refused_by_workers_and_cut_by_clients(settings, redi
     assert decode_column(cut.close, "close").tolist() == decode_column(whole["close"], "close").tolist()[1:]
     with pytest.raises(JobError, match=r"series\.0.* 60 is more than the worker's limit of 59 bars"):
         parse_job({"series": [whole], "pred_len": 5}, limits)
-    with pytest.raises(JobError, match=ErrorCode.LIMIT_EXCEEDED):  # not cut, since the lengths differ
+    with pytest.raises(JobError, match=ErrorCode.LENGTH_MISMATCH):  # not cut
         submit(narrow, {"timestamps": whole["timestamps"][1:]})
 
 

@@ -98,6 +98,19 @@ def test_a_guess_comes_with_a_warning_of_its_series_alone() -> None:
     assert given.warnings == ()
 
 
+def test_candles_that_no_market_prints_give_a_warning_that_names_the_first() -> None:
+    one = series("XY", num_bars=30)
+    one["close"][3] = one["high"][3] + 1
+    one["open"][3] = one["open"][7] = one["low"][3] / 2
+
+    (odd,) = prepared(job(one))
+
+    assert odd.warnings == (
+        "2 bars have an open or close outside low to high: "
+        f"at {one['timestamps'][3]}, close {one['close'][3]} is above the high of the same bar",
+    )
+
+
 def test_seeds_follow_from_the_jobs() -> None:
     several = prepared(job(series("a"), series("b"), series("c", seed=5), sampling={"seed": 42}))
 

@@ -30,3 +30,18 @@ def test_defaults_are_the_contracts():
 
 def test_what_was_not_given_is_left_out():
     assert not forecast_payload(CANDLES).keys() & {"pred_len", "model", "deadline_s"}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "ids"),
+    [
+        (CANDLES, {}, ["0"]),
+        (CANDLES, {"series_ids": "AAPL"}, ["AAPL"]),
+        ({"AAPL": CANDLES, "MSFT": CANDLES}, {}, ["AAPL", "MSFT"]),
+        ({"AAPL": CANDLES}, {"timestamps": [CANDLES["timestamps"]]}, ["AAPL"]),
+        ({"AAPL": CANDLES}, {"series_ids": ["A"]}, ["A"]),
+    ],
+)
+def test_series_have_the_names_of_a_mapping_or_those_that_are_given(source, options, ids):
+    payload = forecast_payload(source, pred_len=5, **options)
+    assert [one["id"] for one in payload["series"]] == ids

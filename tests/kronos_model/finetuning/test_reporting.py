@@ -55,6 +55,7 @@ def test_a_parent_receives_progress_each_second_and_each_epoch():
         progress(step(number))
     progress(epoch(30))
     progress({"event": "evaluating", "bars_done": 5, "bars_total": 10})
+    progress({"event": "phase", "phase": "Loading the model"})
     progress({"event": "done", "checkpoint": "x"})
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line.get("step") for line in lines] == [1, 9, 17, 25, 30, None]
@@ -83,3 +84,24 @@ def test_the_bar_shows_loss_rate_and_time_left():
     assert "lr=0.1" in text
     assert "epoch 1 of 2: loss 4.0000, validation 3.5000 (best)" in text
     assert text.rstrip().endswith("Not compared.")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_phases_without_steps_are_shown_on_a_terminal_and_nowhere_else():
+    for out in (Terminal(), io.StringIO()):
+        bar = ProgressBar(out)
+        bar({"event": "phase", "phase": "Loading the model"})
+        bar({"event": "phase", "phase": "first step", "stage": "predictor"})
+        for number in range(1, 21):
+            bar(step(number))
+        bar({"event": "phase", "phase": "validating", "stage": "predictor"})
+        bar(epoch(20))
+        bar({"event": "evaluating", "bars_done": 5, "bars_total": 10})
+        bar({"event": "done"})
+        shown = ("Loading the model …", "predictor, first step …", "validating", "evaluation:  50%")
+        assert [text in out.getvalue() for text in shown] == [out.isatty()] * 4
+        assert out.getvalue().count("predictor: 100%") >= 1

@@ -9,10 +9,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kronos_client.contract.names import CPU_QUEUE
-from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, list_key
+from kronos_client.redis.queues import NO_PREFIX, PRIORITY_STEPS, TAKEN_KEY, list_key
 from worker.broker import ageing
 from worker.broker.ageing import MAX_MOVED, MAX_MOVED_BYTES, SWEEP, SWEPT_KEY, Ageing, AgeingSweep
-from worker.broker.deliveries import TAKEN_KEY
 
 LOW, NORMAL = list_key(CPU_QUEUE, 6), list_key(CPU_QUEUE, 3)
 CLOCK_KEY = "clock"

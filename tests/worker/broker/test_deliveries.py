@@ -7,7 +7,8 @@ from redis import Redis
 
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
-from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, TAKEN_KEY, Deliveries
+from kronos_client.redis.queues import TAKEN_KEY
+from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, Deliveries
 
 UNACKED, INDEX = "t.unacked", "t.unacked_index"
 HIGH, NORMAL = "cpu", "cpu\x06\x163"

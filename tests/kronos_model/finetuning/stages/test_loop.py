@@ -133,7 +133,12 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
     )
     stage = options.pop("stage", usual)
     listener = options.pop("listener", events.append)
-    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listener, **options)
+
+    def listen(event: Any) -> None:
+        if event["event"] != "phase":
+            listener(event)
+
+    return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listen, **options)
 
 
 def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, tmp_path):

@@ -1,0 +1,54 @@
+"""Messages about jobs and files, in the words of the command line."""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kronos_client.contract.errors import JobError
+from kronos_model.errors import BadRow, CandleFileError
+
+if TYPE_CHECKING:
+    from kronos_model.bars.files.lookback import Lookback
+
+_OPTIONS: Final = {
+    r"pass future_timestamps or a longer lookback": "use a longer --lookback",
+    r"pass future_timestamps": "use a longer --lookback",
+    r"\bseries(\.0)?\.|Series '0': ": "",
+    r"\bdata\.instruments\b": "--inline",
+    r"\b(sampling\.)?sample_count\b": "--samples",
+    r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",
+    r"\b(pred_len|top_k|top_p)\b": lambda match: f"--{match[1].replace('_', '-')}",
+    r"\bdeadline_s\b": "--deadline",
+    r"\btimestamps\b": "times",
+}
+_FIELDS: Final = {
+    "date_format": "--date-format",
+    "decimal": "--decimal",
+    "instrument": "--id-column",
+}
+
+
+def in_own_words(text: str) -> str:
+    """The text with options in place of the fields of a job."""
+    for pattern, words in _OPTIONS.items():
+        text = re.sub(pattern, words, text)  # type: ignore[call-overload]
+    return text
+
+
+def file_error(error: CandleFileError) -> JobError:
+    """An error about a file, with the option that helps."""
+    message, option = error.message, _FIELDS.get(str(error.field))
+    if isinstance(error, BadRow):
+        message += "; --drop-bad-rows leaves such rows out"
+    elif option is not None:
+        message += f" ({option})"
+    elif error.field is not None and not error.details:
+        message += f", or name the column: --columns {error.field}=TITLE"
+    return JobError(error.code, message, error.field, error.details)
+
+
+def job_error(error: JobError, lookback: "Lookback") -> JobError:
+    """An error about a job of these bars, with options in place of fields, and the file's own rows."""
+    message, row = in_own_words(error.message), error.details.get("row")
+    if isinstance(row, int) and row < len(lookback.numbers):
+        message = re.sub(rf"\brow {row}\b", f"{lookback.unit} {lookback.numbers[row]}", message)
+    return JobError(error.code, message, error.field, error.details)
