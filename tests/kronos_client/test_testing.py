@@ -29,6 +29,14 @@ def forecast(fake: FakeForecastClient, **options) -> ForecastResult:
     return fake.forecast(CANDLES, **{"pred_len": 5, **options})
 
 
+def test_the_queues_have_the_prefix_of_the_settings():
+    with FakeForecastClient(settings=ClientSettings.model_construct(queue_prefix="app.")) as fake:
+        assert [worker.queue for worker in fake.live_workers] == ["app.cpu", "app.cpu.finetune"]
+        assert (forecast(fake).queue, forecast(fake).device) == ("app.cpu", "cpu")
+        fake.live_workers = [fake_worker("app.gpu")]
+        assert (forecast(fake).queue, forecast(fake).device) == ("app.gpu", "cuda:0")
+
+
 def test_a_result_has_the_form_that_was_asked_for(fake):
     result = fake.forecast(
         [CANDLES, CANDLES],

@@ -40,6 +40,16 @@ def test_the_service_is_not_ready_without_a_worker(http):
     assert "retry-after" in answer.headers
 
 
+def test_the_queues_have_the_prefix_of_the_settings(settings, redis):
+    announce(redis, fake_worker("app.cpu"))
+    redis.lpush("app.cpu", "a job")
+    prefixed = settings.model_copy(update={"queue_prefix": "app."})
+    with TestClient(create_app(prefixed), base_url=ADDRESS) as http:
+        queues = http.get("/v1/readyz").json()["queues"]
+    assert list(queues) == [f"app.{queue}" for queue in QUEUES]
+    assert (queues["app.cpu"]["ready"], queues["app.cpu"]["lengths"]["high"]) == (1, 1)
+
+
 @pytest.mark.parametrize("state", ["loading", "draining"])
 def test_the_service_is_not_ready_until_a_worker_is(http, redis, state):
     announce(redis, fake_worker(state=state))
