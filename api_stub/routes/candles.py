@@ -36,13 +36,19 @@ class Bars(BaseModel):
     amount: list[float] | None = None
 
 
+Dropped = Annotated[
+    dict[str, int], Field(description="number of unusable rows that were left out, by reason")
+]
+BadRows = Annotated[list[str], Field(description="what is wrong with the first of these")]
+
+
 class FileContent(BaseModel):
     """The last bars of a file, oldest first."""
 
     series: Bars = Field(description="for `series` in a forecast job, as it is")
     instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
-    dropped: dict[str, int] = Field(description="number of unusable rows that were left out, by reason")
-    bad_rows: list[str] = Field(description="what is wrong with the first of these")
+    dropped: Dropped
+    bad_rows: BadRows
 
 
 Name = Annotated[str, Query(max_length=200, description="name of the file; its suffix sets the format")]

@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
-from api_stub.routes.candles import Instrument, Name, read_body, read_path
+from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, read_body, read_path
 from api_stub.routes.connection import while_connected
 from api_stub.routes.documented import json_only
 from api_stub.routes.file_body import FILE_BODY
@@ -52,6 +52,13 @@ class FileForecast(BaseModel):
     deadline_s: float | None = None
 
 
+class FileForecastView(ForecastView):
+    """A forecast job, and the rows of its file that were left out."""
+
+    dropped: Dropped
+    bad_rows: BadRows
+
+
 # async, because FastAPI runs sync dependencies on threads.
 async def _options(options: Annotated[FileForecast, Query()]) -> Any:
     return options.model_dump(exclude_none=True)
@@ -65,8 +72,9 @@ Dataset = Annotated[
 
 @router.post(
     "",
-    responses=AS_TABLES | {202: {"model": ForecastView, "description": "not done in time; the job goes on"}},
-    response_model=ForecastView,
+    responses=AS_TABLES
+    | {202: {"model": FileForecastView, "description": "not done in time; the job goes on"}},
+    response_model=FileForecastView,
     openapi_extra=FILE_BODY,
 )
 async def forecast_file(
@@ -85,7 +93,8 @@ async def forecast_file(
 ) -> Response:
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
-    The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`.
+    The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`,
+    with `dropped` and `bad_rows`.
     """
     webhooks.checked(webhook)
     wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
@@ -111,7 +120,7 @@ async def forecast_file(
     work = backend.wait(job.id, preference.wait_s)
     to_cancel = [] if webhook else [job.id]
     stored = await while_connected(request, work, to_cancel, backend, submission, preference)
-    view = ForecastView.of(job.id, stored)
+    view = FileForecastView.of(job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"])
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.of(stored.value, job.id)

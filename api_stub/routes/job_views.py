@@ -78,12 +78,12 @@ class ForecastView(BaseModel):
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
     @classmethod
-    def of(cls, job_id: str, stored: Stored) -> Self:
+    def of(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
         progress = progress_of(stored)
         counts = {name: progress.get(name) for name in ("bars_done", "bars_total")}
         bars: dict[str, Any] = {name: count for name, count in counts.items() if isinstance(count, int)}
-        return cls(**_fields(job_id, stored, ForecastResult), **bars)
+        return cls(**_fields(job_id, stored, ForecastResult), **bars, **fields)
 
 
 class FinetuneView(BaseModel):

@@ -23,7 +23,7 @@ def read(monkeypatch) -> list[tuple]:
 
     async def read_upload(path, name, options, code, bars):
         calls.append((path.read_text(), name, options.id_column, bars))
-        return {"series": {"id": "", **COLUMNS}}
+        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": []}
 
     monkeypatch.setattr(candles, "read_upload", read_upload)
     return calls
@@ -48,6 +48,15 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     assert (answer.json()["id"], answer.json()["state"]) == (job["id"], "queued")
 
 
+def test_the_answer_counts_the_rows_that_were_left_out(http, settings, jobs):
+    settings.data_folder.mkdir()
+    (settings.data_folder / "BTC.csv").write_text(f"{TEXT}\nsoon,2,3,1,2.5\n")
+    query = {"dataset": "BTC.csv", "pred_len": 3, "drop_bad_rows": True}
+    answer = http.post(URL, params=query, headers=JSON).json()
+    assert answer["dropped"] == {"unreadable_time": 1}
+    assert answer["bad_rows"][0].startswith("BTC.csv, line 42, column timestamps: there is 'soon'")
+
+
 def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     key = CSV | {"Idempotency-Key": "once"}
     query = {"name": "BTC.csv", "pred_len": 3, "id_column": "symbol", "instrument": "B"}
@@ -56,7 +65,7 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)
     assert answer.status_code == 200
-    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json()
+    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json() | {"dropped": {}, "bad_rows": []}
     table = http.post(URL, params=query, content=TEXT, headers=key | {"Accept": "text/csv"})
     assert table.text.count("\n") == 1 + sum(len(one["timestamps"]) for one in result["series"])
     assert example("forecast-result")["series"][0]["id"] in table.text
