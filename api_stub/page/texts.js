@@ -30,7 +30,7 @@ export function reason(error) {
 /** A message about a job, with the page's own words in place of the fields of a job. */
 export function inWords(text) {
   return text
-    .replace(/pass future_timestamps( or a longer lookback)?/, "use a longer lookback")
+    .replace(/give (the future times|them,) or a longer lookback/, "use a longer lookback")
     .replace(/\b(series\.\d+|sampling|output)\./g, "")
     .replace(/\bsample_count\b/g, "samples")
     .replace(/\bpred_len\b/g, "horizon")

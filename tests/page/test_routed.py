@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kronos_model.bars.calendar.weekdays import CannotInfer
 from tests.page.conftest import RoutedVisit, wait_until
 
 if TYPE_CHECKING:
@@ -267,3 +268,15 @@ def test_texts_of_times_and_prices(routed: RoutedVisit):
         return [52.145, 100, 1e-7, 1.5e-7, 1e21].map(decimalsOf)
     }"""
     assert page.evaluate(decimals) == [3, 0, 7, 8, 0]
+
+
+def test_messages_name_nothing_that_the_page_lacks(routed: RoutedVisit):
+    words = """async (texts) => texts.map((await import("./texts.js")).inWords)"""
+    texts = [
+        CannotInfer("2 bars are too few").message,
+        "If that is wrong, give the future times or a longer lookback.",
+    ]
+    assert routed.open().evaluate(words, texts) == [
+        "the future timestamps cannot be inferred (2 bars are too few): use a longer lookback",
+        "If that is wrong, use a longer lookback.",
+    ]
