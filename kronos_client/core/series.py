@@ -39,8 +39,9 @@ def series_payload(
 ) -> dict[str, Any]:
     """One series as the contract has it, its columns as base64 of float32; at most the last ``max_bars``.
 
-    The case of column names does not matter. Timestamps come from the argument, else from a column named in
-    ``TIME_COLUMNS``, else from a DataFrame's DatetimeIndex. Strings stay as they are.
+    The case of column names does not matter, nor does a further level of them, such as yfinance's tickers.
+    Timestamps come from the argument, else from a column named in ``TIME_COLUMNS``, else from a DataFrame's
+    DatetimeIndex. Strings stay as they are.
 
     Raises:
         JobError: Timestamps or columns cannot be read; nothing else is raised. The contract checks values.
@@ -51,11 +52,11 @@ def series_payload(
     if isinstance(given, str) or not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
         expected = "a DataFrame, a mapping of columns or a list of records"
         raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
-    names = {str(name).lower(): name for name in given}
+    names = {_name_of(label): label for label in given}
     for name in COLUMNS:
-        spelt = [str(column) for column in given if str(column).lower() == name]
+        spelt = [str(label) for label in given if _name_of(label) == name]
         if len(spelt) > 1:
-            message = f"the columns {' and '.join(spelt)} differ only in case: keep one of them"
+            message = f"the columns {' and '.join(spelt)} are all {name}: keep one of them"
             raise JobError(ErrorCode.BAD_VALUE, message, name)
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
@@ -74,6 +75,12 @@ def series_payload(
     if timezone is not None:
         payload["timezone"] = timezone
     return payload
+
+
+def _name_of(label: Any) -> str:
+    """A column's name in lower case; of a label with several levels the one that names a column of ours."""
+    parts = [str(part).lower() for part in label] if isinstance(label, tuple) else []
+    return next((part for part in parts if part in (*COLUMNS, *TIME_COLUMNS)), str(label).lower())
 
 
 def is_records(candles: object) -> bool:

@@ -45,6 +45,10 @@ SOURCES = {
     "pandas": pd.DataFrame(mapping()),
     "pandas with other columns": pd.DataFrame(mapping(symbol="600000", vwap=np.nan)),
     "pandas with capitals": pd.DataFrame(mapping()).rename(columns=str.title),
+    "pandas from yfinance": pd.concat({"AAPL": pd.DataFrame(mapping()).rename(columns=str.title)}, axis=1),
+    "pandas from yfinance, prices first": pd.concat(
+        {"AAPL": pd.DataFrame(mapping()).rename(columns=str.title)}, axis=1
+    ).swaplevel(axis=1),
     "polars-like": ColumnarFrame(mapping()),
     "polars": pl.DataFrame(mapping()),
     "records": pd.DataFrame(mapping()).to_dict("records"),
@@ -72,7 +76,7 @@ def test_timestamps_are_found_under_each_of_their_names(name):
 
 def test_columns_that_differ_only_in_case_are_refused():
     candles = {"open": [1.0], "high": [1.0], "low": [1.0], "close": [1.0], "Close": [50.0]}
-    with pytest.raises(JobError, match="close and Close differ only in case: keep one") as refused:
+    with pytest.raises(JobError, match="close and Close are all close: keep one") as refused:
         series_payload(candles | {"timestamps": ["2024-06-18"]}, "x")
     assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_VALUE, "close")
 
