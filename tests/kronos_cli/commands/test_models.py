@@ -35,7 +35,9 @@ def test_the_checkpoint_of_a_training_is_registered_once_with_its_metadata(regis
         assert (done.exit_code, done.stdout) == (0, "mine@1\n"), done.output
     model = registry.resolve("mine")
     model.verify()
-    assert (model.metadata.max_context, model.metadata.lookback, model.metadata.job_id) == (176, 128, "")
+    training = json.loads((BUNDLED / "metadata.json").read_text())
+    assert (model.metadata.max_context, model.metadata.job_id) == (training["max_context"], "")
+    assert model.metadata.lookback == training["lookback"]
     assert CliRunner().invoke(cli, ["models"]).stdout.count("mine@1") == 2
 
 
