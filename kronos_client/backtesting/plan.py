@@ -113,21 +113,25 @@ class BacktestPlan:
     @cached_property
     def times(self) -> NDArray[np.datetime64]:
         """When each window's forecast begins, (W,)."""
-        cuts = self.windows.start + self.options.lookback
-        return np.array(
-            [
-                self.instruments[one].instants[cut]
-                for one, cut in zip(self.windows.instrument_index, cuts, strict=True)
-            ]
-        )
+        return self._instants_at(self.windows.start + self.options.lookback)
+
+    def _instants_at(self, bars: NDArray[np.int64]) -> NDArray[np.datetime64]:
+        """When one bar of each window begins, (W,)."""
+        indices = self.windows.instrument_index
+        return np.array([self.instruments[one].instants[bar] for one, bar in zip(indices, bars, strict=True)])
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
-        """Windows whose forecasts begin within one horizon of each other share a number, (W,)."""
-        step = max(np.median(np.diff(one.instants)) for one in self.instruments if len(one) > 1)
-        span = (step * self.options.horizon).astype("timedelta64[s]")
+        """Windows whose forecasts begin within one horizon of each other share a number, (W,).
+
+        The horizon is the usual time from a bar to the one that follows after so many, nights and weekends
+        included, of the instrument of which it is longest.
+        """
+        ahead = self.options.horizon
+        used = [self.instruments[one].instants for one in np.unique(self.windows.instrument_index)]
+        span = max(np.median(instants[ahead:] - instants[:-ahead]) for instants in used)
         since = (self.times - self.times.min()).astype("timedelta64[s]")
-        return np.unique(since // span, return_inverse=True)[1]
+        return np.unique(since // span.astype("timedelta64[s]"), return_inverse=True)[1]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -147,11 +151,15 @@ class BacktestPlan:
         ]
 
     @property
-    def usual_stride(self) -> int:
-        """The usual number of bars between two windows of an instrument."""
-        same = np.diff(self.windows.instrument_index) == 0
-        strides = np.diff(self.windows.start)[same]
-        return max(1, int(np.median(strides))) if len(strides) else self.options.horizon
+    def usual_overlap(self) -> int:
+        """The usual number of earlier times whose forecasts, of any instrument, go on when another begins."""
+        lasts = self.windows.start + self.options.lookback + self.options.horizon - 1
+        ends = self._instants_at(lasts)
+        times, index = np.unique(self.times, return_inverse=True)
+        latest = np.full(len(times), ends.min())
+        np.maximum.at(latest, index, ends)
+        latest = np.maximum.accumulate(latest)
+        return int(np.ceil(np.median(np.arange(len(times)) - np.searchsorted(latest, times))))
 
     def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
         """All bars of a window with their wall-clock times, lookback first."""

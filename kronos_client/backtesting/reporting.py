@@ -39,7 +39,7 @@ def write_report(
         batches,
         plan.times[list(windows)],
         plan.groups[list(windows)],
-        stride=plan.usual_stride,
+        lags=plan.usual_overlap,
         season=None if no_season else season,
         seed=plan.options.seed,
     )

@@ -37,7 +37,7 @@ def make_report(
     times: NDArray[np.datetime64],
     groups: NDArray[np.int64],
     *,
-    stride: int,
+    lags: int,
     season: int | None,
     seed: int,
 ) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def make_report(
     Args:
         times: when each window's forecast begins, (W,).
         groups: windows with one number have overlapping futures or one time; see ``improvement``.
-        stride: the usual number of bars between two windows of an instrument.
+        lags: the usual number of earlier times whose windows overlap a window's future.
         season: bars of the seasonal forecast's season, or None to leave it out.
         seed: of the naive forecasts' draws and of the bootstrap.
     """
@@ -62,7 +62,6 @@ def make_report(
         first += len(batch.actual)
     models: dict[str, Any] = {}
     for name in names:
-        lags = math.ceil(horizon / stride) - 1
         against = {
             other: compare(totals[name], theirs, times, groups, lags=lags, seed=seed)
             for other, theirs in totals.items()
@@ -111,7 +110,7 @@ def diebold_mariano(
 
     Diebold and Mariano, Comparing predictive accuracy, JBES 13 (1995), with the correction for few windows of
     Harvey, Leybourne and Newbold, International Journal of Forecasting 13 (1997). The instruments'
-    differences at one time count as one, their mean. ``lags``: how many windows before it overlap a window's
+    differences at one time count as one, their mean. ``lags``: how many earlier times overlap a window's
     future. The weights of their covariances fall to 0 (Newey and West, Econometrica 55, 1987), which keeps
     the variance positive.
 

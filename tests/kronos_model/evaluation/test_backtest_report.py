@@ -26,7 +26,7 @@ def report_on(**models: np.ndarray):
         for half in halves
     )
     groups = np.arange(NUM_WINDOWS)
-    return make_report(batches, TIMES, groups, stride=HORIZON, season=None, seed=0)
+    return make_report(batches, TIMES, groups, lags=0, season=None, seed=0)
 
 
 def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive():
@@ -56,7 +56,7 @@ def test_the_true_law_is_calibrated_and_two_samples_of_it_do_not_differ():
 def test_no_close_that_changes_means_no_comparison():
     flat = np.full((3, LOOKBACK), 10.0)
     batch = WindowBatch(flat, flat[:, :HORIZON], {"flat": np.full((3, 30, HORIZON), 10.0)})
-    report = make_report([batch], TIMES[:3], np.arange(3), stride=HORIZON, season=None, seed=0)
+    report = make_report([batch], TIMES[:3], np.arange(3), lags=0, season=None, seed=0)
     assert report["models"]["flat"]["against"]["drift"]["difference"] is None
     assert report["models"]["flat"]["scores"]["crps"] == pytest.approx(0, abs=1e-12)
 
