@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.window_arrays import Windows, spread
 
 WINDOWS_PER_JOB: Final = 4
@@ -141,6 +142,7 @@ class BacktestPlan:
             digest.update(f"\n{one.name}\n".encode())
             digest.update(np.ascontiguousarray(one.bars, dtype="<f4").tobytes())
             digest.update(one.wall.astype("<i8").tobytes())
+            digest.update(one.instants.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def jobs(self) -> list[range]:
@@ -163,10 +165,17 @@ class BacktestPlan:
 
     def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
         """All bars of a window with their wall-clock times, lookback first."""
-        instrument = self.instrument_of(window)
-        start = int(self.windows.start[window])
-        rows = slice(start, start + self.options.lookback + self.options.horizon)
+        instrument, rows = self.instrument_of(window), self._rows(window)
         return instrument.bars[rows], instrument.wall[rows]
+
+    def texts(self, window: int) -> list[str]:
+        """The times of all bars of a window, with offsets if the candles have them: an hour may repeat."""
+        one, rows = self.instrument_of(window), self._rows(window)
+        return list(write_times(one.wall[rows], one.instants[rows], one.is_aware))
+
+    def _rows(self, window: int) -> slice:
+        start = int(self.windows.start[window])
+        return slice(start, start + self.options.lookback + self.options.horizon)
 
     def instrument_of(self, window: int) -> Instrument:
         """The instrument of a window."""

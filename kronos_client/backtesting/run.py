@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
+from urllib.parse import quote
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
 from kronos_model.seeds import derive_series_seed
+
+MAX_NAME_CHARS: Final = 100
+"""Of an instrument in the name of its temporary file."""
 
 
 class BacktestArguments(TypedDict, total=False):
@@ -84,7 +89,7 @@ class BacktestRun:
             for model, name in enumerate(options.models):
                 if self._done[model].issuperset(windows):
                     continue
-                future = [self._wall_texts(window)[options.lookback :] for window in windows]
+                future = [self._plan.texts(window)[options.lookback :] for window in windows]
                 yield (
                     (model, number),
                     [self._series(window) for window in windows],
@@ -141,10 +146,7 @@ class BacktestRun:
         bars, _ = self._plan.bars(window)
         past = bars[: self._plan.options.lookback]
         columns: dict[str, Any] = {name: past[:, index] for index, name in enumerate(COLUMNS)}
-        return columns | {"timestamps": self._wall_texts(window)[: len(past)]}
-
-    def _wall_texts(self, window: int) -> list[str]:
-        return [str(time) for time in self._plan.bars(window)[1]]
+        return columns | {"timestamps": self._plan.texts(window)[: len(past)]}
 
     def names(self) -> list[str]:
         """The models' names in the report: as asked, or the id of the workers' own."""
@@ -192,10 +194,17 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instru
             candles = [candles]
         if not isinstance(candles, Mapping):
             return read_instruments([str(path) for path in candles], reading)[0]
+        names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
+            files = []
             for name, frame in candles.items():
-                frame.to_parquet(Path(folder, f"{name}.parquet"))
-            return read_instruments([folder])[0]
+                file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
+                names[file] = str(name)
+                files.append(f"{folder}/{file}.parquet")
+                frame.to_parquet(files[-1])
+            instruments = read_instruments(files, reading)[0]
+        named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
+        return sorted(named, key=lambda one: one.name)
 
 
 def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | None], horizon: int) -> int:

@@ -215,6 +215,35 @@ def test_too_few_bars_are_refused_with_the_number_that_is_needed():
     assert len(plan(num_bars=45).windows) == 1
 
 
+@pytest.mark.parametrize("name", ["BTC/USDT", "../up", ".hidden", "BRK.B", "", "é" * 300])
+def test_a_dataframe_may_have_any_name(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    instruments = read_candles({"b": walk(1), name: walk(2)})
+    assert [one.name for one in instruments] == sorted([name, "b"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_dataframe_is_written_at_the_path_that_its_name_is(tmp_path):
+    (tmp_path / "mine.parquet").write_text("kept")
+    read_candles({str(tmp_path / "mine"): walk(1)})
+    assert (tmp_path / "mine.parquet").read_text() == "kept"
+
+
+def test_a_dataframe_that_cannot_be_used_is_not_passed_over():
+    with pytest.raises(JobError, match=r"BTC%2FUSD\.parquet has no usable row"):
+        read_candles({"a": walk(1), "BTC/USD": walk(2) * np.nan})
+
+
+def test_the_hour_that_repeats_as_clocks_go_back_is_forecast_too(client, tmp_path):
+    hours = walk(1).set_index(
+        pd.date_range("2024-10-30", periods=300, freq="h", tz="America/New_York", name="timestamps")
+    )
+    report = client.backtest({"a": hours}, tmp_path, **OPTIONS | {"windows": 200})
+    assert (report["num_windows"], report["left_out"]["windows"]) == (200, 0)
+    series = next(iter(client.jobs.values()))["series"][0]
+    assert series["timestamps"][0].endswith("-04:00")
+
+
 def test_the_lookback_is_the_shortest_that_the_models_announce():
     counts = {"jobs": 0, "slots": 8, "running": 0, "waiting": 0}
     model = ModelStatus(id="a", revision=None, state="ready", max_context=512, **counts)
