@@ -58,7 +58,7 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backtest(
     paths: tuple[str, ...], output: Path, fresh: bool, as_json: bool,
-    start: datetime | None, end: datetime | None, **given: Any,
+    start: datetime | None, end: datetime | None, models: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Test a model on your own candles: forecast their past, and compare with what followed.
 
@@ -79,6 +79,7 @@ def backtest(
             output,
             start=start,
             end=end,
+            models=models or None,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
             **given,
         )

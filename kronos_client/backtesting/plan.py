@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
+from kronos_model.evaluation.naive_paths import NAIVE_TITLES
 from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.seeds import MAX_SEED
 
 WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
@@ -32,7 +34,8 @@ class BacktestOptions:
         horizon: Bars to forecast.
         samples: Paths of each forecast.
         seed: Of all sampling.
-        start, end: Only windows whose forecast bars lie between these times, as the files write them.
+        start, end: Only windows whose forecast bars lie between these times, as the files write them, or,
+            if they have a zone, as instants; a day is its midnight.
         models: Names as jobs have them; None is the workers' own.
     """
 
@@ -68,13 +71,26 @@ class BacktestPlan:
 
     def __post_init__(self) -> None:
         options = self.options
-        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2}
+        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0}
         for name, least in at_least.items():
             value = getattr(options, name)
-            if value is not None and value < least:
+            if value is None and name in ("windows", "stride"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a whole number, not {value!r}", name)
+            if value < least:
                 raise JobError(ErrorCode.BAD_VALUE, f"{name} must be at least {least}, not {value}", name)
+        if options.seed > MAX_SEED:
+            raise JobError(
+                ErrorCode.BAD_VALUE, f"seed must be at most {MAX_SEED}, not {options.seed}", "seed"
+            )
+        for name in ("start", "end"):
+            self._check_time(name)
         if not options.models or len(set(options.models)) < len(options.models):
             raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
+        if naive := NAIVE_TITLES.keys() & set(options.models):
+            text = f"models cannot be named {min(naive)}: the report has a naive forecast of that name"
+            raise JobError(ErrorCode.BAD_VALUE, text, "models")
         if not len(self.windows):
             needed = options.lookback + options.horizon
             longest = max((len(one) for one in self.instruments), default=0)
@@ -85,6 +101,16 @@ class BacktestPlan:
                 f"{needed} bars{between}, and the longest instrument has {longest}",
                 "lookback",
             )
+
+    def _check_time(self, name: str) -> None:
+        time = getattr(self.options, name)
+        if time is None:
+            return
+        if not isinstance(time, date) or time != time:  # NaT
+            raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a date or datetime, not {time!r}", name)
+        if _is_aware(time) and not all(one.is_aware for one in self.instruments):
+            text = f"{name} has a time zone, and the candles have none: give a time as the candles write it"
+            raise JobError(ErrorCode.BAD_VALUE, text, name)
 
     @cached_property
     def windows(self) -> Windows:
@@ -103,9 +129,11 @@ class BacktestPlan:
         options = self.options
         cuts = np.arange(options.lookback, len(instrument) - options.horizon + 1)
         if options.start is not None:
-            cuts = cuts[instrument.wall[cuts] >= np.datetime64(options.start, "s")]
+            clock, start = _on_clock(instrument, options.start)
+            cuts = cuts[clock[cuts] >= start]
         if options.end is not None:
-            cuts = cuts[instrument.wall[cuts + options.horizon - 1] <= np.datetime64(options.end, "s")]
+            clock, end = _on_clock(instrument, options.end)
+            cuts = cuts[clock[cuts + options.horizon - 1] <= end]
         if options.stride is not None:
             return cuts[::-1][:: options.stride][: options.windows][::-1]
         every = Windows(np.zeros(len(cuts), np.int32), cuts)
@@ -194,3 +222,14 @@ class BacktestPlan:
             }
             for one, count in zip(self.instruments, counts, strict=True)
         ]
+
+
+def _is_aware(time: date) -> bool:
+    return isinstance(time, datetime) and time.utcoffset() is not None
+
+
+def _on_clock(instrument: Instrument, time: date) -> tuple[NDArray[np.datetime64], np.datetime64]:
+    """An instrument's times and a bound, both as instants if the bound has a zone, else by the wall clock."""
+    if isinstance(time, datetime) and _is_aware(time):
+        return instrument.instants, np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
+    return instrument.wall, np.datetime64(time, "s")

@@ -17,12 +17,13 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.forecast_request import ForecastOptions, check_options
+from kronos_client.core.forecast_request import ForecastOptions, check_options, plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.naive_paths import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
 
 MAX_NAME_CHARS: Final = 100
@@ -150,10 +151,11 @@ class BacktestRun:
 
     def names(self) -> list[str]:
         """The models' names in the report: as asked, or the id of the workers' own."""
-        return [
-            name or str(self._store.about(f"model {model}", {"id": "workers' own"})["id"])
-            for model, name in enumerate(self._plan.options.models)
-        ]
+        asked = self._plan.options.models
+        own = str(self._store.about(f"model {asked.index(None)}", None)["id"]) if None in asked else ""
+        if own in asked or own in NAIVE_TITLES:
+            own += " (workers' own)"
+        return [name or own for name in asked]
 
     def report(self) -> dict[str, Any]:
         """Score the windows that every model has; writes report.json, report.html and forecasts.parquet."""
@@ -173,10 +175,11 @@ def begin_backtest(
     options: BacktestArguments,
 ) -> BacktestRun:
     """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
-    given: dict[str, Any] = {**options}
-    live = workers()
     check_options(options, BacktestArguments)
-    models = tuple(given.pop("models", None) or (None,))
+    given = plain(**options)
+    live = workers()
+    models = given.pop("models", None)
+    models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
     lookback = given.pop("lookback", None)
     if lookback in (None, "auto"):
         lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
@@ -196,7 +199,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instru
             return read_instruments([str(path) for path in candles], reading)[0]
         names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
-            files = []
+            files: list[str] = []
             for name, frame in candles.items():
                 file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
                 names[file] = str(name)

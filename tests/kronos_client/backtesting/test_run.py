@@ -3,9 +3,10 @@
 import asyncio
 import json
 from contextlib import closing, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -201,12 +202,49 @@ def test_futures_overlap_those_of_other_instruments():
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models")],
-)
+    [
+        ({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models"),
+        ({"models": ()}, "models"), ({"models": ("drift",)}, "models"), ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"), ({"start": datetime(2024, 3, 1, tzinfo=UTC)}, "start"),
+    ],
+)  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options, field):
     with pytest.raises(JobError) as refused:
         plan(**options)
     assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_VALUE, field)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"windows": "12"}, {"horizon": 2.5}, {"horizon": None}, {"start": "2024-03-01"}, {"end": pd.NaT}],
+)
+def test_options_of_another_type_are_refused(options):
+    with pytest.raises(JobError) as refused:
+        plan(**options)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_TYPE, *options)
+
+
+def test_bounds_with_a_zone_are_instants_and_others_wall_clock_times():
+    zone = ZoneInfo("America/New_York")
+    hours = walk(1).set_index(pd.date_range("2024-03-01", periods=300, freq="h", tz=zone, name="timestamps"))
+
+    def first(start: datetime) -> str:
+        return plan_of({"a": hours}, stride=1, start=start).texts(0)[40]
+
+    assert (
+        first(datetime(2024, 3, 5)) == first(datetime(2024, 3, 5, tzinfo=zone)) == "2024-03-05T00:00:00-05:00"
+    )
+    assert first(datetime(2024, 3, 5, tzinfo=UTC)) == "2024-03-04T19:00:00-05:00"
+
+
+def test_one_model_may_be_given_as_text_and_numbers_as_those_of_numpy(client, tmp_path):
+    options = OPTIONS | {"windows": np.int64(12)}
+    assert set(client.backtest(CANDLES, tmp_path, models="one", **options)["models"]) == {"one"}
+
+
+def test_the_workers_own_model_may_be_compared_with_itself_by_name(client, tmp_path):
+    report = client.backtest(CANDLES, tmp_path, models=[None, "stand-in"], **OPTIONS)
+    assert set(report["models"]) == {"stand-in (workers' own)", "stand-in"}
 
 
 def test_too_few_bars_are_refused_with_the_number_that_is_needed():
