@@ -35,6 +35,7 @@ class BacktestArguments(TypedDict, total=False):
 
     Attributes:
         reading: How to read files.
+        fresh: Whether to repeat the forecasts that are already in the output.
     """
 
     windows: int | None
@@ -47,6 +48,7 @@ class BacktestArguments(TypedDict, total=False):
     end: date | None
     models: Sequence[str | None] | None
     reading: ReadOptions
+    fresh: bool
 
 
 class BacktestRun:
@@ -56,12 +58,19 @@ class BacktestRun:
     instruments and a few jobs; its forecasts are on disk.
     """
 
-    def __init__(self, plan: BacktestPlan, folder: Path, workers: Sequence[AnyWorkerStatus] = ()) -> None:
+    def __init__(
+        self,
+        plan: BacktestPlan,
+        folder: Path,
+        workers: Sequence[AnyWorkerStatus] = (),
+        *,
+        fresh: bool = False,
+    ) -> None:
         max_in_flight = _max_in_flight(workers, plan.options.samples)
         self.sending: Any = {"in_order": False, "forget": True, "max_in_flight": max_in_flight}
         self._plan = plan
         self._folder = folder
-        self._store = ForecastStore(folder, plan.fingerprint)
+        self._store = ForecastStore(folder, plan.fingerprint, fresh=fresh)
         self._jobs = plan.jobs()
         self._done = [self._store.done(model) for model in range(len(plan.options.models))]
         self.failed: dict[str, dict[str, Any]] = {}
@@ -184,8 +193,9 @@ def begin_backtest(
     if lookback in (None, "auto"):
         lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
     instruments = read_candles(candles, given.pop("reading", NO_OPTIONS))
+    fresh = given.pop("fresh", False)
     plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given))
-    return BacktestRun(plan, Path(output), live)
+    return BacktestRun(plan, Path(output), live, fresh=fresh)
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instrument]:
